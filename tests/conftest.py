@@ -19,24 +19,9 @@ from tests.browser import Browser, start
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
-    install_import_hook(
-        [
-            f"draftwood.{part}"
-            for part in (
-                "core.rng",
-                "core.tree",
-                "core.rounds",
-                "sampling.rows",
-                "sampling.sampler",
-                "engine.drafting",
-                "draft",
-                "verify",
-                "runners",
-                "tune",
-            )
-        ],
-        "beartype.beartype",
-    )
+    rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
+    rooms += ["draft", "verify", "runners", "tune"]
+    install_import_hook([f"draftwood.{room}" for room in rooms], "beartype.beartype")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,10 +48,7 @@ class TableRunner(ReadsAtOnce):
         return self.table[tuple(context)]
 
     def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
     ) -> Scores:
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes.extend(new)
@@ -97,10 +94,7 @@ class BlockTableRunner(ReadsAtOnce):
         return self.table[root, :count]
 
     def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
     ) -> Scores:
         return self._round.scores_of(self, tokens, depths)
 

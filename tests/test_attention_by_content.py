@@ -71,31 +71,28 @@ def test_a_size_that_changes_nothing_is_no_reason_to_refuse():
     assert runner.max_length == 256
 
 
+def longest_trial(model) -> int:
+    """Tokens of the longest forward of the proof."""
+    lengths, inner = [], model.forward
+
+    def counting(input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=None, **rest):
+        lengths.append(input_ids.shape[1])
+        named = {"position_ids": position_ids, "attention_mask": attention_mask, "past_key_values": past_key_values}
+        return inner(input_ids=input_ids, use_cache=use_cache, **named, **rest)
+
+    model.forward = counting
+    TorchRunner(model)
+    return max(lengths)
+
+
 def test_a_size_that_is_too_large_to_be_tried_ends_the_context():
     model = tiny("llama", dtype=torch.float32, memory_window=2048, max_position_embeddings=8192)
     length, reason = context(model.config)
     assert length == 2048
     assert "memory_window=2048" in reason
-    lengths = []
-    inner = model.forward
-    model.forward = lambda **inputs: lengths.append(inputs["input_ids"].shape[1]) or inner(**inputs)
-    TorchRunner(model)
-    assert max(lengths) <= 16
+    assert longest_trial(model) <= 16
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen3", "opt"])
 def test_models_that_name_no_size_are_proven_on_five_tokens_only(kind):
-    model = tiny(kind, dtype=torch.float32)
-    lengths = []
-    inner = model.forward
-
-    def counting(input_ids, position_ids=None, attention_mask=None, past_key_values=None, use_cache=None, **rest):
-        lengths.append(input_ids.shape[1])
-        return inner(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=attention_mask,
-            past_key_values=past_key_values, use_cache=use_cache, **rest,
-        )  # fmt: skip
-
-    model.forward = counting
-    TorchRunner(model)
-    assert max(lengths) <= 16
+    assert longest_trial(tiny(kind, dtype=torch.float32)) <= 16

@@ -64,14 +64,6 @@ def test_the_same_seed_writes_the_same_text_with_and_without_the_draft(pair):
     assert len({r.text for r in drafted}) == 3
 
 
-def test_streamed_pieces_make_the_text(pair):
-    pieces = list(pair.stream(PROMPTS[0], seed=3, limits=Limits(max_new_tokens=30)))
-    whole = pair.generate(PROMPTS[0], seed=3, limits=Limits(max_new_tokens=30))
-    assert "".join(p.text for p in pieces) == whole.text
-    assert [t for p in pieces for t in p.tokens] == whole.token_ids
-    assert pieces[-1].finish_reason == whole.finish_reason
-
-
 @pytest.mark.parametrize("method", ["chain", "iid", "rsd-c", "rsd-s"])
 def test_drafts_from_the_bundled_drafter_are_accepted(pair, method):
     result = pair.generate(

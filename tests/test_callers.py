@@ -25,7 +25,6 @@ from draftwood import (
     load_translator,
 )
 from draftwood.core.seeds import seed_at, seed_or_random, seeds_for
-from draftwood.hf import recipe
 from tests.faults.folders import save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
@@ -160,10 +159,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "magic"}, "method is 'magic': choose one of auto, ar, chain"),
     ({"method": 3}, "method is 3: give a Method, or a mapping"),
     ({"method": {"tree": 3}}, "method holds 'tree', which is not one of its settings: method, verifier, "),
-    (
-        {"sampling": Sampling(), "temperature": 0.5},
-        "both sampling and temperature were given: put temperature into",
-    ),
+    ({"sampling": Sampling(), "temperature": 0.5}, "both sampling and temperature were given: put temperature into"),
     ({"limits": Limits(), "max_new_tokens": 5}, "both limits and max_new_tokens were given"),
     ({"limits": {}, "stop": "x"}, "both limits and stop were given"),
     ({"temperature": -1.0}, "temperature is -1.0"),
@@ -195,20 +191,7 @@ def test_wrong_settings_are_refused_in_a_sentence(
 
 @pytest.mark.parametrize(
     "prompt",
-    [
-        5,
-        None,
-        0.5,
-        b"the",
-        {"the": 1},
-        [1, "a"],
-        [1.0, 2.0],
-        [True],
-        [[[1]]],
-        np.array([0.5]),
-        torch.zeros(1, 1, 1),
-        {"a"},
-    ],
+    [5, None, 0.5, b"the", {"the": 1}, [1, "a"], [1.0, 2.0], [True], [[[1]]], np.array([0.5]), torch.zeros(1, 1, 1), {"a"}],
     ids=repr,
 )
 def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt: Any) -> None:
@@ -220,32 +203,29 @@ def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt
             call(prompt)
 
 
-def test_what_a_tokenizer_made_is_refused_with_a_hint(pair: Pair) -> None:
-    with pytest.raises(ConfigError, match=r"its token ids \(of what a tokenizer made, its input_ids\)"):
-        pair.generate(pair.tokenizer("the fox"))
+def test_texts_and_token_ids_that_cannot_be_read_are_refused(pair: Pair, translator: Translator) -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        (pair.generate, pair.tokenizer("the fox"), r"its token ids \(of what a tokenizer made, its input_ids\)"),
+        (pair.generate, "\udcff", "is no Unicode text"),
+        (translator.translate, "\udcff", "is no Unicode text"),
+        *((pair.generate, [1, n], f"holds token {n}, but the target knows 0 to 279") for n in (280, -1, 10**30)),
+        (translator.translate, [1, 99999], "the sentence holds token 99999, but the target's encoder knows 0 to"),
+    ]
+    for call, given, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            call(given)
+    for session, name in ((pair, "prompt"), (translator, "sentence")):
+        with pytest.raises(ConfigError, match=f"^{name} 1: "):
+            session.requests(["the fox", 7], None, [1, 2])
 
 
-def test_half_a_character_is_refused(pair: Pair, translator: Translator) -> None:
-    for call in (pair.generate, translator.translate):
-        with pytest.raises(ConfigError, match="is no Unicode text"):
-            call("\udcff")
-
-
-@pytest.mark.parametrize("token", [280, -1, 10**30])
-def test_token_ids_out_of_range_are_refused(pair: Pair, token: int) -> None:
-    with pytest.raises(ConfigError, match=f"holds token {token}, but the target knows 0 to 279"):
-        pair.generate([1, token])
-
-
-def test_token_ids_that_an_encoder_does_not_know_are_refused(translator: Translator) -> None:
-    with pytest.raises(ConfigError, match="the sentence holds token 99999, but the target's encoder knows 0 to"):
-        translator.translate([1, 99999])
-
-
-@pytest.mark.parametrize("draft", [5, "a name", object()], ids=["number", "name", "object"])
-def test_a_draft_of_a_recipe_that_is_no_model_is_refused(draft: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
-        recipe(draft)
+def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused() -> None:
+    for draft in (5, "a name", object()):
+        with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
+            hf.recipe(draft)
+    for streamer in ("stdout", 7, print, object()):
+        with pytest.raises(ConfigError, match=r"streamer is .*: give an object with put and end"):
+            hf.recipe(streamer=streamer)
 
 
 @pytest.mark.parametrize(
@@ -293,18 +273,6 @@ def test_wrong_arguments_of_requests_are_refused(pair: Pair, translator: Transla
         with pytest.raises(ConfigError) as caught:
             session.requests(*arguments)
         assert said in str(caught.value)
-
-
-def test_an_input_that_cannot_be_read_is_named_among_several(pair: Pair, translator: Translator) -> None:
-    for session, name in ((pair, "prompt"), (translator, "sentence")):
-        with pytest.raises(ConfigError, match=f"^{name} 1: "):
-            session.requests(["the fox", 7], None, [1, 2])
-
-
-@pytest.mark.parametrize("streamer", ["stdout", 7, print, object()], ids=["text", "number", "function", "object"])
-def test_a_streamer_that_takes_no_tokens_is_refused(streamer: Any) -> None:
-    with pytest.raises(ConfigError, match=r"streamer is .*: give an object with put and end"):
-        hf.recipe(streamer=streamer)
 
 
 def test_seeds_are_drawn_counted_up_or_taken_as_they_come(pair: Pair) -> None:

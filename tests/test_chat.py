@@ -64,19 +64,27 @@ def fresh(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> draftw
     return pair.generate(list(request.prompt), limits=limits, **settings)
 
 
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Pair:
+    """Without a draft model."""
+    return pair_of(folder, draft=False)
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
 def shared(folder: Path, request: pytest.FixtureRequest) -> Pair:
     return pair_of(folder, backend=request.param)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["auto", "ar", "chain", "rsd-s", "dynamic", "ngram"])
-def test_every_answer_is_that_of_a_fresh_start(shared: Pair, method: Any, temperature: float) -> None:
-    pair = shared
-    settings = {"method": method, "temperature": temperature, "seed": 3}
+def check_turns(pair: Pair, **settings: Any) -> None:
     chat = list(turns(pair, **settings))
     assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
     assert len({result.text for _, result in chat}) > 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["auto", "ar", "chain", "rsd-s", "dynamic", "ngram"])
+def test_every_answer_is_that_of_a_fresh_start(shared: Pair, method: Any, temperature: float) -> None:
+    check_turns(shared, method=method, temperature=temperature, seed=3)
 
 
 def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder: Path) -> None:
@@ -216,11 +224,12 @@ def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_i
 # ---- the prompt and the end ----
 
 
-def test_the_prompt_is_that_of_the_template(folder: Path) -> None:
-    pair = pair_of(folder, draft=False)
-    messages = [{"role": "system", "content": "the hen"}, user("a dog"), assistant("ran"), user("on")]
-    wanted = pair.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert list(pair.chat_request(messages).prompt) == wanted
+def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain: Pair) -> None:
+    messages = [{"role": "system", "content": "the hen"}, user("a dog"), assistant("ran"), user("on\nred")]
+    wanted = plain.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert list(plain.chat_request(messages).prompt) == wanted
+    parts = [{"type": "text", "text": "on"}, {"type": "text", "text": "red"}]
+    assert list(plain.chat_request([*messages[:3], {"role": "user", "content": parts}]).prompt) == wanted
 
 
 def test_the_beginning_of_text_comes_once(tmp_path: Path) -> None:
@@ -229,12 +238,6 @@ def test_the_beginning_of_text_comes_once(tmp_path: Path) -> None:
     prompt = list(pair.chat_request([user("the fox ran")]).prompt)
     assert prompt.count(pair.tokenizer.bos_token_id) == 1
     assert prompt == pair.encode("the fox ran")
-
-
-def test_parts_of_text_are_joined(folder: Path) -> None:
-    pair = pair_of(folder, draft=False)
-    parts = [{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}]
-    assert pair.chat_request([{"role": "user", "content": parts}]).prompt == pair.chat_request([user("a dog\nran")]).prompt
 
 
 def test_a_piece_for_every_round_makes_the_same_text(folder: Path) -> None:
@@ -295,11 +298,10 @@ def test_the_sampling_and_the_length_are_the_models_own(tmp_path: Path) -> None:
     assert pair.chat([user("a dog")], temperature=0).token_ids == pair.chat([user("a dog")], temperature=0).token_ids
 
 
-def test_a_model_without_defaults_answers_greedily_and_at_length(folder: Path) -> None:
-    pair = pair_of(folder, draft=False)
-    assert pair.sampling.greedy
-    assert pair.chat_limits == Limits(max_new_tokens=1024)
-    assert pair.limits == Limits(), "a plain text keeps its own limits"
+def test_a_model_without_defaults_answers_greedily_and_at_length(plain: Pair) -> None:
+    assert plain.sampling.greedy
+    assert plain.chat_limits == Limits(max_new_tokens=1024)
+    assert plain.limits == Limits(), "a plain text keeps its own limits"
 
 
 # ---- what is refused ----
@@ -319,16 +321,15 @@ def test_a_model_without_defaults_answers_greedily_and_at_length(folder: Path) -
         ([{"role": ["user"], "content": "x"}], r"messages\[0\] has role \['user'\]"),
         ([user(3)], r"the content of messages\[0\] is 3: give a text, or a list of parts"),  # type: ignore[arg-type]
         ([user("\ud83d")], r"content of messages\[0\] is no Unicode text"),
-        ([user("a"), assistant("b")], r"the last message is the assistant's"),
+        ([user("a"), assistant("b")], r"the last message is the assistant's.*continue_final_message"),
         ([{"role": "user", "content": ["x"]}], r'part 0 of messages\[0\] is .x.: give \{"type": "text"'),
         ([{"role": "user", "content": [{"type": "image_url"}]}], r"messages\[0\] .* takes no images"),
         ([{"role": "user", "content": [{"type": "text", "text": 3}]}], r"part 0 of messages\[0\] holds the text 3"),
     ],
 )
-def test_bad_messages_are_refused_in_one_sentence(folder: Path, messages: Any, sentence: str) -> None:
-    pair = pair_of(folder, draft=False)
+def test_bad_messages_are_refused_in_one_sentence(plain: Pair, messages: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        pair.chat(messages)
+        plain.chat(messages)
 
 
 def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
@@ -336,9 +337,8 @@ def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, draft=False)
     with pytest.raises(ConfigError, match="has no chat template, so it is no chat model"):
         pair.chat([user("a")])
-    bare = Pair(pair.target.model, None, None)
     with pytest.raises(ConfigError, match="has no chat template"):
-        bare.chat([user("a")])
+        Pair(pair.target.model, None, None).chat([user("a")])
 
 
 @pytest.mark.parametrize(
@@ -356,10 +356,9 @@ def test_a_template_that_refuses_the_messages_says_why(tmp_path: Path, template:
         pair_of(tmp_path, draft=False).chat([user("a")])
 
 
-def test_a_chat_that_is_too_long_is_refused(folder: Path) -> None:
-    pair = pair_of(folder, draft=False)
+def test_a_chat_that_is_too_long_is_refused(plain: Pair) -> None:
     with pytest.raises(draftwood.CacheError, match="context is 512"):
-        pair.chat([user("the fox " * 400)])
+        plain.chat([user("the fox " * 400)])
 
 
 def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a chat template gets: messages as agents keep them, a last message to continue, and settings of its own."""
+"""What a chat template gets: messages as agents keep them, a last message to continue, settings, one beginning of text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import draftwood
-from draftwood import ConfigError, LoadOptions, Pair
-from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+from draftwood import ConfigError, LoadOptions, Pair, load
+from draftwood.engine.arguments import tokenized
+from tests.faults.folders import save_tiny
+from tests.test_chat import user
+from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_adding, save_chat
 
 TOOLS = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
@@ -17,6 +20,7 @@ TOOLS = (
     "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
 THINKS = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}"
+USER = user("the fox ran")
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": {"a": 1}}}
 
 
@@ -29,10 +33,6 @@ def pair_of(folder: Path, template: str = TEMPLATE, **tokenizer: str) -> Pair:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """A model whose template reads roles and contents only."""
     return pair_of(tmp_path_factory.mktemp("plain"))
-
-
-def user(text: str = "the fox ran") -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def ids(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
@@ -50,27 +50,27 @@ def written(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list
 
 @pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
 def test_an_assistants_message_without_content_is_an_empty_one(plain: Pair, message: dict[str, Any]) -> None:
-    found = ids(plain, [user(), message, user("on")])
-    assert found == written(plain, [user(), {"role": "assistant", "content": ""}, user("on")])
+    found = ids(plain, [USER, message, user("on")])
+    assert found == written(plain, [USER, {"role": "assistant", "content": ""}, user("on")])
 
 
 def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path: Path) -> None:
     strict = "{% for m in messages %}{% for name in m %}{{ name }} {% endfor %}{% endfor %}"
     pair = pair_of(tmp_path, strict)
-    message = {**user(), "tool_calls": [], "refusal": None, "name": "ann"}
+    message = {**USER, "tool_calls": [], "refusal": None, "name": "ann"}
     assert pair.tokenizer.decode(ids(pair, [message])) == "role content name "
 
 
 @pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
 def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path: Path, template: str, role: str) -> None:
     pair = pair_of(tmp_path, template)
-    found = ids(pair, [{"role": "developer", "content": "the hen"}, user()])
-    assert found == written(pair, [{"role": role, "content": "the hen"}, user()])
+    found = ids(pair, [{"role": "developer", "content": "the hen"}, USER])
+    assert found == written(pair, [{"role": role, "content": "the hen"}, USER])
 
 
 def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, TOOLS)
-    messages = [user(), {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"}]
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"}]
     wanted = [messages[0], {"role": "assistant", "content": "", "tool_calls": [CALL]}, messages[2]]
     assert ids(pair, messages) == written(pair, wanted)
     assert '[the {"a": 1}]' in pair.tokenizer.decode(ids(pair, messages))
@@ -81,7 +81,7 @@ def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_p
 ])  # fmt: skip
 def test_a_template_without_tools_is_given_none(plain: Pair, message: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"messages\[1\] .* the target's chat template writes no tool calls"):
-        plain.chat_request([user(), message, user("on")])
+        plain.chat_request([USER, message, user("on")])
 
 
 def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain: Pair) -> None:
@@ -96,7 +96,7 @@ def test_several_templates_without_a_usual_one_are_refused(tmp_path: Path) -> No
     pair = pair_of(tmp_path)
     pair.tokenizer.chat_template = {"a": TEMPLATE, "b": TEMPLATE}
     with pytest.raises(ConfigError, match="multiple chat templates"):
-        pair.chat_request([user()])
+        pair.chat_request([USER])
 
 
 # ---- a message that is continued ----
@@ -104,7 +104,7 @@ def test_several_templates_without_a_usual_one_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["the he", "", "the hen "])
 def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) -> None:
-    messages = [user(), {"role": "assistant", "content": text}]
+    messages = [USER, {"role": "assistant", "content": text}]
     found = ids(plain, messages, continue_final_message=True)
     assert found == written(plain, messages, add_generation_prompt=False, continue_final_message=True)
     assert plain.tokenizer.decode(found).endswith(f"<s>assistant\n{text}")
@@ -114,15 +114,13 @@ def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) ->
 
 def test_without_such_a_message_there_is_nothing_to_continue(plain: Pair) -> None:
     with pytest.raises(ConfigError, match="continue_final_message is True, but the last message is no assistant's"):
-        plain.chat_request([user()], continue_final_message=True)
-    with pytest.raises(ConfigError, match=r"the last message is the assistant's.*continue_final_message"):
-        plain.chat_request([user(), {"role": "assistant", "content": "a"}])
+        plain.chat_request([USER], continue_final_message=True)
 
 
 def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, TEMPLATE.replace("m['content']", "m['content'] | upper"))
     with pytest.raises(ConfigError, match="chat template does not write the last message as it is") as found:
-        pair.chat_request([user(), {"role": "assistant", "content": "the hen"}], continue_final_message=True)
+        pair.chat_request([USER, {"role": "assistant", "content": "the hen"}], continue_final_message=True)
     assert "fox" not in str(found.value).lower(), "the chat is no part of an error"
 
 
@@ -132,10 +130,10 @@ def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: P
 def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, THINKS)
     for given in ({}, {"enable_thinking": False}, {"enable_thinking": True}, {"other": [1, {"a": None}]}):
-        assert ids(pair, [user()], chat_template_kwargs=given) == written(pair, [user()], **given)
-    assert ids(pair, [user()], chat_template_kwargs={"enable_thinking": False}) != ids(pair, [user()])
-    answer = pair.chat([user()], chat_template_kwargs={"enable_thinking": False}, max_new_tokens=4, seed=1)
-    prompt = ids(pair, [user()], chat_template_kwargs={"enable_thinking": False})
+        assert ids(pair, [USER], chat_template_kwargs=given) == written(pair, [USER], **given)
+    assert ids(pair, [USER], chat_template_kwargs={"enable_thinking": False}) != ids(pair, [USER])
+    answer = pair.chat([USER], chat_template_kwargs={"enable_thinking": False}, max_new_tokens=4, seed=1)
+    prompt = ids(pair, [USER], chat_template_kwargs={"enable_thinking": False})
     assert answer.token_ids == pair.generate(prompt, max_new_tokens=4, seed=1).token_ids
 
 
@@ -145,10 +143,43 @@ def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_names_that_the_template_has_already_are_refused(plain: Pair, name: str) -> None:
     with pytest.raises(ConfigError, match=f"chat_template_kwargs holds '{name}', which is not for settings"):
-        plain.chat_request([user()], chat_template_kwargs={name: True})
+        plain.chat_request([USER], chat_template_kwargs={name: True})
 
 
 @pytest.mark.parametrize("given", ["enable_thinking", [1], {1: 2}])
 def test_settings_are_a_mapping_of_names(plain: Pair, given: Any) -> None:
     with pytest.raises(ConfigError, match="chat_template_kwargs"):
-        plain.chat_request([user()], chat_template_kwargs=given)
+        plain.chat_request([USER], chat_template_kwargs=given)
+
+
+ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
+
+
+def test_a_chat_templates_text_gets_the_token_once(tmp_path: Path) -> None:
+    pair = load(save_adding(tmp_path), options=ON_CPU)
+    messages = [{"role": "user", "content": "the fox ran"}]
+    text = pair.tokenizer.apply_chat_template(messages, tokenize=False)
+    wanted = pair.tokenizer("the fox ran")["input_ids"]
+    assert text == "<begin>the fox ran"
+    assert wanted[0] == pair.tokenizer.bos_token_id
+    assert wanted[1] != pair.tokenizer.bos_token_id
+    assert pair.tokenizer(text)["input_ids"] == [wanted[0], *wanted], "else the tokenizer adds nothing here"
+    assert pair.encode(text) == wanted
+    found, plain = (pair.generate(prompt, seed=1, max_new_tokens=8).token_ids for prompt in (text, "the fox ran"))
+    assert found == plain
+
+
+def test_only_the_token_that_the_tokenizer_added_is_left_out() -> None:
+    begin = 280
+    words = adding(before=False)("the fox")["input_ids"]
+    assert tokenized(adding(), "<begin><begin>the fox") == [begin, begin, *words]
+    assert tokenized(adding(before=False), "<begin><begin>the fox") == [begin, begin, *words]
+    assert tokenized(adding(after=True), "<begin>the fox") == [begin, *words, 0]
+    assert tokenized(adding(), "the <begin> fox")[0] == begin
+    assert tokenized(adding(), "") == [begin]
+    assert tokenized(adding(), "<begin>") == [begin]
+
+
+def test_tokenizers_that_add_nothing_are_left_alone(tmp_path: Path) -> None:
+    pair = load(save_tiny(tmp_path), options=ON_CPU)
+    assert pair.encode("<end><end>the") == [0, 0, *pair.encode("the")]

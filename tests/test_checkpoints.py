@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +15,14 @@ import draftwood
 from draftwood import LoadOptions, ModelError, load, load_translator
 from draftwood.loading.models import load_model
 from draftwood.train.lm import saved_model
-from tests.faults.folders import change_tensors, save_tiny
+from tests.faults.folders import change_json, change_tensors, save_tiny
 from tests.runners.seq2seq_zoo import tiny as seq2seq
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
 
 def configured(folder: Path, **settings: Any) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    change_json(folder / "config.json", **settings)
     return folder
 
 

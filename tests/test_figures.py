@@ -46,13 +46,8 @@ def test_the_engine_makes_a_round_of_the_published_shape():
     [made] = trace.rounds
     assert [node.token for node in made.nodes] == list(range(10))
     assert [node.parent for node in made.nodes] == [None, 0, 0, 0, 1, 1, 2, 5, 5, 6]
-    assert [(trial.node, trial.accepted) for trial in made.trials] == [
-        (1, True),
-        (4, False),
-        (5, True),
-        (7, False),
-        (8, True),
-    ]
+    trials = [(trial.node, trial.accepted) for trial in made.trials]
+    assert trials == [(1, True), (4, False), (5, True), (7, False), (8, True)]
     assert (made.path, made.next_token) == ([1, 5, 8], 10)
     assert_same_drawing((IMAGES / "published-round.svg").read_text(encoding="utf-8"), draw_round(trace, 0))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.unsupported import UNSUPPORTED
 from draftwood.sampling.settings import Sampling
-from tests.faults.folders import save_tiny
+from tests.faults.folders import change_json, save_tiny
 from tests.helpers import Numbers, sampler_of, tiny_gpt
 
 VOCAB, EOS = 61, [3, 17]
@@ -278,8 +277,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Samplin
 
 def test_what_no_sampling_can_say_is_told_when_a_pair_is_loaded(tmp_path, caplog):
     folder = save_tiny(tmp_path)
-    config = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps({**config, "stop_strings": ["###"]}))
+    change_json(folder / "generation_config.json", stop_strings=["###"])
     with caplog.at_level("WARNING", logger="draftwood"):
         draftwood.load(folder, options={"backend": "torch"})
     assert "the model's generation config says stop_strings=['###']: give them as stop strings" in caplog.text
@@ -324,6 +322,7 @@ def test_suppressed_tokens_that_the_model_does_not_know_are_passed_over_as_in_ge
     [
         ("forced_eos_token_id", (99999, -1, "x", []), "forced_eos_token_id=.*, but the target knows tokens 0 to"),
         ("eos_token_id", ("x", [None], 1.5), "names end-of-text token .*: give a token's number"),
+        ("eos_token_id", (999999, [0, VOCAB], -1), "end-of-text token .*, but the target knows tokens 0 to 60: correct"),
         ("bad_words_ids", ([5],), r"generation config holds a value that .*: correct generation_config\.json"),
         ("sequence_bias", ({"5": 1.0},), "generation config holds a value that"),
         ("no_repeat_ngram_size", (-1,), "generation config holds a value that"),

@@ -10,13 +10,7 @@ from functools import cache
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    MaxLengthCriteria,
-    PreTrainedTokenizerFast,
-    StoppingCriteria,
-    StopStringCriteria,
-    TextStreamer,
-)
+from transformers import MaxLengthCriteria, PreTrainedTokenizerFast, StoppingCriteria, StopStringCriteria, TextStreamer
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner

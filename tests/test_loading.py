@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from draftwood import ConfigError, Limits, LoadOptions, ModelError, Pair, load, load_translator
+from draftwood import ConfigError, Limits, LoadOptions, ModelError, load, load_translator
 from draftwood.cli.group import as_failure
 from draftwood.core.errors import is_out_of_memory
 from draftwood.loading.checkpoint import check_path
-from tests.faults.folders import save_tiny
+from tests.faults.folders import change_json, save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
@@ -38,38 +37,42 @@ def test_an_empty_folder_or_a_file_is_refused(tmp_path: Path, folder: Path, how:
             how(path, options=ON_CPU)
 
 
-def test_a_truncated_shard_is_named(folder: Path, tmp_path: Path) -> None:
-    model = load(folder, options=ON_CPU).target.model
-    model.save_pretrained(folder, max_shard_size="10KB")
+def truncated(path: Path, left_out: int = 20) -> None:
+    path.write_bytes(path.read_bytes()[:-left_out])
+
+
+def in_shards(folder: Path) -> None:
+    load(folder, options=ON_CPU).target.model.save_pretrained(folder, max_shard_size="10KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
     shards = sorted(folder.glob("model-*.safetensors"))
     assert len(shards) > 2
-    shards[1].write_bytes(shards[1].read_bytes()[:-100])
-    (folder / "model.safetensors").unlink(missing_ok=True)
-    with pytest.raises(ModelError, match=rf"its file '.*{shards[1].name}' cannot be read .*copy or download that file"):
-        load(folder, options=ON_CPU)
+    truncated(shards[1], 100)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
-def test_a_truncated_json_file_is_named(folder: Path, name: str) -> None:
-    path = folder / name
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ModelError, match=f"its file '{path}' cannot be read"):
-        load(folder, options=ON_CPU)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", ""])
-def test_a_generation_config_that_cannot_be_read_is_named(folder: Path, text: str) -> None:
-    (folder / "generation_config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read as JSON .*: correct it, or remove it"):
-        load(folder, options=ON_CPU)
-
-
-def test_refused_remote_code_names_the_option(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own_kind", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
-    (folder / "config.json").write_text(json.dumps(config))
+def with_code(folder: Path) -> None:
+    auto = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
+    change_json(folder / "config.json", model_type="own_kind", auto_map=auto)
     (folder / "own.py").write_text("raise SystemExit('this must not run')\n")
-    with pytest.raises(ModelError, match=r"give --trust-remote-code, in Python LoadOptions\(trust_remote_code=True\)"):
+
+
+def generation(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "generation_config.json").write_text(text)
+
+
+UNREADABLE = r"generation_config\.json cannot be read as JSON .*: correct it, or remove it"
+DAMAGED: list[tuple[Callable[[Path], object], str]] = [
+    (in_shards, r"its file '.*model-00002-of-.*' cannot be read .*copy or download that file"),
+    (lambda folder: truncated(folder / "tokenizer.json"), r"its file '.*tokenizer\.json' cannot be read"),
+    (lambda folder: truncated(folder / "config.json"), r"its file '.*/config\.json' cannot be read"),
+    (with_code, r"give --trust-remote-code, in Python LoadOptions\(trust_remote_code=True\)"),
+    *((generation(text), UNREADABLE) for text in ("{", "[]", "")),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGED)
+def test_a_file_that_cannot_be_used_is_named(folder: Path, damage: Callable[[Path], object], said: str) -> None:
+    damage(folder)
+    with pytest.raises(ModelError, match=said):
         load(folder, options=ON_CPU)
 
 
@@ -83,74 +86,58 @@ def test_what_is_no_name_is_refused(folder: Path, given: Any) -> None:
 # The hub ----------------------------------------------------------------------------------------------------------------
 
 
-class Hub:
-    """Stands for the hub: answers every request with the same status, or not at all."""
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], list[str]]]:
+    """Sets up a hub that answers every request with a status, or not at all; returns the requests for a model.
 
-    def __init__(self, status: int | None) -> None:
-        self.status = status
-        self.requests: list[str] = []
+    Nobody sleeps between attempts.
+    """
+    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub.utils import _http as theirs
 
-    def client(self) -> Any:
-        from huggingface_hub.utils import _http as theirs
+    http = vars(theirs).get("httpx2") or vars(theirs)["httpx"]  # the name depends on its version
 
-        http = vars(theirs).get("httpx2") or vars(theirs)["httpx"]  # the name depends on its version
+    def set_up(status: int | None) -> list[str]:
+        asked: list[str] = []
 
         def answer(request: Any) -> Any:
             if "no-model" in str(request.url):  # not what the library asks on its own account
-                self.requests.append(str(request.url))
-            if self.status is None:
+                asked.append(str(request.url))
+            if status is None:
                 raise http.ConnectError("Name or service not known")
-            return http.Response(self.status, headers={"X-Error-Code": "RepoNotFound"})
+            return http.Response(status, headers={"X-Error-Code": "RepoNotFound"})
 
-        return http.Client(transport=http.MockTransport(answer))
-
-
-@pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A way to set up a hub; nobody sleeps between attempts."""
-    from huggingface_hub import constants, set_client_factory
-    from huggingface_hub.utils._http import close_session, default_client_factory
-
-    def sleep(seconds: float) -> None:
-        raise AssertionError(f"waited {seconds} s to ask again")
-
-    def set_up(status: int | None) -> Hub:
-        hub = Hub(status)
-        set_client_factory(hub.client)
-        return hub
+        set_client_factory(lambda: http.Client(transport=http.MockTransport(answer)))
+        return asked
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", sleep)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: pytest.fail(f"waited {seconds} s"))
     yield set_up
-    set_client_factory(default_client_factory)
-    close_session()
+    set_client_factory(theirs.default_client_factory)
+    theirs.close_session()
 
 
 @pytest.mark.parametrize("how", [load, load_translator])
-def test_a_hub_that_cannot_be_reached_is_asked_once(online: Any, how: Any) -> None:
-    hub = online(None)
-    with pytest.raises(ModelError, match=r"'nobody/no-model'.* could not be reached \(Name or service not known\); check"):
-        how("nobody/no-model", options=ON_CPU)
-    assert len(hub.requests) == 1
-
-
-def test_a_name_that_the_hub_does_not_know_is_said(online: Any) -> None:
-    hub = online(404)
-    with pytest.raises(ModelError, match="the hub knows no such model; check the name"):
-        load("nobody/no-model", options=ON_CPU)
-    assert len(hub.requests) == 1
+@pytest.mark.parametrize(
+    ("status", "name", "said", "requests"),
+    [
+        (None, "nobody/no-model", r"'nobody/no-model'.* could not be reached \(Name or service not known\); check", 1),
+        (404, "nobody/no-model", "the hub knows no such model; check the name", 1),
+        (None, "no model", "neither a folder nor a possible name on the hub", 0),
+    ],
+)
+def test_the_hub_is_asked_once_or_not_at_all(
+    online: Any, how: Any, status: int | None, name: str, said: str, requests: int
+) -> None:
+    asked = online(status)
+    with pytest.raises(ModelError, match=said):
+        how(name, options=ON_CPU)
+    assert len(asked) == requests
 
 
 def test_offline_mode_is_named() -> None:
     with pytest.raises(ModelError, match="it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub"):
         load("nobody/no-model", options=ON_CPU)
-
-
-def test_a_name_that_cannot_be_one_is_refused_without_asking(online: Any) -> None:
-    hub = online(None)
-    with pytest.raises(ModelError, match="neither a folder nor a possible name on the hub"):
-        load("no model", options=ON_CPU)
-    assert hub.requests == []
 
 
 def test_a_model_in_the_cache_needs_no_hub(
@@ -163,9 +150,9 @@ def test_a_model_in_the_cache_needs_no_hub(
     shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
     for name in ("huggingface_hub.constants.HF_HUB_CACHE", "huggingface_hub.file_download.constants.HF_HUB_CACHE"):
         monkeypatch.setattr(name, str(cache))
-    hub = online(None)
+    asked = online(None)
     check_path("someone/tiny")
-    assert hub.requests == []
+    assert asked == []
 
 
 # Memory -----------------------------------------------------------------------------------------------------------------
@@ -191,8 +178,7 @@ def test_too_little_memory_is_no_fault_of_draftwood(error: Exception) -> None:
 def test_a_real_allocation_that_fails_is_recognised() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
-    assert is_out_of_memory(caught.value)
-    assert not is_out_of_memory(RuntimeError("shape mismatch"))
+    assert [is_out_of_memory(error) for error in (caught.value, RuntimeError("shape mismatch"))] == [True, False]
 
 
 def test_a_model_that_does_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,19 +199,8 @@ def test_stop_tokens_that_the_target_does_not_know_are_refused(folder: Path) -> 
         pair.generate("the fox", limits=Limits(stop_token_ids=(5, 999999)))
 
 
-@pytest.mark.parametrize("eos", [999999, [0, 280], -1])
-def test_an_end_of_text_that_the_target_does_not_know_is_refused(folder: Path, eos: Any) -> None:
-    loaded = load(folder, options=ON_CPU)
-    model = loaded.target.model
-    model.generation_config.eos_token_id = eos
-    worst = eos if isinstance(eos, int) else 280
-    with pytest.raises(ModelError, match=rf"end-of-text token {worst}, but the target knows tokens 0 to 279: correct"):
-        Pair(model, None, loaded.tokenizer)
-
-
 def test_an_end_of_text_of_a_translation_model_is_looked_at_too(translation: Path, tmp_path: Path) -> None:
     shutil.copytree(translation / "target", tmp_path / "target")
-    path = tmp_path / "target" / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": 99999}))
+    change_json(tmp_path / "target" / "generation_config.json", eos_token_id=99999)
     with pytest.raises(ModelError, match="end-of-text token 99999, but the target knows tokens 0 to"):
         load_translator(tmp_path / "target", options=ON_CPU)

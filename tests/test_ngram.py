@@ -1,12 +1,14 @@
-"""Prompt lookup, in the text and in what an encoder reads."""
+"""Trees as flat tensors; prompt lookup, in the text and in what an encoder reads."""
 
 from __future__ import annotations
 
 import torch
 
 from draftwood.core.counter_rng import CounterRng
+from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
+from draftwood.core.tree import TreeBuilder
 from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
@@ -14,7 +16,7 @@ from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
-from tests.helpers import sampler_of
+from tests.helpers import ancestors_of, sampler_of
 from tests.tables import TableRunner
 
 VOCAB = 12
@@ -86,3 +88,30 @@ def test_a_target_that_copies_its_source_is_foreseen():
         results = Decoder(Copying(), ngram(length), Greedy()).generate(requests, Sampling(temperature=0.0))
         assert [r.token_ids for r in results] == sources
         assert [r.stats.rounds for r in results] == [rounds] * 2
+
+
+def tree():
+    """a -> (b -> d, c -> (e, f)), the place of f empty."""
+    builder = TreeBuilder(torch.tensor([0]), 6)
+    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
+    builder.add(torch.tensor([[3, 4, -1]]), torch.tensor([[0, 1, 1]]))
+    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_log_probs=None)
+
+
+def test_children_stand_in_draw_order_and_empty_places_have_none():
+    assert tree().children == [[[1, 2], [3], [4], [], [], []]]
+
+
+def test_ancestors_of_the_builder_are_those_of_the_parents():
+    made = tree()
+    assert torch.equal(made.ancestors, ancestors_of(made.parents, made.max_depth))
+    assert made.ancestors[0, 4].nonzero().flatten().tolist() == [0, 2, 4]
+    assert not torch.equal(made.ancestors, ancestors_of(made.parents, 1))
+
+
+def test_prefixes_follow_the_path_and_skip_empty_places():
+    assert tree().prefixes() == [[[], [1], [2], [1, 3], [2, 4], None]]
+
+
+def test_the_text_picture():
+    assert tree().render(decode="abcdef".__getitem__) == "a\n├─ b\n│  └─ d\n└─ c\n   └─ e"

@@ -95,29 +95,22 @@ def test_nothing_is_concluded_from_a_moment(box: Machine) -> None:
     assert cores_left.count() == 2
 
 
+OLD = {"cpu/cpu.cfs_period_us": "100000"}
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "usable"),
+    ("files", "usable"),
     [
-        ("cpu.max", "max 100000", 2),
-        ("cpu.max", "150000 100000", 1),
-        ("cpu.max", "50000 100000", 1),
-        ("cpu.max", "800000 100000", 2),
-        ("cpu.max", "nonsense", 2),
+        *(({"cpu.max": text}, 2) for text in ("max 100000", "800000 100000", "nonsense")),
+        *(({"cpu.max": text}, 1) for text in ("150000 100000", "50000 100000")),
+        *(({**OLD, "cpu/cpu.cfs_quota_us": text}, usable) for text, usable in (("100000", 1), ("-1", 2))),
     ],
 )
-def test_a_containers_limit_counts(box: Machine, tmp_path: Path, name: str, text: str, usable: int) -> None:
-    (tmp_path / name).write_text(text)
-    assert usable_cores() == usable
-    assert FreeCores().count() == usable
-
-
-def test_an_older_containers_limit_counts(box: Machine, tmp_path: Path) -> None:
+def test_a_containers_limit_counts(box: Machine, tmp_path: Path, files: dict[str, str], usable: int) -> None:
     (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000")
-    assert usable_cores() == 1
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
-    assert usable_cores() == 2
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert usable_cores() == FreeCores().count() == usable
 
 
 def test_without_the_kernels_figures_all_cores_are_free(box: Machine) -> None:
@@ -170,30 +163,27 @@ def watched(rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(api.Pair(tiny_gpt(VOCAB, 1), None, Words()), monkeypatch)
 
 
-def test_the_number_follows_a_neighbour_that_comes_and_goes(box: Machine, rule: ThreadRule) -> None:
+def counts(box: Machine, rule: ThreadRule, others: list[float]) -> list[int]:
+    """The number of threads, second by second, next to processes that take so many cores."""
+    found = []
     with threads(2):
-        found = []
-        for others in [0.0] * 2 + [1.0] * 2 + [0.0] * 5:
-            box.passes(1.0, own=1.0, others=others)
+        for taken in others:
+            box.passes(1.0, own=1.0, others=taken)
             found.append(rule.count())
-    assert found == [2, 2, 1, 1, 1, 1, 2, 2, 2]
+    return found
+
+
+def test_the_number_follows_a_neighbour_that_comes_and_goes(box: Machine, rule: ThreadRule) -> None:
+    assert counts(box, rule, [0.0] * 2 + [1.0] * 2 + [0.0] * 5) == [2, 2, 1, 1, 1, 1, 2, 2, 2]
 
 
 def test_a_neighbour_that_comes_and_goes_fast_leaves_the_number_low(box: Machine, rule: ThreadRule) -> None:
-    with threads(2):
-        found = set()
-        for others in [1.0, 0.0] * 10:
-            box.passes(1.0, own=1.0, others=others)
-            found.add(rule.count())
-    assert found == {1}
+    assert set(counts(box, rule, [1.0, 0.0] * 10)) == {1}
 
 
 def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box: Machine, rule: ThreadRule) -> None:
-    with threads(2):
-        found = []
-        for others in [0.0, *[1.0, *[0.0] * 4] * 24]:  # two minutes of a neighbour that works for one second in five
-            box.passes(1.0, own=1.0, others=others)
-            found.append(rule.count())
+    # Two minutes of a neighbour that works for one second in five.
+    found = counts(box, rule, [0.0, *[1.0, *[0.0] * 4] * 24])
     assert 2 in found[2:12]
     assert 2 not in found[-60:]
 
@@ -313,15 +303,13 @@ def test_translation_reads_sources_with_the_chosen_threads(
         seen: list[int] = []
         encoder = translator.model.get_encoder()
         encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
-        monkeypatch.setattr(translator.target, "add", watched_add(translator.target.add, seen))
+        add = translator.target.add
+        noted = lambda *given: (seen.append(torch.get_num_threads()), add(*given))[1]  # noqa: E731
+        monkeypatch.setattr(translator.target, "add", noted)
         box.passes(2.0, others=2.0)
         translator.translate([4, 5], max_new_tokens=2)
     assert seen
     assert set(seen) == {1}
-
-
-def watched_add(add: Any, seen: list[int]) -> Any:
-    return lambda *given: (seen.append(torch.get_num_threads()), add(*given))[1]
 
 
 def test_generate_and_info_use_and_tell_the_free_cores(

@@ -59,32 +59,6 @@ def test_without_a_draft_the_rival_is_prompt_lookup(run: Run, pair: list[str], t
     assert "transformers" not in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--repeats", "0"], "repeats is 0: give 1 or more"),
-        (["--temperature", "-1"], "temperature is -1.0"),
-        (["--json", "nowhere/x.json"], "output folder nowhere does not exist: create it first, or name another --json"),
-        (["--input", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--max-new-tokens", "500"], "do not fit the models' context of 96"),
-        (["--draft", "nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_sentence(run: Run, pair: list[str], arguments: list[str], message: str) -> None:
-    shown = run("bench", *pair, *SMALL, *arguments)
-    assert shown.exit_code in (1, 2)
-    assert message in shown.stderr
-    assert shown.stderr.count("\n") == 1
-    assert shown.stdout == ""
-
-
-def test_an_empty_input_is_told(run: Run, pair: list[str], tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    shown = run("bench", *pair, "--input", tmp_path / "empty.jsonl")
-    assert shown.exit_code == 2
-    assert "holds no prompt" in shown.stderr
-
-
 def made_up(name: str, seconds: float, log: list[tuple[str, int]]) -> System:
     """Writes two tokens per pass at a known speed."""
 

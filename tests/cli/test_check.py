@@ -43,18 +43,3 @@ def test_enumeration_tries_every_choice(run, pair, options):
     assert found["exact"]
     assert found["tokens"] == 2
     assert found["total_variation"] <= found["allowed"] < 1e-3
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    (("--samples", "2"), "say nothing: give 640 tokens or more"),
-    (("--samples", "0"), "samples is 0: give 1 or more"),
-    (("--enumerate", "0"), "enumerate is 0: give 1 or more"),
-    (("--enumerate", "2", "--samples", "9"), "enumerate draws no samples, but samples also came"),
-    (("--enumerate", "2", "--method", "chain"), "give --top-k 16 or less, or leave --enumerate out, so that check samples"),
-    (("--enumerate", "2", "--method", "adaptive-drawn", "--top-k", "2"), "depend on measured seconds"),
-    (("--method", "shared-noise", "--verifier", "traversal"), "verifier 'traversal' is not exact"),
-])  # fmt: skip
-def test_what_cannot_be_checked_is_told(run, pair, options, message):
-    result = run("check", *pair, *options)
-    assert result.exit_code != 0
-    assert message in result.stderr

@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli import comparison, single
-from draftwood.cli.comparison import MOST, NOTHING, SECONDS, by_turns
-from draftwood.cli.settings import Opened
-from draftwood.core.settings import Method
-from draftwood.sampling.settings import Sampling
+from draftwood.cli.comparison import MOST, SECONDS, by_turns
 
 
 def written(seconds: float, tokens: int = 10) -> Any:
@@ -46,19 +42,12 @@ def test_both_are_warm_and_take_turns() -> None:
     assert "By turns: 100.0 tokens/s, plain decoding 25.0. Speed-up 4.00 (2.00 to 4.00 in 5 runs of each; " in (
         found.sentences(VERIFIER, "torch.float32")
     )
-    assert found.to_json() == {
-        "runs": 5,
-        "method_tokens_per_second": 100.0,
-        "tokens_per_second": 25.0,
-        "speed_up": 4.0,
-        "speed_up_range": [2.0, 4.0],
-        "identical": True,
-    }
+    speeds = {"method_tokens_per_second": 100.0, "tokens_per_second": 25.0, "speed_up": 4.0, "speed_up_range": [2.0, 4.0]}
+    assert found.to_json() == {"runs": 5, "identical": True, **speeds}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "runs", "order"),
-    [(0.45 * SECONDS, 1, "mppm"), (0.2 * SECONDS, 2, "mppmmp"), (SECONDS, 1, "mp")],
+    ("seconds", "runs", "order"), [(0.45 * SECONDS, 1, "mppm"), (0.2 * SECONDS, 2, "mppmmp"), (SECONDS, 1, "mp")]
 )
 def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -> None:
     turns = Turns([seconds], [seconds])
@@ -69,26 +58,3 @@ def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -
 def test_one_run_has_no_spread() -> None:
     text = Turns([SECONDS], [2 * SECONDS]).compared().sentences(VERIFIER, "torch.float32")
     assert "Speed-up 2.00 (one run of each; 'draftwood bench' takes more texts)." in text
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_plain_decoding_is_not_compared_with_itself(
-    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As where 'draftwood tune' has found that no draft pays."""
-    calls: list[Any] = []
-    monkeypatch.setattr(single, "_decode", lambda decoder, *_: (calls.append(decoder), written(0.1))[1])
-    monkeypatch.setattr(single, "json_of", lambda *_: {})
-    monkeypatch.setattr(single, "TokenTexts", lambda *_: None)
-    monkeypatch.setattr(single, "summary", lambda *_: "a line")
-    monkeypatch.setattr(single, "_ending", lambda *_: "an end")
-    monkeypatch.setattr(comparison, "by_turns", None)
-    decoder: Any = SimpleNamespace(pipeline=SimpleNamespace(tokenizer=None))
-    one: Any = SimpleNamespace(
-        opened=Opened(None, decoder, Sampling(), Method(method="ar")), seed="", head={},
-        display=SimpleNamespace(json=as_json, show=False, compare=True), shown_before="", quiet=False,
-    )  # fmt: skip
-    single.write_one(one)
-    out = capsys.readouterr()
-    assert len(calls) == 1
-    assert ('"compare": null' in out.out) if as_json else (NOTHING in " ".join(out.err.split()))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
 from draftwood.cli.chat_settings import SECTIONS as CHAT_SECTIONS
+from draftwood.cli.progress import importing
 from draftwood.cli.settings import SECTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +56,7 @@ REFUSED = [
     ("trace x --svg lines.jsonl", "output folder lines.jsonl cannot be written"),
     ("trace --input none.json", "none.json cannot be read: No such file"),
     ("tune --report none/a.svg", "output folder none does not exist"),
-    ("bench --json none/a.json", "output folder none does not exist"),
+    ("bench --json none/a.json", "output folder none does not exist: create it first, or name another --json"),
     ("generat x", "Did you mean 'generate'?"),
     ("modls", "Did you mean 'models'?"),
 ]
@@ -137,3 +140,17 @@ def test_it_is_refused(answers: list[Any], number: int) -> None:
     code, _, stderr, _ = answers[HELP + 2 + number]
     assert REFUSED[number][1] in stderr
     assert code in (1, 2)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_collection_stops_for_an_import_and_is_as_before_afterwards(before: bool) -> None:
+    try:
+        (gc.enable if before else gc.disable)()
+        with importing():
+            assert not gc.isenabled()
+        assert gc.isenabled() is before
+        with pytest.raises(ModuleNotFoundError), importing():
+            import_module("no_such_module")
+        assert gc.isenabled() is before
+    finally:
+        gc.enable()

@@ -17,11 +17,8 @@ from draftwood.sampling.settings import Sampling
 from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+CASES: dict[str, list[tuple[list[str], str]]] = {
+    "generate": [
         (["--method", "magic"], "'magic' is not one of 'auto', 'ar', 'chain'"),
         (["--method", "chain", "--shape", "fast"], "shape 'fast' does not fit method 'chain'"),
         (["--method", "rsd-s", "--shape", "2-2-2"], "shape '2-2-2' does not fit method 'rsd-s': give width x length"),
@@ -59,31 +56,107 @@ USAGE, FAILED = 2, 1
         (["--batch-size", "3"], "--batch-size belongs to --input"),
         (["--frobnicate"], "--frobnicate"),
         (["more words"], "unexpected extra argument"),
+        (["--logprobs", "1"], "--logprobs 1 is for JSON, and this output is plain text: add --json"),
+        (["--json", "--logprobs", "21"], "logprobs is 21"),
+        (["--json", "--logprobs-of", "sampled"], "belongs to --logprobs N"),
+        (
+            ["--json", "--logprobs", "1", "--logprobs-of", "sampled", "--beta", "2", "--temperature", "0"],
+            "tolerance",
+        ),
     ],
+    "bench": [
+        (["--repeats", "0"], "repeats is 0: give 1 or more"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--input", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--input", "empty.jsonl"], "holds no prompt"),
+        (["--max-new-tokens", "500"], "do not fit the models' context of 96"),
+        (["--draft", "nowhere"], "nowhere"),
+    ],
+    "check": [
+        (["--samples", "2"], "say nothing: give 640 tokens or more"),
+        (["--samples", "0"], "samples is 0: give 1 or more"),
+        (["--enumerate", "0"], "enumerate is 0: give 1 or more"),
+        (["--enumerate", "2", "--samples", "9"], "enumerate draws no samples, but samples also came"),
+        (
+            ["--enumerate", "2", "--method", "chain"],
+            "give --top-k 16 or less, or leave --enumerate out, so that check samples",
+        ),
+        (["--enumerate", "2", "--method", "adaptive-drawn", "--top-k", "2"], "depend on measured seconds"),
+        (["--method", "shared-noise", "--verifier", "traversal"], "verifier 'traversal' is not exact"),
+    ],
+    "trace": [
+        ([], "nothing to trace"),
+        (["hello", "--input", "x.json"], "--input shows a file"),
+        (["--input", "x.json", "--seed", "1"], "--seed was given too"),
+        (["--translate", "x", "--temperature", "1"], "--temperature is for a prompt"),
+        (["--translate", "x", "--compare"], "--compare is for a prompt"),
+        (["--translate", " "], "sentence is empty"),
+        (["--input", "cut.json"], "version is 99"),
+        (["hello", "--rounds", "0"], "give 1 or more"),
+        (["hello", "--method", "ar", "--compare"], "plain decoding itself"),
+    ],
+    "tune": [
+        (["--minutes", "0"], "minutes is 0.0: give a number above 0"),
+        (["--prompts", "0"], "prompts is 0: give 1 or more"),
+        (["--temperature", "-1"], "temperature is -1.0: give a number 0 or more"),
+        (["--max-new-tokens", "90"], "the models' context is 96"),
+        (["--max-new-tokens", "1"], "the texts ended before a whole round"),
+        (["--out", "/not/there/p.json"], "output folder /not/there does not exist"),
+        (["--out", "/tmp"], "output /tmp cannot be written"),
+    ],
+}
+BEGIN = {
+    "generate": ["the fox"],
+    "bench": ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"],
+    "tune": ["--input", "texts.jsonl", "--minutes", "0.001"],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"), [(command, *case) for command, cases in CASES.items() for case in cases]
 )
-def test_a_wrong_option_is_refused_in_one_sentence(run: Run, pair: list[str], options: list[str], said: str) -> None:
-    result = run("generate", *pair, "the fox", *options)
-    assert result.exit_code == USAGE
-    assert said in result.stderr
+def test_what_cannot_be_done_is_refused_in_one_sentence(
+    run: Run, pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts.jsonl").write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n', encoding="utf-8")
+    Path("empty.jsonl").write_text("\n", encoding="utf-8")
+    Path("cut.json").write_text('{"format": "draftwood trace", "version": 99, "traces": []}', encoding="utf-8")
+    result = run(command, *([] if command == "trace" else pair), *BEGIN.get(command, []), *options)
+    assert result.exit_code in ((FAILED, USAGE) if command in ("bench", "check") else (USAGE,))
+    assert said in " ".join(result.stderr.split())
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     assert result.stderr.count("Error: ") == 1
 
 
-def test_models_that_cannot_be_used(run: Run, models: Path, tmp_path: Path) -> None:
-    target = models / "target"
+def test_models_and_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tmp_path: Path) -> None:
+    target, none, folder = models / "target", tmp_path / "none", tmp_path / "folder"
+    folder.mkdir()
+    empty, good = tmp_path / "empty.jsonl", tmp_path / "good.jsonl"
+    empty.write_text("\n \n", encoding="utf-8")
+    good.write_text('{"prompt": "the"}\n', encoding="utf-8")
     cases: list[tuple[list[object], int, str]] = [
-        (["--target", tmp_path / "none"], FAILED, str(tmp_path / "none")),
-        (["--target", target, "--draft", tmp_path / "none"], FAILED, str(tmp_path / "none")),
-        (["--draft", target], USAGE, "without a target"),
-        (["--target", target, "--method", "chain"], USAGE, "method 'chain' needs a draft model"),
-        (["--target", target, "--draft", models / "stranger"], USAGE, "cannot draft for"),
+        (["--target", none, "the fox"], FAILED, str(none)),
+        (["--target", target, "--draft", none, "the fox"], FAILED, str(none)),
+        (["--draft", target, "the fox"], USAGE, "without a target"),
+        (["--target", target, "--method", "chain", "the fox"], USAGE, "method 'chain' needs a draft model"),
+        (["--target", target, "--draft", models / "stranger", "the fox"], USAGE, "cannot draft for"),
+        (["--target", models / "bare", "--method", "ngram", ""], USAGE, "the prompt is empty"),
+        ([*pair, "the fox ran " * 99], FAILED, "context is 96"),
+        ([*pair, "\udcff"], USAGE, "not UTF-8"),
+        ([*pair, "--input", empty], USAGE, "holds no prompts"),
+        ([*pair, "--input", good, "the fox"], USAGE, "leave one of them out"),
+        ([*pair, "--input", good, "--batch-size", 0], USAGE, "batch_size is 0"),
+        ([*pair, "--input", good, "--output", folder], USAGE, "is not a regular file"),
     ]
     for options, code, said in cases:
-        result = run("generate", *options, "the fox")
+        result = run("generate", *options)
         assert (result.exit_code, said in result.stderr) == (code, True), result.output
         assert result.stderr.startswith("Error: ")
         assert result.stderr.count("\n") == 1
+    result = run("generate", *pair, "-", stdin=b"\xff\xfe")
+    assert (result.exit_code, "on standard input is not UTF-8" in result.stderr) == (USAGE, True)
 
 
 def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one() -> None:
@@ -91,42 +164,6 @@ def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one
         settings.check_fit(settings.Models(target="smollm2"), method, Sampling())
         with pytest.raises(DraftwoodError, match="draft"):
             settings.check_fit(settings.Models(target="another"), method, Sampling())
-
-
-def test_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("\n \n", encoding="utf-8")
-    good = tmp_path / "good.jsonl"
-    good.write_text('{"prompt": "the"}\n', encoding="utf-8")
-    bare = ["--target", models / "bare", "--method", "ngram"]
-    cases: list[tuple[list[object], int, str]] = [
-        ([*pair], USAGE, "there is no prompt"),
-        ([*pair, "the fox ran " * 99], FAILED, "context is 96"),
-        ([*bare, ""], USAGE, "the prompt is empty"),
-        ([*pair, "\udcff"], USAGE, "not UTF-8"),
-        ([*pair, "--input", tmp_path / "none.jsonl"], USAGE, "none.jsonl cannot be read: No such file"),
-        ([*pair, "--input", folder], USAGE, "cannot be read: Is a directory"),
-        ([*pair, "--input", empty], USAGE, "holds no prompts"),
-        ([*pair, "--input", good, "the fox"], USAGE, "leave one of them out"),
-        ([*pair, "--input", good, "--compare"], USAGE, "--compare is for a single prompt"),
-        ([*pair, "--input", good, "--batch-size", 0], USAGE, "batch_size is 0"),
-        ([*pair, "--input", good, "--output", tmp_path / "no" / "out.jsonl"], USAGE, "does not exist: create it first"),
-        ([*pair, "--input", good, "--output", folder], USAGE, "is not a regular file"),
-        ([*pair, "--input", good, "--output", good], USAGE, "are the same file"),
-    ]
-    for options, code, said in cases:
-        result = run("generate", *options)
-        assert (result.exit_code, said in result.stderr) == (code, True), result.output
-        assert result.stderr.startswith("Error: ")
-        assert result.stderr.count("\n") == 1
-
-
-def test_standard_input_that_is_no_text(run: Run, pair: list[str]) -> None:
-    result = run("generate", *pair, "-", stdin=b"\xff\xfe")
-    assert result.exit_code == USAGE
-    assert "on standard input is not UTF-8" in result.stderr
 
 
 def test_an_empty_prompt_starts_from_the_beginning_of_text(run: Run, pair: list[str]) -> None:
@@ -178,10 +215,7 @@ def _options() -> list[click.Parameter]:
 @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
 def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "draftwood", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
+        [sys.executable, "-m", "draftwood", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
     assert child.stdout is not None
     assert child.stderr is not None

@@ -41,44 +41,19 @@ FLOATS = ["0", "1", "0.5", "-0.0", "-1", "1e-50", "1e-7", "1e-320", "1e38", "1e3
 FLOATS += ["0.999999999", "", "half", "1,5", "2", "1_0.5"]
 SHAPES = ["4", "1", "0", "2-2", "1-1-1", "2x3", "3x3", "0x0", "1x1", "x", "-", "2-", "-1", "9" * 50, "2-2-2-2-2-2-2-2-2-2"]
 SHAPES += ["1000", "600x2", "2x3x4", "٣x٤", "²", "2.5", "", "1-0"]
-TEXTS = [
-    "the fox",
-    "",
-    " ",
-    "-",
-    "Wörld",
-    "W\udcc3\udcb6rld",
-    "\udcff",
-    "\ufeff",
-    "😀",
-    "\x1b[31m",
-    "a\nb",
-    "the fox ran " * 99,
-]
-TEXTS += ["--", "{}", "%s{0}", "\u2028", "ein Haus steht hier"]
+TEXTS = ["the fox", "", " ", "-", "Wörld", "W\udcc3\udcb6rld", "\udcff", "\ufeff", "😀", "\x1b[31m", "a\nb"]
+TEXTS += ["the fox ran " * 99, "--", "{}", "%s{0}", "\u2028", "ein Haus steht hier"]
 DEVICES = ["auto", "cpu", "cpu:0", "cpu:9", "meta", "mps", "cuda", "cuda:99", "abacus", "", "openvino:ABACUS", ":", "cpu:x"]
 BIASES = ["7=1", "7=-inf", "7=inf", "7=1e300", "7=1e39", "7=nan", "=", "7", "-1=2", "70000=1", "7=1=2", f"{2**64}=1", "٣=1"]
 GOOD_LINE = '{"prompt": "the fox"}'
 LINES = [GOOD_LINE, '{"prompt": "", "id": [{}]}', '{"prompt": "a", "seed": 3}', "", " ", "[]", "nul", '{"prompt": 1}']
-LINES += [
-    '{"prompt": "\\ud83d", "id": "\\ud83d"}',
-    '{"prompt": "a", "seed": 1e99}',
-    '{"prompt": "a", "top_k": 1}',
-    "[" * 9999,
-]
-LINES += [
-    '{"prompt": "a", "id": NaN}',
-    '{"prompt": "a", "id": ' + "[" * 400 + "]" * 400 + "}",
-    "ein Haus steht hier",
-    "\x00",
-]
+LINES += ['{"prompt": "\\ud83d", "id": "\\ud83d"}', '{"prompt": "a", "seed": 1e99}', '{"prompt": "a", "top_k": 1}']
+LINES += ["[" * 9999, '{"prompt": "a", "id": NaN}', '{"prompt": "a", "id": ' + "[" * 400 + "]" * 400 + "}", "\x00"]
 LINES += [json.dumps({"prompt": "the fox ran " * 99}), "ein altes Haus " * 60, f'{{"prompt": "a", "seed": {2**63 - 1}}}']
+LINES += ["ein Haus steht hier"]
 ANSWERS = ['{"index": 0, "prompt": "the fox", "text": "", "seed": 0, "settings": {"seed": 0}}', '{"index": 0']
-ANSWERS += [
-    '{"index": -1, "prompt": "the fox", "text": "", "seed": 0}',
-    '{"settings": {}}',
-    '{"index": 0, "source": "", "error": ""}',
-]
+ANSWERS += ['{"index": -1, "prompt": "the fox", "text": "", "seed": 0}', '{"settings": {}}']
+ANSWERS += ['{"index": 0, "source": "", "error": ""}']
 
 
 HERE, MODELS, TRANSLATION, ODD = "@here@", "@models@", "@translation@", "@odd@"
@@ -98,35 +73,22 @@ NAMES = [f"{ODD}/empty", f"{ODD}/half", f"{ODD}/none", "", "no/such/model", "../
 NAMES += [f"{MODELS}/stranger", f"{MODELS}/bare", f"{TRANSLATION}/target", f"{TRANSLATION}/block"]
 NAMES += [f"{MODELS}/target", f"{MODELS}/draft"]
 FILES: dict[str, Callable[[Path], object]] = {
-    f"{HERE}/new.jsonl": lambda path: None,
     f"{HERE}/folder": Path.mkdir,
-    f"{HERE}/no/x": lambda path: None,
-    f"{HERE}/{'n' * 300}": lambda path: None,
-    f"{HERE}/{'n' * 250}": lambda path: None,
     f"{HERE}/loop": lambda path: path.symlink_to(path),
     f"{HERE}/old.jsonl": lambda path: path.write_text(ANSWERS[0] + "\n", encoding="utf-8"),
-    "/dev/null": lambda path: None,
-    "": lambda path: None,
-    "-": lambda path: None,
 }
+PATHS = [*FILES, f"{HERE}/new.jsonl", f"{HERE}/no/x", f"{HERE}/{'n' * 300}", f"{HERE}/{'n' * 250}", "/dev/null", "", "-"]
 """What may stand at a path that an option names; made when it is chosen."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A command line, and what it finds.
-
-    Attributes:
-        args: options, with marks for folders.
-        lines: the input file.
-        before: the output file; None for none.
-        stdin: standard input.
-    """
+    """A command line, and what it finds: its input file, its output file if there is one, and standard input."""
 
     args: list[str]
-    lines: bytes
-    before: str | None
-    stdin: bytes
+    lines: bytes = b""
+    before: str | None = None
+    stdin: bytes = b""
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +114,7 @@ def values(option: click.Option) -> st.SearchStrategy[str]:
     if name in ("target", "draft"):
         return st.sampled_from(NAMES)
     if name in ("input", "output", "profile"):
-        return st.sampled_from([*FILES, f"{HERE}/lines", f"{HERE}/lines", f"{HERE}/output"])
+        return st.sampled_from([*PATHS, f"{HERE}/lines", f"{HERE}/lines", f"{HERE}/output"])
     by_name = {"shape": SHAPES, "device": DEVICES, "logit_bias": BIASES, "stop": TEXTS, "prompt": TEXTS}
     if name in by_name:
         return texts(by_name[name])
@@ -252,6 +214,6 @@ def test_control_an_unexpected_error_is_seen(
 
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     monkeypatch.setattr("draftwood.api.load", fail)
-    call = Call(args=["generate", *BEGIN["generate"], "the fox"], lines=b"", before=None, stdin=b"")
+    call = Call(["generate", *BEGIN["generate"], "the fox"])
     with pytest.raises(AssertionError, match="bug in Draftwood"):
         check(run_in(tmp_path, call, folders), call.args)

@@ -163,3 +163,26 @@ def test_a_beginning_of_text_that_is_written_out_is_not_added_again(run: Run, tm
     prompts.write_text("".join(json.dumps({"prompt": text, "seed": 1}) + "\n" for text in texts))
     lines = run("generate", *options, "--input", prompts).stdout.splitlines()
     assert [json.loads(line)["token_ids"] for line in lines] == alone
+
+
+def test_log_probabilities_in_json_have_an_entry_for_every_token(run: Run, pair: list[str]) -> None:
+    found = json.loads(succeeded(run("generate", *pair, *SHORT, "the fox", "--json", "--logprobs", "2")).stdout)
+    entries = found["logprobs"]
+    assert [one["token_id"] for one in entries] == found["token_ids"]
+    assert "".join(one["token"] for one in entries) == found["text"]
+    for one in entries:
+        assert len(one["top"]) == 2
+        assert one["logprob"] <= one["top"][0]["logprob"] < 0
+        assert one["top"][0].keys() == {"token_id", "token", "logprob"}
+    without = json.loads(run("generate", *pair, *SHORT, "the fox", "--json").stdout)
+    assert "logprobs" not in without
+    assert without["text"] == found["text"]
+
+
+def test_log_probabilities_of_a_translation(run: Run, translation: Path) -> None:
+    command = ["translate", "--target", str(translation / "target"), "--max-new-tokens", "5", "--logprobs", "1"]
+    refused = run(*command, "a b")
+    assert (refused.exit_code, "--json" in refused.stderr) == (2, True)
+    found = json.loads(succeeded(run(*command, "a b", "--json")).stdout)
+    assert [one["token_id"] for one in found["logprobs"]] == found["token_ids"]
+    assert all(one["top"][0]["token_id"] == one["token_id"] for one in found["logprobs"])  # greedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from draftwood.loading.gguf_header import read_header
+from tests.cli.test_chat import Terminal
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source, write_gguf
 
@@ -21,21 +21,10 @@ def arguments(folder: Path) -> list[str]:
 
 def on_a_terminal(command: list[str]) -> str:
     """What a process writes to a terminal, both streams."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL) as process:
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                part = os.read(ours, 4096)
-            except OSError:  # the terminal is closed
-                break
-            if not part:
-                break
-            seen += part
-        process.wait()
-    os.close(ours)
-    return seen.decode("utf-8", errors="replace")
+    terminal = Terminal(command, dict(os.environ))
+    terminal.exit_code()
+    terminal.close()
+    return terminal.seen
 
 
 def test_a_terminal_is_told_first_that_pytorch_and_then_which_model_is_loading(tmp_path: Path) -> None:

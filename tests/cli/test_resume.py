@@ -26,6 +26,7 @@ from draftwood.cli.job.resume import difference, text_facts
 from draftwood.sampling.processors import ByPrompt
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job
+from tests.faults.folders import change_json
 
 SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
 
@@ -236,11 +237,6 @@ def test_processors_and_warpers_that_a_generation_config_asks_for_count_with_the
     assert "mass=0.6" in said
 
 
-def edited(folder: Path, name: str, values: dict[str, Any]) -> None:
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
-
-
 EDITS: list[tuple[str, dict[str, Any], str]] = [
     ("generation_config.json", {"eos_token_id": [0, 7]}, "eos [0], which is now [0, 7]"),
     ("generation_config.json", {"forced_eos_token_id": 9}, "final_token None, which is now 9"),
@@ -255,7 +251,7 @@ def test_edited_files_of_a_target_are_noticed(
 ) -> None:
     job, target = own
     job.keep(left)
-    edited(target, name, values)
+    change_json(target / name, **values)
     assert said in job.fails()
     assert len(job.answers) == left
 
@@ -266,5 +262,5 @@ def test_edited_files_of_a_translating_target_are_noticed(
 ) -> None:
     job, target = german
     killed(job, monkeypatch, before=True)
-    edited(target, name, values)
+    change_json(target / name, **values)
     assert said.split(" None")[0] in job.fails()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from draftwood.cli.trace_text import traces_text
 from draftwood.trace.files import read_traces
@@ -67,35 +64,6 @@ def test_the_page_and_the_figures(run: Run, pair: list[str], tmp_path: Path) -> 
         refused = run("trace", "the fox", *pair, *SHORT, where, page / "below-a-file")
         assert refused.exit_code != 0
         assert "Traceback" not in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to trace"),
-        (["hello", "--input", "x.json"], "--input shows a file"),
-        (["--input", "x.json", "--seed", "1"], "--seed was given too"),
-        (["--input", "missing.json"], "cannot be read"),
-        (["--translate", "x", "--temperature", "1"], "--temperature is for a prompt"),
-        (["--translate", "x", "--compare"], "--compare is for a prompt"),
-        (["--translate", " "], "sentence is empty"),
-        (["hello", "--rounds", "0"], "give 1 or more"),
-        (["hello", "--method", "ar", "--compare"], "plain decoding itself"),
-    ],
-)
-def test_wrong_options_are_one_sentence(run: Run, arguments: list[str], message: str) -> None:
-    found = run("trace", *arguments)
-    assert found.exit_code == 2
-    assert message in found.stderr
-    assert "Traceback" not in found.stderr
-
-
-def test_a_cut_file_is_one_sentence(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"format": "draftwood trace", "version": 99, "traces": []}))
-    found = run("trace", "--input", path)
-    assert (found.exit_code, found.stderr.count("\n")) == (2, 1)
-    assert "version is 99" in found.stderr
 
 
 def test_texts_cannot_steer_a_terminal() -> None:

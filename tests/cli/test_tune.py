@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import Method
 from draftwood.tune.measure import Runs
 from tests.cli.conftest import Run
@@ -95,6 +96,12 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     other = run("generate", "the fox", *options, "--dtype", "float64", "--profile", mine)
     assert other.exit_code == 2
     assert "dtype is 'float32', here 'float64'" in other.stderr
+    # Where no draft pays, plain decoding is not compared with itself.
+    document["choices"] = [{"temperature": 1.0, "method": {"method": "ar"}}]
+    mine.write_text(json.dumps(document))
+    compared = [run("generate", "the fox", *options, "--profile", mine, "--compare", *more) for more in ([], ["--json"])]
+    assert NOTHING in " ".join(compared[0].stderr.split())
+    assert json.loads(compared[1].stdout)["compare"] is None
 
 
 def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
@@ -125,22 +132,6 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
     assert mine.read_text() == "older"
     assert sorted(p.name for p in mine.parent.iterdir()) == ["mine.json", "texts.jsonl"]
     assert not list(cache.rglob("*.json"))
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    (("--minutes", "0"), "minutes is 0.0: give a number above 0"),
-    (("--prompts", "0"), "prompts is 0: give 1 or more"),
-    (("--temperature", "-1"), "temperature is -1.0: give a number 0 or more"),
-    (("--max-new-tokens", "90"), "the models' context is 96"),
-    (("--max-new-tokens", "1"), "the texts ended before a whole round"),
-    (("--out", "/not/there/p.json"), "output folder /not/there does not exist"),
-    (("--out", "/tmp"), "output /tmp cannot be written"),
-])  # fmt: skip
-def test_what_cannot_be_measured_is_told(run: Run, pair: list[str], texts: Path, options, message: str) -> None:
-    result = run("tune", *pair, "--input", texts, "--minutes", "0.001", *options)
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.stderr.split())
-    assert not result.stdout
 
 
 def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts: Path, cache: Path) -> None:

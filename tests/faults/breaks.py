@@ -177,9 +177,7 @@ def refolded(fold):
 BREAKS = {
     "the same noise at every position": refolded(lambda position: 0),
     "noise reused over four positions": refolded(lambda position: position // 4),
-    "siblings sorted by number": lambda engine: Decoder(
-        engine.pipeline.target, Sorted(engine.pipeline.drafter), engine.pipeline.verifier
-    ),
+    "siblings sorted by number": with_sorted_siblings,
     "acceptance 15 % too easy": lambda engine: easy(engine, EASE),
     "every draft accepted": lambda engine: easy(engine, 1e9),
 }

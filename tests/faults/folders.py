@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def save_tiny(folder: Path, *, layers: int = 2, seed: int = 0, **settings: Any) 
     tiny_llama(len(tokenizer), layers=layers, seed=seed, **settings).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def change_json(path: Path, **values: Any) -> None:
+    """Replace values of a file."""
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
 
 
 def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:

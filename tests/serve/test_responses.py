@@ -12,18 +12,7 @@ from starlette.testclient import TestClient
 
 from draftwood import Limits, Method, Pair
 from tests.serve import shapes
-from tests.serve.client import (
-    COMPLETIONS,
-    MESSAGES,
-    answer,
-    chat,
-    choice,
-    completion,
-    metric,
-    refused,
-    streamed,
-    written,
-)
+from tests.serve.client import COMPLETIONS, MESSAGES, answer, chat, choice, completion, metric, refused, streamed, written
 from tests.serve.conftest import Live, loaded, make_service, serving
 
 
