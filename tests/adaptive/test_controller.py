@@ -338,18 +338,6 @@ def test_trees_keep_the_usual_size_where_another_one_costs_too_much():
             assert controller.tree_size([0.9] * 11) == 11  # this is worth a change
 
 
-def test_the_first_tree_of_a_size_says_nothing():
-    """What an engine makes once for a size is no cost of trees of that size."""
-    seen: set[int] = set()
-
-    def seconds(nodes):
-        first = nodes not in seen
-        seen.add(nodes)
-        return linear(nodes) * (20 if first else 1)
-
-    assert fed((3, 11, 6, 19, 8, 14), seconds).costs.node == pytest.approx(NODE, rel=0.2)
-
-
 def test_guesses_are_shown_that_pay_a_larger_forward():
     controller = Controller()
     assert controller.shows_guess([[0.1]])  # nothing is known yet

@@ -13,21 +13,14 @@ import torch
 
 from benchmarks import run as bench_run
 from benchmarks.settings import depth
-from benchmarks.sweep import FINALISTS, MORE, NODES, fixed, untrained
+from benchmarks.sweep import FINALISTS, MORE, fixed, untrained
 from benchmarks.sweep_report import markdown
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.loading.profile import Profile
-from tests.benchmarks.tiny import VOCAB, call, interrupted
-
-
-def test_the_grid_holds_plain_decoding_and_every_kind_of_draft(pair: Pair) -> None:
-    grid = list(fixed(pair))
-    assert len({setting.name for setting in grid}) == len(grid)
-    assert {setting.method for setting in grid} == {"ar", "chain", "rsd-s", "shared-noise", "ngram"}
-    assert {s.nodes for s in grid if s.method == "shared-noise"} == set(NODES)
-    assert (min(NODES), max(NODES)) == (4, 24)
+from tests.benchmarks.tiny import VOCAB, call
+from tests.helpers import interrupted
 
 
 def test_a_draft_that_fills_blocks_gets_blocks_and_nothing_deeper(pair: Pair) -> None:
