@@ -60,16 +60,19 @@ def test_messages_go_through_the_chat_template() -> None:
 
 
 @pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]", '{"turns": []}'])
-def test_bad_lines_and_missing_files_are_named(folder: Path, line: str) -> None:
-    path = folder / "mine.txt.jsonl"
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one"}\n' + line + "\n")
-    for name in ("empty", "texts"):
-        (folder / name).mkdir()
+    with pytest.raises(ConfigError, match="line 2 of"):
+        read_prompts(BenchConfig(prompts=path), encode, None)
+
+
+def test_missing_files_are_named(folder: Path) -> None:
+    (folder / "empty").mkdir()
     for config, message in (
-        (BenchConfig(prompts=path), "line 2 of"),
         (BenchConfig(data=folder / "empty"), "holds no NAME"),
         (BenchConfig(prompts=folder / "no"), "does not exist"),
-        (BenchConfig(prompts=folder / "texts"), r"holds no \.jsonl file"),
+        (BenchConfig(prompts=folder), r"holds no \.jsonl file"),
         (BenchConfig(data=folder, skip_prompts=99), "holds no more than 99 documents"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -56,6 +56,9 @@ def test_bad_files_are_named(tmp_path: Path, files: dict[str, list[str] | bytes]
             write(tmp_path, name, lines)
     with pytest.raises(ConfigError, match=message):
         read_pairs(settings(tmp_path), "train")
+
+
+def test_a_missing_folder_and_one_language_twice_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         read_pairs(settings(tmp_path / "nowhere"), "train")
     with pytest.raises(ConfigError, match="both 'de'"):
