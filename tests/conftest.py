@@ -44,6 +44,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests with a parameter ``openvino`` are skipped where it is not installed."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if any(isinstance(value, str) and value == "openvino" for value in values):
+        pytest.importorskip("openvino")
+
+
 @pytest.fixture(scope="session")
 def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of a tiny translation model and of drafters for it (``tests/tiny_translation.py``)."""

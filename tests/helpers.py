@@ -125,10 +125,10 @@ class Numbers:
 
 def decoder(
     target: Runner, draft: Runner | None, method: str, shape: str | None = None, verifier: str = "auto", *,
-    greedy: bool = False, nodes: int | None = None, eos=(),
+    greedy: bool = False, nodes: int | None = None, eos=(), tokenizer=None,
 ) -> Decoder:  # fmt: skip
     drafter, chosen = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), draft, greedy=greedy)
-    return Decoder(target, drafter, chosen, eos=eos)
+    return Decoder(target, drafter, chosen, eos=eos, tokenizer=tokenizer)
 
 
 def best_first(draft: Runner, expander: Expander, nodes: int, width: int, depth: int, **more) -> BestFirstDrafter:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
@@ -115,12 +115,10 @@ def text(
 
 @dataclass
 class Outcome:
-    """What a run wrote: tokens per second after the warm-up, in the whole, and how it drafted."""
+    """What a run wrote: tokens per second after the warm-up, and in the whole."""
 
     speed: float
     whole: float
-    depths: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
 
 
 WARM_UP = 0.1  # of the text
@@ -136,7 +134,7 @@ def score(marks: Sequence[tuple[int, float]], length: int) -> tuple[float, float
 def steer(controller: Controller, world: World, written: Text, seed: int = 0) -> Outcome:
     """Decode the text with the controller."""
     rng, at, total, last, behind = random.Random(seed), 0, 0.0, 0, 0
-    marks, depths, sizes, met = [(0, 0.0)], [], [], {0}
+    marks, met = [(0, 0.0)], {0}
     acceptance = controller.acceptance
     while at < len(written):
         place = at / len(written)
@@ -193,9 +191,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
         at += 1 + accepted
         behind, last = (0 if depth else behind + 1 + accepted), size
         marks.append((at, total))
-        depths.append(depth)
-        sizes.append(size)
-    return Outcome(*score(marks, len(written)), depths, sizes)
+    return Outcome(*score(marks, len(written)))
 
 
 def _guess(written: Text, at: int) -> list[float]:

@@ -17,25 +17,20 @@ LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
 
 def lived(
     share: float, rounds: int = 60, levels: int = 3, controller: Controller | None = None, *,
-    jump: float = 0.0, level: float = LEVEL, guess: float = 0.0, first: float = 0.0, right: float | None = None,
-    pause: float = 0.0,
+    jump: float = 0.0, level: float = LEVEL, right: float | None = None, pause: float = 0.0,
 ) -> tuple[Controller, list[int]]:  # fmt: skip
     """A controller after so many rounds, and the levels that it drafted in each.
 
     Args:
         share: conditional probability of one child per level, as the draft tells it.
         jump: seconds that any tree costs.
-        guess: probability of a guessed token that is shown anyway.
-        first: seconds that a size costs when it comes first.
         right: the true conditional probability; the estimated one by default.
         pause: seconds that the first level takes after a round without a draft: the draft model reads what it has missed.
     """
-    controller, drafted, rng, sizes = controller or Controller(), [], random.Random(5), {0}
+    controller, drafted, rng = controller or Controller(), [], random.Random(5)
     right = share if right is None else right
     for _ in range(rounds):
-        depth, plain, above, drafting = 0, controller.begin_round(), 1.0 - guess, 0.0
-        if guess and not plain:
-            controller.shows_guess([[guess]])
+        depth, plain, above, drafting = 0, controller.begin_round(), 1.0, 0.0
         while not plain and depth < levels and controller.another_level(depth, above, 1):
             reads = pause > 0.0 and not depth and not (drafted and drafted[-1])
             seconds = level + pause * reads
@@ -45,8 +40,7 @@ def lived(
         values = [share ** (d + 1) for d in range(depth)]
         size = controller.tree_size(values) if values else 0
         accepted = next((d for d in range(size) if rng.random() > right), size)
-        seconds = drafting + TARGET + (jump + NODE * size) * (size > 0) + first * (size not in sizes)
-        sizes.add(size)
+        seconds = drafting + TARGET + (jump + NODE * size) * (size > 0)
         controller.end_round(1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
         drafted.append(depth)
     return controller, drafted
@@ -124,21 +118,14 @@ def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
     assert controller.costs.base == pytest.approx(TARGET)
 
 
-def test_now_and_then_a_round_goes_without_a_tree_to_time_plain_decoding():
+def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text_and_plain_decoding_is_timed_now_and_then():
     settings = AdaptiveSettings()
-    _, drafted = lived(0.9, 400, 2)
+    controller, drafted = lived(0.9, 400, 2)
     first = next(i for i, depth in enumerate(drafted) if depth)
+    assert first == pytest.approx(1 / settings.probe_text, abs=1)
     without = drafted[first:].count(0)
     assert without % settings.probe_rounds == 0
     assert 0 < without <= 0.08 * 400
-
-
-def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text():
-    settings = AdaptiveSettings()
-    _, drafted = lived(0.9, 400, 2)
-    first = next(i for i, depth in enumerate(drafted) if depth)
-    assert first == pytest.approx(1 / settings.probe_text, abs=1)
-    controller, _ = lived(0.9, 200, 2)
     _, later = lived(0.9, 20, 2, controller=Controller(learnt=controller.learnt))
     assert later.index(2) == settings.probe_skip + settings.probe_rounds  # what is known is used at once
 
@@ -189,6 +176,7 @@ def test_a_draft_whose_rounds_bring_less_than_plain_ones_is_given_up_whatever_is
     monkeypatch.setattr(Controller, "_draft_pays", lambda *_: True)
     assert share_drafted(0.5, 400, 2, jump=2 * TARGET, since=100) < 0.1
     assert share_drafted(0.95, 400, 3, jump=0.1 * TARGET, since=100) > 0.9
+    assert lived(0.95, 400, 3, jump=0.1 * TARGET)[0].learnt.worth > 1.5
 
 
 def begun(rows: int = 1) -> Controller:
@@ -336,18 +324,6 @@ def test_trees_keep_the_usual_size_where_another_one_costs_too_much():
             assert controller.costs.change == pytest.approx(change, rel=0.3)
             assert size == 5
             assert controller.tree_size([0.9] * 11) == 11  # this is worth a change
-
-
-def test_the_first_tree_of_a_size_says_nothing():
-    """What an engine makes once for a size is no cost of trees of that size."""
-    seen: set[int] = set()
-
-    def seconds(nodes):
-        first = nodes not in seen
-        seen.add(nodes)
-        return linear(nodes) * (20 if first else 1)
-
-    assert fed((3, 11, 6, 19, 8, 14), seconds).costs.node == pytest.approx(NODE, rel=0.2)
 
 
 def test_guesses_are_shown_that_pay_a_larger_forward():

@@ -1,9 +1,10 @@
-"""What was learnt is a value: it is given out, survives JSON, and another controller starts from it."""
+"""What was learnt is a value that another controller starts from; the page of the adaptive tree holds the constants."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -12,6 +13,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge, Learnt
+from draftwood.draft.adaptive.settings import AdaptiveSettings
 from tests.adaptive.simulator import World, steer, text
 from tests.adaptive.test_controller import lived
 
@@ -131,3 +133,14 @@ def test_sizes_of_batches_have_their_own_costs_and_share_what_a_draft_brings():
 def test_what_is_no_knowledge_is_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
         Knowledge.from_json({**taught().knowledge.to_json(), **change})
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "adaptive.md"
+
+
+def test_the_page_holds_every_constant():
+    block = PAGE.read_text().split("<!-- constants -->\n")[1].split("<!-- /constants -->")[0]
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+    assert head == ["constant", "default", "unit", "meaning", "set by"]
+    assert [line[:2] for line in lines] == [[f"`{one.name}`", str(one.default)] for one in fields(AdaptiveSettings)]
+    assert all(len(line) == len(head) and all(line) for line in lines)

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from benchmarks import run as bench_run
 from benchmarks import settings
 from benchmarks.__main__ import main
-from tests.benchmarks.tiny import call, interrupted
+from tests.benchmarks.tiny import call
+from tests.helpers import interrupted
 
 SMALL = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4"]
 

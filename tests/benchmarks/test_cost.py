@@ -1,17 +1,20 @@
-"""What forwards cost, and the plots of it: from the JSON alone."""
+"""What forwards cost, alone and while the draft model computes, and the plots of it: from the JSON alone."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
+from threading import Barrier, get_ident
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import cost
+from benchmarks import cost, overlap
 from benchmarks.config import CostConfig
 from benchmarks.cost import bandwidth, limit, markdown, measure
+from benchmarks.overlap import CHAIN, WAYS, check_room
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.tune.documents import text_of
@@ -31,17 +34,15 @@ def test_every_size_is_measured_behind_every_context(pair: Pair) -> None:
 
 
 def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
-    seen = []
+    sizes = []
     hook = pair.target.model.register_forward_pre_hook(
-        lambda _, __, given: seen.append((given["input_ids"].shape[1], int(given["position_ids"].max()))), with_kwargs=True
+        lambda _, __, given: sizes.append(given["input_ids"].shape[1]), with_kwargs=True
     )
     try:
-        found = list(cost._forwards(pair.target, 10, (1, 4), 2))
+        measure(CostConfig(tokens=(2, 4), context=(10,), repeats=3), {"torch": pair}, lambda: None)
     finally:
         hook.remove()
-    assert [size for size, _ in found] == [1, 4, 1, 4]
-    assert [tokens for tokens, _ in seen] == [11, 1, 4, 1, 1, 4, 4, 1, 1, 4, 4]  # each behind one of its own size
-    assert [last for _, last in seen] == [10, 11, 15, 13, 14, 18, 19, 17, 18, 22, 23]  # one token stays each time
+    assert sizes == [11, 2, 4, *[2, 2, 4, 4] * 3]  # each that is timed is behind one of its own size
 
 
 def test_the_table_says_how_many_times_one_token_it_takes() -> None:
@@ -110,3 +111,48 @@ def test_the_lines_are_the_figures(measured: SimpleNamespace) -> None:
     assert plot.speed(axes, [torch_run, both], 1.0)
     points = {c.get_label(): len(c.lines[0].get_xydata()) for c in axes.containers}
     assert (points["ar (openvino)"], points["ar (torch)"], points["generate"]) == (1, 1, 2)  # a line is of one backend
+
+
+def test_what_is_done_together_is_done_by_two_threads_at_the_same_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[bool, bool]] = []
+    meeting = Barrier(2, timeout=30)  # passed only by two that are there at once
+    inner = overlap.forward
+
+    def forward(runner, row, size):
+        is_target, here = runner is pair.target, get_ident() == main
+        drafted = sum(not target for target, _ in calls)
+        calls.append((is_target, here))
+        if not here or (not is_target and drafted in (CHAIN, 4 * CHAIN)):  # the first of those that are done together
+            meeting.wait()
+        return inner(runner, row, size)
+
+    main = get_ident()
+    monkeypatch.setattr(overlap, "forward", forward)
+    [result] = overlap.measure({"torch": pair}, 5, (3,), 1)
+    assert all(result[way] > 0 for way in WAYS)
+    assert (True, False) in calls
+
+
+def test_a_draft_without_room_is_refused_and_nothing_is_timed_without_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = pair.draft.max_length - 5 * CHAIN
+    check_room({"torch": pair}, room)
+    assert len(overlap.measure({"torch": pair}, room, (1, 3), 1)) == 2
+    with pytest.raises(ConfigError, match=r"of the draft, which has .* without a draft"):
+        check_room({"torch": pair}, room + 1)
+    assert overlap.measure({"torch": Pair(pair.target.model, None, pair.tokenizer)}, 5, (1,), 1) == []
+    assert overlap.markdown([]) == ""
+    monkeypatch.setattr(pair.target, "device", torch.device("cuda"))
+    check_room({"torch": pair}, 10**6)
+    assert overlap.measure({"torch": pair}, 5, (1,), 1) == []
+
+
+def test_the_command_writes_both_tables_and_times_quantized_weights_too(tmp_path: Path) -> None:
+    quantized = all(importlib.util.find_spec(name) for name in ("openvino", "nncf"))
+    weights = ["--weights", "int4"] if quantized else []
+    report = call("cost", "--tokens", 1, "--context", 5, "--repeats", 1, "--output", tmp_path, *weights).output
+    document = json.loads((tmp_path / "cost.json").read_text())
+    assert [one["backend"] for one in document["milliseconds"]] == ["torch", *(["openvino int4"] if quantized else [])]
+    assert {r["tokens"] for r in document["overlap"]} == {1}
+    assert (tmp_path / "cost.md").read_text().strip() in report

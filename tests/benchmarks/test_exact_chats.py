@@ -127,13 +127,12 @@ def test_messages_follow_the_models_own_answers_and_only_new_tokens_are_read(pai
             assert answer.read == len(answer.prompt) - answer.shared
 
 
-def test_greedy_answers_are_those_of_generate(pair: Pair, answers: list[Answer]) -> None:
+def test_greedy_answers_are_those_of_generate_and_a_replaced_token_is_found_with_its_gap(
+    pair: Pair, answers: list[Answer]
+) -> None:
     for answer in answers:
         assert greedy.check(pair.target.model, answer, LIMIT).equal
         assert greedy.generated(pair, answer, LIMIT) is None
-
-
-def test_control_a_replaced_token_is_found_with_its_gap(pair: Pair, answers: list[Answer]) -> None:
     answer = next(a for a in answers if len(a.tokens) > 8)
     tokens = list(answer.tokens)
     tokens[5] = (tokens[5] + 1) % 100 + 2
@@ -146,18 +145,9 @@ def test_control_a_replaced_token_is_found_with_its_gap(pair: Pair, answers: lis
     assert greedy.generated(pair, changed, LIMIT) == 5
 
 
-@pytest.mark.parametrize(
-    ("tokens", "fault"),
-    [
-        ([5, 6, 0], None),
-        ([5, 6, 7, 8], None),
-        ([5, 6, 7, 0], None),
-        ([5, 6, 7], "it ends after 3"),
-        ([5, 0, 7, 8], "goes on"),
-    ],
-)
-def test_an_answer_ends_with_the_token_that_ends_a_turn_or_with_the_limit(
-    answers: list[Answer], tokens: list[int], fault: str | None
-) -> None:
+@pytest.mark.parametrize(("tokens", "fault"), [
+    ([5, 6, 0], None), ([5, 6, 7, 8], None), ([5, 6, 7, 0], None), ([5, 6, 7], "it ends after 3"), ([5, 0, 7, 8], "goes on"),
+])  # fmt: skip
+def test_an_answer_ends_with_the_token_that_ends_a_turn_or_with_the_limit(answers: list[Answer], tokens, fault) -> None:
     found = greedy.end_fault(replace(answers[0], tokens=tokens, ends=(0,)), 4)
     assert found is None if fault is None else fault in str(found)

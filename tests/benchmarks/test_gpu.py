@@ -13,9 +13,8 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
-from benchmarks.cuda.plan import SMALL, Deadline, Plan, TimeIsUp
+from benchmarks.cuda.plan import SMALL
 from benchmarks.measure import Sample
-from benchmarks.prompts import Prompt
 from draftwood.api import Pair
 from tests.benchmarks.tiny import made_up_sample
 
@@ -54,19 +53,16 @@ def test_every_part_runs_on_a_machine_with_little_installed(small: tuple[dict[st
 
 def test_every_system_is_measured_at_every_batch_size_it_takes(small: tuple[dict[str, Any], str]) -> None:
     shape = small[0]["parts"]["speed"]["shapes"]["13M"]
-    assert 12.5e6 < shape["parameters"] < 13.5e6
     wanted = {(s.name, b, t) for s in speed.SETTINGS for b in (1, 2) for t in (0, 1) if b == 1 or s.method != "assisted"}
     found = {(r["setting"], r["batch"], r["temperature"]): r for r in shape["results"]}
     assert found.keys() == wanted
-    for (name, batch, temperature), result in found.items():
+    for (name, _, _), result in found.items():
         assert result["tokens_per_second"]["median"] > 0
         assert result["of_bandwidth_limit"] == pytest.approx(shape["weights_once_ms"] / result["ms_per_round"])
         assert (result["split_ms_per_round"] is None) == (name == "static")
         assert result["over_generate"]["median"] > 0
-        if name == "ar":
-            assert result["tokens_per_pass"] == 1
-        if (name, batch, temperature) == ("chain 4", 1, 0):
-            assert result["tokens_per_pass"] > 1
+        assert name != "ar" or result["tokens_per_pass"] == 1
+    assert found["chain 4", 1, 0]["tokens_per_pass"] > 1
     assert [one["tokens"] for one in shape["forward_ms"]] == list(SMALL["nodes"])
 
 
@@ -105,19 +101,6 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair: Pair, monkeypatch:
     see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
     monkeypatch.setattr(pair.target, "extend", see_all)
     assert correct.tree_logits(pair) > 1e-2
-
-
-def test_a_deadline_ends_a_run_and_keeps_complete_turns(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(device="cpu", seconds=1, parts=(), train=(), out=Path(), **SMALL)
-    cases = [(setting, 0.0) for setting in speed.SETTINGS[3:5]]
-    monkeypatch.setattr(pair, "eos", [])
-    deadline, left = Deadline(1.0), iter([True] * 3 + [False] * 9)
-    monkeypatch.setattr(Deadline, "check", lambda self: None if next(left) else (_ for _ in ()).throw(TimeIsUp))
-    prompts = [Prompt(source="a", tokens=(1, 2)), Prompt(source="a", tokens=(2, 2))]
-    monkeypatch.setattr(speed, "prompts_for", lambda pair, count: prompts)
-    log = speed._run(pair, plan, cases, "none", 5, deadline)
-    assert [[len(repeat) for repeat in samples] for samples in log.samples] == [[2], [2]]
-    assert Deadline(0.0).left == 0
 
 
 def sample(tokens: int, forwards: int, seconds: float) -> Sample:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -124,16 +123,11 @@ def test_a_size_has_the_parameters_and_proportions_that_were_asked_for(wanted):
         size_for(config, 9_000_000)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inflated") / "pair"
-    run = call("inflate", "--parameters", "14M", "--context", 600, "--out", folder)
-    assert f"{folder / 'target'}: cost-inflated copy of language/target" in run.output
-    return folder
-
-
 @pytest.mark.usefixtures("always_drafts")
-def test_the_bundled_pair_writes_the_same_texts_from_inflated_folders(written):
+def test_the_bundled_pair_writes_the_same_texts_from_inflated_folders(tmp_path):
+    written = tmp_path / "pair"
+    run = call("inflate", "--parameters", "14M", "--context", 600, "--out", written)
+    assert f"{written / 'target'}: cost-inflated copy of language/target" in run.output
     config = json.loads((written / "target" / "config.json").read_text())
     assert "for benchmarks only" in config["cost_inflated"]
     assert "for benchmarks only" in (written / "target" / "README.md").read_text().splitlines()[0]

@@ -41,13 +41,6 @@ def test_prompts_are_the_first_tokens_of_held_out_documents_source_by_source(fol
     assert prompts == [("books", "line "), ("woods", "first"), ("books", "line "), ("woods", "secon")]
 
 
-def test_a_book_is_entered_at_several_lines(folder: Path) -> None:
-    found = pieces(read_documents(folder / "books.val.txt.xz"), 4)
-    assert len(set(found)) == 4
-    assert all(text.startswith("line ") for text in found)
-    assert found[2][:8] == "line 100"
-
-
 @pytest.mark.parametrize("where", ["mine.jsonl", "."])
 def test_own_files_and_those_of_published_benchmarks_are_read_as_they_are(tmp_path: Path, where: str) -> None:
     (tmp_path / "mine.jsonl").write_text('{"prompt": "one"}\n\n{"prompt": "two", "source": "other", "id": 4}\n')
@@ -111,8 +104,11 @@ def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
         read_prompts(config, words, 24)
 
 
-def test_documents_can_be_passed_over(folder: Path) -> None:
+def test_documents_can_be_passed_over_and_a_book_is_entered_at_several_lines(folder: Path) -> None:
     found = shown(BenchConfig(data=folder, prompt_tokens=6, prompts_per_source=2, skip_prompts=2))
     assert [text for source, text in found if source == "woods"] == ["third ", "more"]
-    every = [text[:6] for text in pieces(read_documents(folder / "books.val.txt.xz"), 4)]
-    assert [text for source, text in found if source == "books"] == every[2:]
+    every = pieces(read_documents(folder / "books.val.txt.xz"), 4)
+    assert [text for source, text in found if source == "books"] == [text[:6] for text in every[2:]]
+    assert len(set(every)) == 4
+    assert all(text.startswith("line ") for text in every)
+    assert every[2][:8] == "line 100"

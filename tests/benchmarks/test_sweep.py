@@ -11,21 +11,14 @@ import pytest
 import torch
 
 from benchmarks import run as bench_run
-from benchmarks.sweep import FINALISTS, MORE, NODES, fixed, untrained
+from benchmarks.sweep import FINALISTS, MORE, fixed, untrained
 from benchmarks.sweep_report import markdown
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.loading.profile import Profile
-from tests.benchmarks.tiny import call, interrupted
-
-
-def test_the_grid_holds_plain_decoding_and_every_kind_of_draft() -> None:
-    grid = list(fixed())
-    assert len({setting.name for setting in grid}) == len(grid)
-    assert {setting.method for setting in grid} == {"ar", "chain", "rsd-s", "shared-noise", "ngram"}
-    assert {s.nodes for s in grid if s.method == "shared-noise"} == set(NODES)
-    assert (min(NODES), max(NODES)) == (4, 24)
+from tests.benchmarks.tiny import call
+from tests.helpers import interrupted
 
 
 def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: Pair) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from click.testing import CliRunner, Result
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -22,18 +19,6 @@ def call(*arguments: object, code: int = 0) -> Result:
     done = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done
-
-
-def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
-    """The function, which is interrupted after so many calls."""
-    calls = iter(range(after))
-
-    def until(*arguments: Any) -> Any:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return function(*arguments)
-
-    return until
 
 
 def made_up_sample(tokens: int, *, forwards: int = 1, **seconds: float) -> Sample:

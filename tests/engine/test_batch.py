@@ -7,7 +7,7 @@ import functools
 import gc
 import random
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -109,23 +109,15 @@ def float32(vocab: int, seed: int, **settings: Any) -> Any:
 @functools.cache
 def causal(backend: str) -> tuple[Any, Any]:
     models = float32(VOCAB, 1), float32(VOCAB, 2, layers=1)
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     target, draft, _ = make_runners(*models, backend=backend)
     return target, draft
 
 
 @functools.cache
-def translating(engine: str) -> tuple[Any, Any]:
-    if engine == "openvino":
-        pytest.importorskip("openvino")
-    settings = {
-        "dtype": torch.float32, "spread": 0.5, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1,
-    }  # fmt: skip
-    return (
-        Seq2SeqRunner(tiny_source("marian", **settings), engine=engine),
-        Seq2SeqRunner(tiny_source("marian", seed=2, **settings), engine=engine, drafts=True),
-    )
+def translating(engine: str) -> tuple[Any, ...]:
+    names = {"vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
+    target, draft = (tiny_source("marian", seed=seed, dtype=torch.float32, spread=0.5, **names) for seed in (0, 2))
+    return Seq2SeqRunner(target, engine=engine), Seq2SeqRunner(draft, engine=engine, drafts=True)
 
 
 def method_id(case: object) -> str:
@@ -139,23 +131,18 @@ ON_TORCH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ON_TORCH, ids=method_id)
-def test_causal_models(method):
-    target, draft = causal("torch")
-    assert check(decoder(target, None if method[0] in ("ngram", "lookup") else draft, *method)) > 30
-
-
-@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")], ids=method_id)
-def test_causal_models_on_openvino(method):
-    assert check(decoder(*causal("openvino"), *method)) > 30
+@pytest.mark.parametrize(("backend", "method"), [
+    *(("torch", method) for method in ON_TORCH),
+    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("adaptive", None, "coupled")),
+], ids=method_id)  # fmt: skip
+def test_causal_models(backend, method):
+    assert check(decoder(*causal(backend), *method)) > 30
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
     ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states(kind, backend):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     model = float32(VOCAB, 1)
     target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
     assert check(decoder(target, draft, "rsd-s", "2x2", "recursive")) > 30
@@ -166,8 +153,7 @@ def test_drafters_of_hidden_states(kind, backend):
     ("torch", ("ngram", "3", "coupled")),
 ], ids=method_id)  # fmt: skip
 def test_encoder_decoder_models(engine, method):
-    target, draft = translating(engine)
-    assert check(decoder(target, None if method[0] == "ngram" else draft, *method), sources=True) > 30
+    assert check(decoder(*translating(engine), *method), sources=True) > 30
 
 
 def test_blocks_with_penalties_in_some_rows():
@@ -215,38 +201,23 @@ def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
     assert [one.new_tokens for one in stats] == [9, 9, 9]
 
 
-CUT = [
-    ("shared-noise", None, 8, [1, 2, 2]),
-    ("dynamic", None, 8, [1, 2, 2]),
-    ("ngram", None, None, [1, 2, 2]),
-    ("chain", "4", None, [1, 2, 2]),
-    ("rsd-c", "2-2", None, [0, 2, 2]),
-    ("rsd-s", "2x3", None, [0, 2, 2]),
+@pytest.mark.parametrize(("method", "shape", "nodes", "cut"), [
+    ("shared-noise", None, 8, [1, 2, 2]), ("dynamic", None, 8, [1, 2, 2]), ("ngram", None, None, [1, 2, 2]),
+    ("chain", "4", None, [1, 2, 2]), ("rsd-c", "2-2", None, [0, 2, 2]), ("rsd-s", "2x3", None, [0, 2, 2]),
     ("shared-noise", "1-2", None, [1, 1, 1]),
-]
-
-
-@pytest.mark.parametrize(("method", "shape", "nodes", "cut"), CUT)
+])  # fmt: skip
 def test_a_row_has_at_most_as_many_nodes_as_its_request_wants(method, shape, nodes, cut):
     """Trees of a fixed shape keep whole levels."""
     engine = decoder(*causal("torch"), method, shape, nodes=nodes)
     wanted, drafted = [None, 1, 2, 2], dict[int, list[int]]()
     with engine.batch() as batch:
         for most in wanted:
-            batch.add(replace(some(9, seed=4), nodes=most), Sampling())
+            batch.add(some(9, seed=4, nodes=most), Sampling())
         while len(batch):
             for piece in batch.step():
                 drafted.setdefault(piece.row, []).append(piece.round.tree.drafted[piece.round_row])
     assert [max(drafted[row]) for row in range(1, 4)] == cut
     assert max(drafted[0]) > 2
-
-
-def test_a_request_for_no_nodes_is_refused():
-    with (
-        decoder(*causal("torch"), "rsd-c", "2-2").batch() as batch,
-        pytest.raises(ConfigError, match="nodes of request 0 is 0: give 1 or more"),
-    ):
-        batch.add(replace(some(), nodes=0), Sampling())
 
 
 def test_dropped_rows_leave_no_piece_and_the_memory_to_others():
@@ -269,15 +240,17 @@ def test_dropped_rows_leave_no_piece_and_the_memory_to_others():
 
 
 def test_what_a_row_cannot_have_is_refused_by_name_and_the_others_go_on():
-    engine = decoder(*causal("torch"), "shared-noise", "2-2", "greedy", greedy=True)
+    engine, greedy = decoder(*causal("torch"), "shared-noise", "2-2", "greedy", greedy=True), Sampling(temperature=0.0)
     with engine.batch() as batch:
-        batch.add(some(), Sampling(temperature=0.0))
-        with pytest.raises(ConfigError, match="'greedy' is for temperature 0 only, but temperature is 1"):
-            batch.add(some(), Sampling())
-        with pytest.raises(ConfigError, match=r"request 1 wants method 'rsd-s', but all rows .* 'shared-noise'"):
-            batch.add(some(), Sampling(temperature=0.0), method="rsd-s")
-        with pytest.raises(ConfigError, match="seed -1 is out of range"):
-            batch.add(some(seed=-1), Sampling(temperature=0.0))
+        batch.add(some(), greedy)
+        for request, sampling, method, message in (
+            (some(), Sampling(), None, "'greedy' is for temperature 0 only, but temperature is 1"),
+            (some(), greedy, "rsd-s", r"request 1 wants method 'rsd-s', but all rows .* 'shared-noise'"),
+            (some(seed=-1), greedy, None, "seed -1 is out of range"),
+            (some(nodes=0), greedy, None, "nodes of request 1 is 0: give 1 or more"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                batch.add(request, sampling, method=method)
         with pytest.raises(ConfigError, match="generating already"), engine.batch():
             pass
         assert [len(batch.step()), len(batch)] == [1, 1]
@@ -299,13 +272,10 @@ def test_control_noise_by_the_order_of_rows_is_seen(monkeypatch):
 
 def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
     def mixed_up(rows, *rest):
-        others = zip(rows, rows[::-1], strict=True)
-        return Sampler([replace_sampling(row, other.sampling) for row, other in others], *rest)
-
-    def replace_sampling(row, sampling):
-        found = copy.copy(row)
-        found.sampling = sampling
-        return found
+        swapped = [copy.copy(row) for row in rows]
+        for row, other in zip(swapped, rows[::-1], strict=True):
+            row.sampling = other.sampling
+        return Sampler(swapped, *rest)
 
     monkeypatch.setattr("draftwood.engine.batch.Sampler", mixed_up)
     with pytest.raises(AssertionError):
@@ -331,8 +301,7 @@ def test_control_a_drafter_that_mixes_rows_is_seen():
 )
 def test_what_a_row_brings_is_free_when_its_text_has_ended(method):
     """A processor may hold a model, and a drafter outlives its texts."""
-    target, draft = causal("torch")
-    engine = decoder(target, None if method[0] == "lookup" else draft, *method)
+    engine = decoder(*causal("torch"), *method)
     processor = SequenceBiasLogitsProcessor({(5,): 1.5})
     gone = weakref.ref(processor)
     request = Request(prompt=[2, 3, 4], limits=Limits(max_new_tokens=6))

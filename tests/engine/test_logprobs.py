@@ -15,13 +15,14 @@ from transformers import MistralConfig, MistralForCausalLM
 from draftwood import LogprobSettings, Pair, TokenTexts
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.token_logprobs import TokenLogprob, logprob_settings
+from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine import logprobs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
+from tests.engine.test_batch import method_id
 from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 
@@ -46,8 +47,6 @@ def models() -> tuple[Any, Any]:
 
 @functools.cache
 def runners(backend: str) -> tuple[Any, Any]:
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     target, draft, _ = make_runners(*models(), backend=backend)
     return target, draft
 
@@ -105,10 +104,6 @@ METHODS = [
 ]  # fmt: skip
 
 
-def method_id(case: object) -> str:
-    return "-".join(part for part in case if part) if isinstance(case, tuple) else str(case)
-
-
 def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
     texts, drafted, corrected = written(engine, rows)
     for seed, ((tokens, entries), (sampling, wanted)) in enumerate(zip(texts, rows, strict=True)):
@@ -119,17 +114,13 @@ def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("always_drafts")
-@pytest.mark.parametrize("method", METHODS, ids=method_id)
-def test_every_token_has_the_value_of_one_forward_over_the_text(method):
-    target, draft = runners("torch")
-    drafted, corrected = compare(decoder(target, None if method[0] in ("ar", "ngram") else draft, *method), ROWS)
+@pytest.mark.parametrize(("backend", "method"), [
+    *(("torch", method) for method in METHODS),
+    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("rsd-c", "2-2", "coupled")),
+], ids=method_id)  # fmt: skip
+def test_every_token_has_the_value_of_one_forward_over_the_text(backend, method):
+    drafted, corrected = compare(decoder(*runners(backend), *method), ROWS)
     assert method[0] == "ar" or min(drafted, corrected) > 5
-
-
-@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("rsd-c", "2-2", "coupled")], ids=method_id)
-def test_every_token_has_this_value_on_openvino(method):
-    drafted, corrected = compare(decoder(*runners("openvino"), *method), ROWS)
-    assert min(drafted, corrected) > 5
 
 
 def test_a_drafter_of_hidden_states():
@@ -166,19 +157,6 @@ def test_at_temperature_0_the_sampled_token_is_certain():
     assert all((one.logprob, one.top) == (0.0, ((one.token, 0.0),)) for one in texts[0][1])
 
 
-def test_rows_without_log_probabilities_cost_nothing(monkeypatch):
-    monkeypatch.setattr(logprobs, "scored", lambda *_: pytest.fail("nobody wants them"))
-    texts, *_ = written(decoder(*runners("torch"), "rsd-s", "2x3"), [ROWS[3]] * 2)
-    assert [entries for _, entries in texts] == [[], []]
-
-
-def test_only_nodes_of_the_kept_path_are_computed(monkeypatch):
-    sizes, real = [], logprobs.scored
-    monkeypatch.setattr(logprobs, "scored", lambda scores, *rest: sizes.append(len(scores)) or real(scores, *rest))
-    (text, *_), *_ = written(decoder(*runners("torch"), "rsd-s", "4x3", "traversal"), [ROWS[0]])
-    assert sum(sizes) == len(text[0])
-
-
 def test_encoder_decoder_models():
     settings = {"dtype": torch.float32, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
     model = tiny_source("marian", **settings)
@@ -200,13 +178,6 @@ def test_a_forced_last_token_is_certain_where_it_is_sampled_and_has_the_models_o
     assert last.token == text[-1] == 7
     own = float(raw(text)[-2].log_softmax(-1)[7])
     assert last.logprob == pytest.approx(own if wanted is MODEL else 0.0, abs=CLOSE)
-
-
-def test_text_after_a_stop_has_no_entries():
-    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=30, stop_token_ids=(2, 3, 4)), logprobs=MODEL)
-    [result] = decoder(*runners("torch"), "rsd-s", "2x3").generate([request], Sampling())
-    assert result.finish_reason == "stop"
-    assert [one.token for one in result.logprobs] == result.token_ids
 
 
 def test_a_verifier_that_changes_the_text_reports_the_models_own_values_only():
@@ -244,8 +215,6 @@ def test_equal_values_are_listed_by_rising_id_whatever_the_order_of_the_columns(
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     monkeypatch.setattr(logprobs, "_CHUNK", 7)
     pair, text = pair_of(backend), [5 * i % VOCAB for i in range(40)]
     alone = pair.generate(PROMPT, seed=3, max_new_tokens=12).token_ids
@@ -259,14 +228,11 @@ def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch
 
 
 def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
-    target, sizes = runners("torch")[0].another(), []
-    monkeypatch.setattr(logprobs, "_CHUNK", 8)
-    for part in logprobs.of_prompt(target, [1] * 30, 0):
-        sizes.append(len(part))
-    assert sizes == [8, 8, 8, 5]
-    monkeypatch.setattr(logprobs, "_SCORES", 10 * VOCAB)
-    monkeypatch.setattr(logprobs, "_CHUNK", 256)
-    assert [len(part) for part in logprobs.of_prompt(target, [1] * 30, 0)] == [10, 10, 9]
+    target = runners("torch")[0].another()
+    for chunk, scores, sizes in ((8, None, [8, 8, 8, 5]), (256, 10 * VOCAB, [10, 10, 9])):
+        monkeypatch.setattr(logprobs, "_CHUNK", chunk)
+        monkeypatch.setattr(logprobs, "_SCORES", scores or logprobs._SCORES)
+        assert [len(part) for part in logprobs.of_prompt(target, [1] * 30, 0)] == sizes
 
 
 def test_a_prompt_of_a_model_with_sliding_attention(monkeypatch):
@@ -290,14 +256,10 @@ def test_a_prompt_as_long_as_the_context_is_scored_and_a_longer_one_is_refused()
         pair.prompt_logprobs([3, 12])
     with pytest.raises(ConfigError, match="logprobs is 21"):
         pair.prompt_logprobs([3], top=21)
-
-
-def test_a_model_that_gives_nan_is_an_error():
     broken = tiny_gpt(VOCAB, 1, dtype=torch.float32)
-    pair = Pair(broken, None, None)
     broken.transformer.ln_f.weight.data.fill_(math.nan)
     with pytest.raises(NumericsError):
-        pair.prompt_logprobs(PROMPT)
+        Pair(broken, None, None).prompt_logprobs(PROMPT)
 
 
 @pytest.mark.parametrize("given", [True, 21, -1, "5", {"of": "draft"}, {"top": 1, "n": 2}, 1.5])
@@ -306,21 +268,18 @@ def test_other_values_are_refused_by_name(given):
         pair_of("torch").generate(PROMPT, logprobs=given)
 
 
-def test_a_number_and_a_mapping_are_settings():
-    assert logprob_settings(4) == LogprobSettings(top=4)
-    assert logprob_settings({"of": "sampled"}) == LogprobSettings(top=0, of="sampled")
-    assert logprob_settings(None) is None
-
-
 def test_results_streams_and_several_prompts_have_them():
     pair = pair_of("torch")
-    [one, two] = pair.generate([PROMPT, PROMPT[:3]], seed=4, max_new_tokens=6, logprobs=1, temperature=1.0)
-    pieces = list(pair.stream(PROMPT, seed=4, max_new_tokens=6, logprobs=1, temperature=1.0))
-    streamed = list(chain.from_iterable(piece.logprobs for piece in pieces))
+    settings = {"seed": 4, "max_new_tokens": 6, "temperature": 1.0}
+    [one, two] = pair.generate([PROMPT, PROMPT[:3]], logprobs={"top": 1}, **settings)
+    streamed = list(chain.from_iterable(piece.logprobs for piece in pair.stream(PROMPT, logprobs=1, **settings)))
     assert [entry.token for entry in streamed] == [entry.token for entry in one.logprobs] == one.token_ids
     assert [entry.logprob for entry in streamed] == pytest.approx([entry.logprob for entry in one.logprobs], abs=CLOSE)
     assert len(two.logprobs) == 6
     assert pair.generate(PROMPT, max_new_tokens=2).logprobs is None
+    stopped = pair.generate(PROMPT, logprobs=1, seed=4, limits=Limits(max_new_tokens=30, stop_token_ids=(2, 3, 4)))
+    assert stopped.finish_reason == "stop"
+    assert [entry.token for entry in stopped.logprobs] == stopped.token_ids
 
 
 def test_json_holds_ids_without_a_tokenizer_and_no_infinity():

@@ -18,16 +18,7 @@ from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
 from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.sampling.settings import Sampling
-from tests.engine.test_batch import (
-    ON_TORCH,
-    SAMPLINGS,
-    VOCAB,
-    alone,
-    causal,
-    float32,
-    method_id,
-    together,
-)
+from tests.engine.test_batch import ON_TORCH, SAMPLINGS, VOCAB, alone, causal, float32, method_id, together
 from tests.helpers import decoder, hidden_pair, published_pair
 from tests.runners.zoo import windowed
 
@@ -68,15 +59,12 @@ def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]]
         assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (row, given[row])
 
 
-@pytest.mark.parametrize("method", ON_TORCH, ids=method_id)
-def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(method):
-    target, draft = causal("torch")
-    check(decoder(target, None if method[0] in ("ngram", "lookup") else draft, *method), long_requests(0))
-
-
-@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")], ids=method_id)
-def test_on_openvino_too(method):
-    check(decoder(*causal("openvino"), *method), long_requests(1))
+@pytest.mark.parametrize(("backend", "method"), [
+    *(("torch", method) for method in ON_TORCH),
+    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("adaptive", None, "coupled")),
+], ids=method_id)  # fmt: skip
+def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
+    check(decoder(*causal(backend), *method), long_requests(int(backend == "openvino")))
 
 
 def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[tuple[list[int], int, list[int]]]]:
@@ -102,8 +90,6 @@ def note(found: list, pieces: Sequence[Any]) -> None:
     ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     model = float32(VOCAB, 1)
     target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
     engine = decoder(target, draft, "rsd-s", "2x2", "recursive")
@@ -121,8 +107,6 @@ def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
 def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     target, draft, _ = make_runners(windowed(kind), windowed(kind, 1), backend=backend)
     check(decoder(target, draft, "chain", "2", "recursive"), long_requests(1, vocab=20))
 
@@ -183,27 +167,28 @@ def test_a_short_prompt_is_read_with_the_round_if_the_padding_is_within_a_chunk(
         assert shapes[1:] == [(1, 3), (3, 1)]
 
 
-def test_without_rows_that_write_prompts_are_read_at_once(plain):
-    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=2) as batch:
-        for length in (9, 12):
-            batch.add(request(prompt_of(length, length)), Sampling())
-        batch.step()
-    assert shapes == [(2, 12)]
-
-
 def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
-    with forwards(plain.pipeline.target) as shapes, plain.batch() as batch:
-        for length, step in ((9, 7), (27, 3)):  # 18 tokens of padding
-            batch.add(request(prompt_of(length, step)), Sampling())
-        batch.step()
-        assert shapes == [(1, 26), (2, 9)]
+    with forwards(plain.pipeline.target) as shapes:
+        with plain.batch(chunk=2) as batch:
+            for length in (9, 12):
+                batch.add(request(prompt_of(length, length)), Sampling())
+            batch.step()
+        assert shapes == [(2, 12)]  # at once, as no row writes
         shapes.clear()
-        batch.add(request(prompt_of(9, 4)), Sampling())  # 16, in the two rows that write
-        batch.step()
-        assert shapes == [(3, 9)]
-        batch.add(request(prompt_of(8, 5)), Sampling())  # 21
-        batch.step()
-    assert shapes[1:] == [(1, 7), (4, 1)]
+        with plain.batch() as batch:
+            for length, step in ((9, 7), (27, 3)):  # 18 tokens of padding
+                batch.add(request(prompt_of(length, step)), Sampling())
+            batch.step()
+            assert shapes == [(1, 26), (2, 9)]
+            shapes.clear()
+            batch.add(request(prompt_of(9, 4)), Sampling())  # 16, in the two rows that write
+            batch.step()
+            assert shapes == [(3, 9)]
+            batch.add(request(prompt_of(8, 5)), Sampling())  # 21
+            batch.step()
+        assert shapes[1:] == [(1, 7), (4, 1)]
+    with pytest.raises(ConfigError, match="chunk is 0: give the number of prompt tokens"), plain.batch(chunk=0):
+        pass
 
 
 def test_a_target_that_pads_no_rows_reads_prompts_of_any_length_with_the_round(plain, monkeypatch):
@@ -260,11 +245,6 @@ def test_common_beginnings_are_read_once(plain):
         assert [found.token_ids for found in plain.generate([*alike, longer], Sampling())] == whole
     # The prompt, then for each other row the last common token and what follows it.
     assert shapes[:5] == [(1, 19), (1, 1), (1, 1), (1, 3), (4, 1)]
-
-
-def test_the_size_of_a_chunk_is_checked(plain):
-    with pytest.raises(ConfigError, match="chunk is 0: give the number of prompt tokens"), plain.batch(chunk=0):
-        pass
 
 
 # ---- negative controls ----

@@ -81,11 +81,6 @@ def test_tasks_share_a_pair(pair):
     assert asyncio.run(all_of_them()) == wanted
 
 
-def test_arguments_are_checked_before_the_first_piece(pair):
-    with pytest.raises(ConfigError, match="temperature"):
-        pair.astream(PROMPTS[0], temperature=-1)
-
-
 def test_the_event_loop_goes_on_while_a_round_runs(pair, monkeypatch):
     extend, inside, released = pair.target.extend, Event(), Event()
 
@@ -110,25 +105,22 @@ def test_the_event_loop_goes_on_while_a_round_runs(pair, monkeypatch):
 def test_a_loop_that_ends_early_frees_the_models(pair, how):
     wanted = texts(pair)
 
-    async def broken_off() -> None:
+    async def begin(begun: asyncio.Event) -> None:
         async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH, method="ar"):
-            break
-
-    async def cancelled() -> None:
-        begun = asyncio.Event()
-
-        async def forever() -> None:
-            async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH, method="ar"):
-                begun.set()
-
-        task = asyncio.create_task(forever())
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+            begun.set()
+            if how == "break":
+                break
 
     async def main() -> str:
-        await (broken_off() if how == "break" else cancelled())
+        begun = asyncio.Event()
+        task = asyncio.create_task(begin(begun))
+        await begun.wait()
+        if how == "cancel":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            await task
         return await read(pair, 1)
 
     assert asyncio.run(main()) == wanted[1]
@@ -157,6 +149,8 @@ def test_what_would_wait_for_itself_is_refused(pair, monkeypatch):
 
 
 def test_errors_reach_the_task(pair, monkeypatch):
+    with pytest.raises(ConfigError, match="temperature"):
+        pair.astream(PROMPTS[0], temperature=-1)
     monkeypatch.setattr(pair.target, "extend", lambda *given: torch.zeros(1) / "x")
     with pytest.raises(TypeError):
         asyncio.run(read(pair, 0))

@@ -23,11 +23,8 @@ def test_the_bytes_of_a_byte_level_tokenizer_make_the_text(text):
     assert b"".join(map(BYTES.bytes_of, tokens)) == text.encode()
 
 
-def test_every_byte_of_a_byte_level_tokenizer_is_itself():
+def test_every_byte_is_itself():
     assert sorted(BYTES.bytes_of(token) for token in range(256)) == [bytes([byte]) for byte in range(256)]
-
-
-def test_every_byte_of_a_byte_fallback_tokenizer_is_itself():
     assert [SPACES.bytes_of(6 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
 
 
@@ -56,14 +53,11 @@ def test_whole_characters_around_a_part_stay():
     assert [texts.escaped(token) for token in range(3)] == [r"bytes: \xf0\x9f", r"bytes:\x8c\x8da ", "\ufffd"]
 
 
-def other(words: list[str], decoder: object, **special: str) -> TokenTexts:
-    inner = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token=words[0]))
-    inner.decoder = decoder
-    return TokenTexts(PreTrainedTokenizerFast(tokenizer_object=inner, **special))
-
-
 def test_parts_of_words_and_special_tokens():
-    texts = other(["[UNK]", "the", "##ing", "\ufffd", "<0x41>"], decoders.WordPiece(), unk_token="[UNK]")
+    words = ["[UNK]", "the", "##ing", "\ufffd", "<0x41>"]
+    inner = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece()
+    texts = TokenTexts(PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]"))
     assert [texts.bytes_of(i) for i in range(5)] == [b"[UNK]", b" the", b"ing", " \ufffd".encode(), b" <0x41>"]
 
 

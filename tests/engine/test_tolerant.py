@@ -18,11 +18,8 @@ from tests.engine.test_batch import VOCAB, alone, causal, method_id
 from tests.helpers import decoder
 
 METHODS = [
-    ("chain", "3", "recursive"),
-    ("rsd-s", "2x3", "traversal"),
-    ("adaptive", None, "coupled"),
-    ("ngram", "3", "coupled"),
-]
+    ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled"), ("ngram", "3", "coupled"),
+]  # fmt: skip
 PROMPTS = [[2, 3, 4], [5, 6], [7, 8, 9, 7, 8]]
 
 
@@ -31,8 +28,7 @@ class RefusedError(Exception):
 
 
 def engine(method: tuple[str, str | None, str] = METHODS[0]) -> Decoder:
-    target, draft = causal("torch")
-    return decoder(target, None if method[0] == "ngram" else draft, *method)
+    return decoder(*causal("torch"), *method)
 
 
 def requests(**second: Any) -> list[Request]:
@@ -134,13 +130,7 @@ def test_scores_of_one_row_that_are_nan_end_this_row_only(method, monkeypatch):
 def test_a_row_without_a_sound_draft_is_written_by_plain_decoding(method, monkeypatch):
     made, given = engine(method), requests()
     whole = [alone(made, request, Sampling(temperature=0.0), None) for request in given]
-    broken(
-        made.pipeline.drafter.runner,
-        monkeypatch,
-        1,
-        row=1,
-        rows=3,
-    )
+    broken(made.pipeline.drafter.runner, monkeypatch, 1, row=1, rows=3)
     texts, errors, draft_errors = written(made, given, [Sampling(temperature=0.0)] * 3)
     assert ([texts[i] for i in range(3)], errors) == (whole, {})
     assert draft_errors > 0
@@ -182,8 +172,5 @@ def test_errors_are_raised_where_nobody_looks_for_them():
         with pytest.raises(RefusedError):
             list(iter(batch.step, []))
         assert batch.failed == {}
-
-
-def test_a_bias_for_an_unknown_token_is_refused_when_the_row_comes():
-    with engine().batch(tolerant=True) as batch, pytest.raises(ValueError, match=f"logit_bias names token {VOCAB}"):
-        batch.add(requests()[0], Sampling(logit_bias={VOCAB: 1.0}))
+        with pytest.raises(ValueError, match=f"logit_bias names token {VOCAB}"):
+            batch.add(requests()[0], Sampling(logit_bias={VOCAB: 1.0}))

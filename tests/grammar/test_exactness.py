@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.settings import Method
 from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
 from draftwood.exactness.tape import total_variation
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.settings import Sampling
@@ -18,7 +16,7 @@ from draftwood.sampling.warping import Warper
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.grammar.tiny import END, PATTERN, VOCAB, legal, letters, masked, runners
-from tests.helpers import Generous, always
+from tests.helpers import Generous, always, decoder
 from tests.ladder.test_rung3_tape import EXACT, WRONG, engine_distribution, reference_distribution
 
 PROMPT = (1, 3)
@@ -34,14 +32,11 @@ def named(case) -> str:
 
 
 def engine(method: str, shape: str | None = None, verifier: str = "auto", nodes: int | None = None) -> Decoder:
-    target, draft = runners()
-    own = None if method in ("ar", "ngram", "lookup") else draft
-    parts = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), own, greedy=False)
-    return Decoder(target, *parts, tokenizer=letters(), eos=[END])
+    return decoder(*runners(), method, shape, verifier, nodes=nodes, eos=[END], tokenizer=letters())
 
 
-def found(decoder: Decoder, sampling: Sampling, shared: torch.Tensor | None = None, length: int = LENGTH):
-    return engine_distribution(decoder, length, sampling, shared, prompt=PROMPT)
+def found(made: Decoder, sampling: Sampling, shared: torch.Tensor | None = None, length: int = LENGTH):
+    return engine_distribution(made, length, sampling, shared, prompt=PROMPT)
 
 
 def expected(of_scores, length: int = LENGTH):

@@ -11,16 +11,14 @@ import torch
 
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
 from tests.grammar.tiny import END, TOKENS, letters, pair_of_letters
-from tests.helpers import hidden_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny
 
 WORDS = "(ab|c)(a|b|ca){2,9}(c|ab)?"
@@ -31,24 +29,17 @@ GRAMMARS = [Grammar.regex(WORDS), Grammar.lark('start: "a" start "b" | "c"'), Gr
 
 @cache
 def models(backend: str):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     target, draft = (tiny_gpt(VOCAB, seed, layers=layers, dtype=torch.float32) for seed, layers in ((1, 2), (2, 1)))
     return make_runners(target, draft, backend=backend)[:2]
 
 
-def engine(
-    method: str, shape: str | None = None, verifier: str = "auto", *, greedy=False, backend="torch", parts=None
-) -> Decoder:
-    target, draft = parts or models(backend)
-    own = None if method in ("ar", "ngram", "lookup") else draft
-    made = build(Method(method=method, shape=shape, verifier=verifier), own, greedy=greedy)
-    return Decoder(target, *made, tokenizer=letters(MORE), eos=[END])
+def engine(*method: str | None, greedy: bool = False, backend: str = "torch", parts=None) -> Decoder:
+    return decoder(*(parts or models(backend)), *method, greedy=greedy, eos=[END], tokenizer=letters(MORE))
 
 
-def written(decoder: Decoder, grammar: Grammar | None, count: int, **sampling) -> list[str]:
+def written(made: Decoder, grammar: Grammar | None, count: int, **sampling) -> list[str]:
     requests = [Request(prompt=[1, 2, 3], seed=s, limits=Limits(max_new_tokens=24)) for s in range(count)]
-    results = decoder.generate(requests, Sampling(grammar=grammar, **sampling))
+    results = made.generate(requests, Sampling(grammar=grammar, **sampling))
     return [result.text if result.finish_reason == "stop" else f"{result.text}…" for result in results]
 
 
@@ -99,7 +90,7 @@ def test_a_drafter_of_hidden_states_grows_level_by_level_under_a_grammar():
     "method", [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled"), ("lookup", None, "coupled")]
 )
 def test_rows_with_and_without_grammar_that_come_and_go_write_what_they_write_alone(method):
-    decoder, rng = engine(*method), random.Random(1)
+    made, rng = engine(*method), random.Random(1)
     given = [
         (
             Request(prompt=[rng.randrange(1, VOCAB) for _ in range(3)], seed=i, limits=Limits(max_new_tokens=14)),
@@ -107,9 +98,9 @@ def test_rows_with_and_without_grammar_that_come_and_go_write_what_they_write_al
         )
         for i in range(10)
     ]
-    alone = [decoder.generate([request], sampling)[0].token_ids for request, sampling in given]
+    alone = [made.generate([request], sampling)[0].token_ids for request, sampling in given]
     texts: dict[int, list[int]] = {}
-    with decoder.batch(rows=4) as batch:
+    with made.batch(rows=4) as batch:
         coming = list(given)
         while coming or len(batch):
             if coming and (not len(batch) or rng.random() < 0.5):

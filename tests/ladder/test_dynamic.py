@@ -21,9 +21,9 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import Generous, best_first, tiny_gpt, tiny_runner
+from tests.helpers import Generous, best_first, ragged, tiny_gpt, tiny_runner
 from tests.ladder.test_expected_gain import Depths
-from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, engine_distribution, reference_distribution, runners
+from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, distance, reference_distribution, runners
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
 
@@ -44,8 +44,7 @@ class Shapes(Depths):
 def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, vocab, new, verifier):
     target, draft = runners(vocab)
     drafter = Shapes(best_first(draft, SampledExpander(2), nodes=nodes, width=width, depth=length))
-    distribution = engine_distribution(Decoder(target, drafter, verifier()), new, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, new, at_temperature(1.0))) < EXACT
+    assert distance(Decoder(target, drafter, verifier()), new) < EXACT
     first_round = {form for limit, form in drafter.seen if limit == new - 1}
     assert len(first_round) > 1  # after one and the same prompt, what was drawn decided the form
     assert max(map(len, first_round)) <= nodes + 1
@@ -53,17 +52,15 @@ def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, voc
 
 @BOTH
 def test_distribution_under_temperature_and_top_p(verifier):
-    target, draft = runners(4)
-    drafter = best_first(draft, SampledExpander(2), nodes=3, width=2, depth=2)
-    distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling(temperature=0.7, top_p=0.8))
-
     def warped(scores, _text):
         p = (scores / 0.7).softmax(-1)
         ordered, tokens = p.sort(descending=True)
         kept = torch.zeros_like(p).scatter(0, tokens, ordered * (ordered.cumsum(0) - ordered < 0.8))
         return kept / kept.sum()
 
-    assert total_variation(distribution, reference_distribution(target.model, 2, warped)) < EXACT
+    target, draft = runners(4)
+    engine = Decoder(target, best_first(draft, SampledExpander(2), nodes=3, width=2, depth=2), verifier())
+    assert distance(engine, 2, Sampling(temperature=0.7, top_p=0.8), warped) < EXACT
 
 
 class Vain:
@@ -88,9 +85,7 @@ class Vain:
 @BOTH
 def test_control_values_that_know_their_own_token_are_seen(verifier):
     target, draft = runners(3)
-    drafter = best_first(draft, Vain(), nodes=1, width=1, depth=1)
-    distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, 2, at_temperature(1.0))) > WRONG
+    assert distance(Decoder(target, best_first(draft, Vain(), nodes=1, width=1, depth=1), verifier()), 2) > WRONG
 
 
 class Past(Generous):
@@ -132,19 +127,18 @@ def distribution_of_growing_chains(verifier, budget):
 
 @BOTH
 def test_a_size_that_earlier_rounds_decide_is_exact(verifier):
-    distance, forms = distribution_of_growing_chains(verifier, Past)
-    assert distance < EXACT
+    found, forms = distribution_of_growing_chains(verifier, Past)
+    assert found < EXACT
     assert {limit: len(form) for limit, form in forms if limit > 1} == {3: 3, 2: 2}  # there was room for 3
 
 
 def test_control_a_size_that_this_rounds_tokens_decide_is_seen():
-    distance, forms = distribution_of_growing_chains(Recursive, Present)
+    found, forms = distribution_of_growing_chains(Recursive, Present)
     assert {len(form) for limit, form in forms if limit == 3} == {1, 3}
-    assert distance > WRONG
+    assert found > WRONG
 
 
 VOCAB = 23
-PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 
 
 def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, seed=2, eos=()):
@@ -153,20 +147,16 @@ def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, se
     return Decoder(tiny_runner(VOCAB, 1), drafter, verify, eos=eos)
 
 
-def requests():
-    return [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=9 + 3 * i)) for i, p in enumerate(PROMPTS)]
-
-
 @pytest.mark.parametrize("verifier", ["recursive", "traversal", "coupled"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=7)])
 @pytest.mark.parametrize("eos", [(), (0, 1, 2)])  # rows differ: nothing is drafted below an end of text
 def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling, eos):
-    together = [r.token_ids for r in decoder(verifier, eos=eos).generate(requests(), sampling)]
-    alone = [decoder(verifier, eos=eos).generate([r], sampling)[0].token_ids for r in requests()]
+    together = [r.token_ids for r in decoder(verifier, eos=eos).generate(ragged(18), sampling)]
+    alone = [decoder(verifier, eos=eos).generate([r], sampling)[0].token_ids for r in ragged(18)]
     assert together == alone
     again = decoder(verifier, eos=eos)
-    again.generate(requests()[::-1], sampling)  # what other requests brought changes nothing
-    assert [r.token_ids for r in again.generate(requests(), sampling)] == together
+    again.generate(ragged(18)[::-1], sampling)  # what other requests brought changes nothing
+    assert [r.token_ids for r in again.generate(ragged(18), sampling)] == together
 
 
 class Slots:
@@ -190,7 +180,7 @@ def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides()
     slots_of = Slots(SampledExpander(3))
     draft = TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True)
     drafter = best_first(draft, slots_of, nodes=9, width=3, depth=5)
-    Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(requests(), Sampling())
+    Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(ragged(18), Sampling())
     assert max(map(len, slots_of.slots)) > 2  # levels deep enough to collide
     assert len({tuple(map(len, levels)) for levels in slots_of.slots}) > 1  # frontiers of different size
     for levels in slots_of.slots:
@@ -202,7 +192,7 @@ def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides()
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 def test_the_target_as_its_own_drafter_accepts_every_first_choice(verifier):
     made = decoder(verifier, layers=2, seed=1)
-    for result in made.generate(requests(), Sampling()):
+    for result in made.generate(ragged(18), Sampling()):
         histogram = result.stats.histogram
         assert histogram[0] <= 1  # only the last round may have room for nothing
 
@@ -210,8 +200,8 @@ def test_the_target_as_its_own_drafter_accepts_every_first_choice(verifier):
 def test_temperature_zero_writes_the_greedy_text():
     sampling = Sampling(temperature=0.0)
     plain, verify = build(Method(method="ar"), None, greedy=True)
-    expected = [r.token_ids for r in Decoder(tiny_runner(VOCAB, 1), plain, verify).generate(requests(), sampling)]
-    assert [r.token_ids for r in decoder(greedy=True).generate(requests(), sampling)] == expected
+    expected = [r.token_ids for r in Decoder(tiny_runner(VOCAB, 1), plain, verify).generate(ragged(18), sampling)]
+    assert [r.token_ids for r in decoder(greedy=True).generate(ragged(18), sampling)] == expected
 
 
 def test_options_are_read_and_bad_ones_refused():

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.limits import Limits
 from draftwood.core.methods import taking
 from draftwood.core.settings import Method
 from draftwood.draft.expected_gain import ExpectedGain
@@ -19,22 +18,12 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
-from draftwood.exactness.tape import total_variation
-from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import tiny_runner
-from tests.ladder.test_rung1_fractions import BOTH
-from tests.ladder.test_rung3_tape import (
-    EXACT,
-    WRONG,
-    Wrapped,
-    at_temperature,
-    engine_distribution,
-    reference_distribution,
-    runners,
-)
+from tests.adaptive.clocked import ClockedRunner
+from tests.helpers import ragged, tiny_runner
+from tests.ladder.test_rung3_tape import BOTH, EXACT, WRONG, Wrapped, distance, runners
 from tests.tables import TableRunner
 
 # ---- rung 3: the joint distribution ----
@@ -75,8 +64,7 @@ def test_trees_of_chosen_depth_give_the_targets_joint_distribution(method, shape
     target, draft = runners(vocab)
     made = engine(target, draft, method, shape, min_gain, verifier)
     counting = Depths(made.pipeline.drafter)
-    distribution = engine_distribution(Decoder(target, counting, made.pipeline.verifier), length, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+    assert distance(Decoder(target, counting, made.pipeline.verifier), length) < EXACT
     assert len(counting.after(length - 1)) > 1  # in the first round, after one prompt, what was drawn decided the depth
 
 
@@ -91,9 +79,7 @@ def test_control_a_level_that_is_taken_back_is_seen(method, shape, min_gain, ver
         poor = (tree.depths * tree.valid).amax(dim=1) == 1
         return replace(tree, valid=tree.valid & ~(poor.unsqueeze(1) & (tree.depths == 1)))
 
-    broken = Decoder(target, Wrapped(made.pipeline.drafter, take_back), made.pipeline.verifier)
-    expected = reference_distribution(target.model, 3, at_temperature(1.0))
-    assert total_variation(engine_distribution(broken, 3, Sampling()), expected) > WRONG
+    assert distance(Decoder(target, Wrapped(made.pipeline.drafter, take_back), made.pipeline.verifier), 3) > WRONG
 
 
 class Tampered:
@@ -116,24 +102,18 @@ def test_control_a_level_that_is_decided_on_after_its_draw_is_seen(verifier):
         p = logp.flatten(1).gather(1, grown.parents * logp.shape[-1] + grown.tokens.clamp(min=0))
         return replace(grown, tokens=torch.where(p.amax(dim=1, keepdim=True) < -0.9, -1, grown.tokens))
 
-    expected = reference_distribution(target.model, 2, at_temperature(1.0))
-    broken = Decoder(target, LevelDrafter(draft, Tampered(ConstantBranching((1,)), only_likely)), verifier())
-    assert total_variation(engine_distribution(broken, 2, Sampling()), expected) > WRONG
+    assert (
+        distance(Decoder(target, LevelDrafter(draft, Tampered(ConstantBranching((1,)), only_likely)), verifier()), 2) > WRONG
+    )
 
 
 # ---- rung 5: relations between runs on the real noise ----
-
-PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 ROWS = [("chain", "4", 0.45), ("rsd-c", "2-2-1", 0.6), ("rsd-s", "3x4", 0.6), ("iid", "2x3", 0.6)]
 
 
 @cache
 def runner(seed, layers=2):
     return tiny_runner(23, seed, layers=layers, spread=0.9)
-
-
-def requests(length=24):
-    return [Request(prompt=p, seed=11 + i, limits=Limits(max_new_tokens=length - 3 * i)) for i, p in enumerate(PROMPTS)]
 
 
 def texts(engine, sampling, requests):
@@ -147,19 +127,19 @@ def test_a_batch_is_its_rows_and_the_same_seed_gives_the_same_text(method, shape
     sampling = Sampling(temperature=temperature, top_p=0.95)
     made = engine(runner(1), runner(2, 1), method, shape, min_gain, verifier, greedy=sampling.greedy)
     counting = Depths(made.pipeline.drafter)
-    together = texts(Decoder(runner(1), counting, made.pipeline.verifier), sampling, requests())
-    assert together == texts(made, sampling, requests())
-    alone = [texts(made, sampling, [request])[0] for request in requests()]
+    together = texts(Decoder(runner(1), counting, made.pipeline.verifier), sampling, ragged())
+    assert together == texts(made, sampling, ragged())
+    alone = [texts(made, sampling, [request])[0] for request in ragged()]
     assert together == alone
     assert len({depth for depth, limit in counting.seen if limit >= 4}) > 1
     if sampling.greedy:
-        assert together == texts(engine(runner(1), None, "ar", None, None, greedy=True), sampling, requests())
+        assert together == texts(engine(runner(1), None, "ar", None, None, greedy=True), sampling, ragged())
 
 
 @pytest.mark.parametrize(("method", "shape", "min_gain"), ROWS)
 def test_coupled_text_does_not_depend_on_the_depth(method, shape, min_gain):
-    plain = texts(engine(runner(1), None, "ar", None, None), Sampling(), requests())
-    assert texts(engine(runner(1), runner(2, 1), method, shape, min_gain, "coupled"), Sampling(), requests()) == plain
+    plain = texts(engine(runner(1), None, "ar", None, None), Sampling(), ragged())
+    assert texts(engine(runner(1), runner(2, 1), method, shape, min_gain, "coupled"), Sampling(), ragged()) == plain
 
 
 @BOTH
@@ -168,7 +148,7 @@ def test_the_target_as_its_own_drafter_accepts_every_level_that_was_drawn(method
     """Errors of the draft's memory after trees that ended early would be seen."""
     made = engine(runner(1), tiny_runner(23, 1, spread=0.9), method, shape, min_gain, verifier)
     depths = set()
-    for pieces in made.stream(requests(40), Sampling()):
+    for pieces in made.stream(ragged(40), Sampling()):
         tree = pieces[0].round.tree
         drawn = (tree.depths * tree.valid).amax(dim=1).tolist()
         assert [len(piece.round.paths[piece.round_row]) for piece in pieces] == [drawn[piece.round_row] for piece in pieces]
@@ -177,28 +157,13 @@ def test_the_target_as_its_own_drafter_accepts_every_level_that_was_drawn(method
 
 
 def test_least_0_is_the_full_shape_and_least_1_drafts_hardly_anything():
-    full = texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", None), Sampling(), requests())
-    assert texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", 0.0), Sampling(), requests()) == full
+    full = texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", None), Sampling(), ragged())
+    assert texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", 0.0), Sampling(), ragged()) == full
     made = engine(runner(1), runner(2, 1), "rsd-s", "3x4", 1.0)
-    assert sum(r.stats.drafted for r in made.generate(requests(), Sampling())) == 0
+    assert sum(r.stats.drafted for r in made.generate(ragged(), Sampling())) == 0
 
 
 # ---- what is expected ----
-
-
-class Counted(ReadsAtOnce):
-    """A runner whose forwards are counted."""
-
-    def __init__(self, inner):
-        self.inner, self.forwards = inner, 0
-        self.vocab_size, self.max_length, self.device, self.forward_seconds = inner.vocab_size, None, inner.device, 0.0
-        self.clear, self.set_rows, self.commit = inner.clear, inner.set_rows, inner.commit
-        self.pads = True
-        self.reads_source = False
-
-    def extend(self, tokens, depths, ancestors):
-        self.forwards += 1
-        return self.inner.extend(tokens, depths, ancestors)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +172,7 @@ class Counted(ReadsAtOnce):
 def test_a_level_is_drawn_where_it_is_expected_to_bring_enough_and_no_forward_follows_the_last(min_gain, forwards, depth):
     """Two equally likely tokens everywhere: a draw counts 0.625, so three levels count 0.625, 0.39 and 0.24."""
     table = torch.tensor([[0.0, 0.0, -torch.inf]] * 3, dtype=torch.float64)
-    counted = Counted(TableRunner(table))
+    counted = ClockedRunner(table, [0.0], lambda *_: 0.0)
     drafter = LevelDrafter(counted, ConstantBranching((1, 1, 1)), min_gain)
     stream = Decoder(TableRunner(table), drafter, Recursive()).stream([Request(prompt=[0], seed=1)], Sampling())
     tree = next(stream)[0].round.tree

@@ -7,6 +7,8 @@ round depends on what was drafted, so a tree that is dropped for it biases what 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -51,8 +53,7 @@ def runners() -> tuple[TorchRunner, TorchRunner]:
 
 
 def engine(method: str, shape: str | None, verifier: str, **more) -> Decoder:
-    target, draft = runners()
-    return decoder(target, None if method == "ar" else draft, method, shape, verifier, **more)
+    return decoder(*runners(), method, shape, verifier, **more)
 
 
 def outcomes(made: Decoder, sampling: Sampling, shared=None, rows: int = 1):
@@ -133,46 +134,46 @@ def test_a_drawn_tree_that_cannot_be_kept_ends_its_texts(verifier):
     assert "the drafter failed and its tree, which was drawn, is lost (no such token)" in str(errors[0])
 
 
-def sound_drafts(method: str, shape: str | None, verifier: str) -> Decoder:
-    return decoder(runners()[0], tiny_runner(VOCAB, 2, layers=1), method, shape, verifier)
+def sound_drafts(method: str, shape: str | None, verifier: str, **more) -> Decoder:
+    return decoder(runners()[0], tiny_runner(VOCAB, 2, layers=1), method, shape, verifier, **more)
+
+
+@contextmanager
+def nan_after_the_bad_token() -> Iterator[None]:
+    """The target's scores are NaN there."""
+    extend = runners()[0].extend
+
+    def broken(tokens, depths, ancestors):
+        scores = extend(tokens, depths, ancestors)
+        scores.logits[tokens[:, -scores.logits.shape[1] :] == BAD] = torch.nan
+        return scores
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runners()[0], "extend", broken)
+        yield
 
 
 CASES = [("ar", None, "recursive"), ("chain", "2", "recursive"), ("rsd-s", "2x2", "traversal"), ("iid", "2x2", "recursive")]
 
 
 @pytest.mark.parametrize(("method", "shape", "verifier"), CASES)
-def test_scores_of_the_target_that_are_nan_end_the_texts_that_get_there(method, shape, verifier, monkeypatch):
-    extend = runners()[0].extend
-
-    def nan_after_the_bad_token(tokens, depths, ancestors):
-        scores = extend(tokens, depths, ancestors)
-        scores.logits[tokens[:, -scores.logits.shape[1] :] == BAD] = torch.nan
-        return scores
-
+def test_scores_of_the_target_that_are_nan_end_the_texts_that_get_there(method, shape, verifier):
     made = sound_drafts(method, shape, verifier)
-    monkeypatch.setattr(runners()[0], "extend", nan_after_the_bad_token)
-    found = outcomes(made, Sampling(), rows=512)
-    monkeypatch.undo()
+    with nan_after_the_bad_token():
+        found = outcomes(made, Sampling(), rows=512)
     assert total_variation(found, wanted(fails=True)) < EXACT
 
 
 @pytest.mark.parametrize(("method", "shape", "verifier"), [*CASES, ("shared-noise", "2-2", "coupled")])
-def test_a_text_that_has_ended_cannot_fail_after_its_end(method, shape, verifier, monkeypatch):
+def test_a_text_that_has_ended_cannot_fail_after_its_end(method, shape, verifier):
     """Nodes below the end of a text, and the end's own, give it no token."""
-    target, extend = runners()[0], runners()[0].extend
-
-    def nan_after_the_bad_token(tokens, depths, ancestors):
-        scores = extend(tokens, depths, ancestors)
-        scores.logits[tokens[:, -scores.logits.shape[1] :] == BAD] = torch.nan
-        return scores
-
-    made = decoder(target, tiny_runner(VOCAB, 2, layers=1), method, shape, verifier, eos=(BAD,))
-    expected = reference_distribution(target.model, LENGTH, at_temperature(1.0), eos=BAD, prompt=PROMPT)
-    monkeypatch.setattr(target, "extend", nan_after_the_bad_token)
-    if verifier != "coupled":
-        assert total_variation(outcomes(made, Sampling(), rows=512), expected) < EXACT
+    made = sound_drafts(method, shape, verifier, eos=(BAD,))
+    expected = reference_distribution(runners()[0].model, LENGTH, at_temperature(1.0), eos=BAD, prompt=PROMPT)
     requests = [Request(prompt=PROMPT, seed=seed, limits=Limits(max_new_tokens=8)) for seed in range(40)]
-    found = made.generate(requests, Sampling())  # where errors are raised
+    with nan_after_the_bad_token():
+        if verifier != "coupled":
+            assert total_variation(outcomes(made, Sampling(), rows=512), expected) < EXACT
+        found = made.generate(requests, Sampling())  # where errors are raised
     assert {one.finish_reason for one in found} == {"stop", "length"}
 
 

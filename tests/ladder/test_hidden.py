@@ -7,28 +7,24 @@ from functools import cache
 import pytest
 import torch
 
-from draftwood.core.limits import Limits
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Request
-from draftwood.exactness.tape import total_variation
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, published_pair, ragged, tiny_gpt
 from tests.ladder.test_rung3_tape import (
+    BOTH,
     EXACT,
-    SHARED,
     WRONG,
     Wrapped,
     at_temperature,
-    engine_distribution,
+    coupled_distance,
+    distance,
     other_temperature,
-    reference_distribution,
-)
+)  # fmt: skip
 
-BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 DRAWN = pytest.mark.parametrize(("method", "shape", "vocab"), [
     ("chain", "2", 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 3), ("iid", "2x2", 2), ("dynamic", "2x2", 2),
 ])  # fmt: skip
@@ -53,72 +49,50 @@ def pair(vocab: int, kind: str, proposes: int | None = None):
 @BOTH
 @DRAWN
 def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, verifier, kind):
-    target, draft = pair(vocab, kind)
-    engine = decoder(target, draft, method, shape, verifier, nodes=4 if method == "dynamic" else None)
-    distribution = engine_distribution(engine, LENGTH, Sampling())
+    engine = decoder(*pair(vocab, kind), method, shape, verifier, nodes=4 if method == "dynamic" else None)
+    assert distance(engine, LENGTH) < EXACT
     assert engine.stats[0].drafted > 0
-    assert total_variation(distribution, reference_distribution(target.model, LENGTH, at_temperature(1.0))) < EXACT
 
 
 @KINDS
 @BOTH
 @pytest.mark.parametrize("eos", [(), (1,)])
 def test_distribution_when_some_tokens_cannot_be_proposed(verifier, eos, kind):
-    target, draft = pair(3, kind, proposes=2)
-    engine = decoder(target, draft, "rsd-s", "2x2", verifier, eos=eos)
-    distribution = engine_distribution(engine, LENGTH, Sampling(temperature=0.7))
-    expected = reference_distribution(target.model, LENGTH, at_temperature(0.7), eos=eos[0] if eos else None)
-    assert total_variation(distribution, expected) < EXACT
+    engine = decoder(*pair(3, kind, proposes=2), "rsd-s", "2x2", verifier, eos=eos)
+    found = distance(engine, LENGTH, Sampling(temperature=0.7), at_temperature(0.7), eos=eos[0] if eos else None)
+    assert found < EXACT
 
 
 @KINDS
 @pytest.mark.parametrize(("method", "shape"), [("shared-noise", "2-2"), ("shared-noise", "2x2"), ("adaptive", None)])
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, kind):
-    target, draft = pair(3, kind)
-    distribution = engine_distribution(decoder(target, draft, method, shape, "coupled"), 3, Sampling(), SHARED)
-    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 3, Sampling(), SHARED)
-    assert len(plain) > 3
-    assert total_variation(distribution, plain) < EXACT
+    assert coupled_distance(decoder(*pair(3, kind), method, shape, "coupled"), 3) < EXACT
 
 
 @KINDS
 @pytest.mark.parametrize("verifier", [Recursive, Traversal])
 def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier, kind):
     target, draft = pair(3, kind)
-    expected = reference_distribution(target.model, LENGTH, at_temperature(1.0))
     engine = Decoder(target, Wrapped(LevelDrafter(draft, StochasticBeam(2, 2)), other_temperature), verifier())
-    assert total_variation(engine_distribution(engine, LENGTH, Sampling()), expected) > WRONG
+    assert distance(engine, LENGTH) > WRONG
 
 
 METHODS = [
-    ("chain", "3"),
-    ("rsd-c", "2-2-1"),
-    ("rsd-s", "3x3"),
-    ("shared-noise", "2-2-1"),
-    ("adaptive", None),
-    ("adaptive-drawn", None),
-    ("ngram", "3"),
-]
-PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
-
-
-def requests():
-    limits = [Limits(max_new_tokens=24 - 3 * i) for i in range(len(PROMPTS))]
-    return [Request(prompt=p, seed=i, limits=limit) for i, (p, limit) in enumerate(zip(PROMPTS, limits, strict=True))]
+    ("chain", "3"), ("rsd-c", "2-2-1"), ("rsd-s", "3x3"), ("shared-noise", "2-2-1"), ("adaptive", None),
+    ("adaptive-drawn", None), ("ngram", "3"),
+]  # fmt: skip
 
 
 @KINDS
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize(("method", "shape"), METHODS)
 def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape, backend, kind):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     model = tiny_gpt(23, 1, dtype=torch.float64 if backend == "torch" else torch.float32)
     target, draft = runners(model, kind, backend, proposes=15)
     plain = decoder(target, None, "ar", greedy=True)
-    alone = [plain.generate([request], Sampling(temperature=0.0))[0].token_ids for request in requests()]
+    alone = [plain.generate([request], Sampling(temperature=0.0))[0].token_ids for request in ragged()]
     engine = decoder(target, draft, method, shape, greedy=True)
-    assert [r.token_ids for r in engine.generate(requests(), Sampling(temperature=0.0))] == alone
+    assert [r.token_ids for r in engine.generate(ragged(), Sampling(temperature=0.0))] == alone
 
 
 @KINDS
@@ -126,18 +100,16 @@ def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape,
 def test_a_rows_drawn_text_does_not_depend_on_its_neighbours(method, shape, kind):
     target, draft = runners(tiny_gpt(23, 1), kind, proposes=15)
     engine = decoder(target, draft, method, shape)
-    together = [r.token_ids for r in engine.generate(requests(), Sampling())]
-    assert together == [engine.generate([request], Sampling())[0].token_ids for request in requests()]
+    together = [r.token_ids for r in engine.generate(ragged(), Sampling())]
+    assert together == [engine.generate([request], Sampling())[0].token_ids for request in ragged()]
 
 
 @BOTH
 def test_low_precision_keeps_the_distribution_up_to_the_rounding_of_its_forwards(verifier, record_property):
-    target, draft = hidden_pair(tiny_gpt(4, 1, dtype=torch.bfloat16))
-    distribution = engine_distribution(decoder(target, draft, "rsd-s", "2x2", verifier), 3, Sampling(), batch=64)
-    expected = reference_distribution(target.model, 3, at_temperature(1.0))
-    found = total_variation(distribution, expected)
+    engine = decoder(*hidden_pair(tiny_gpt(4, 1, dtype=torch.bfloat16)), "rsd-s", "2x2", verifier)
+    found = distance(engine, 3, batch=64)
     record_property("total_variation", found)
     assert found < 0.02
-    engine = decoder(target, draft, "rsd-s", "2x2", verifier)
-    control = Decoder(target, Wrapped(engine.pipeline.drafter, other_temperature), engine.pipeline.verifier)
-    assert total_variation(engine_distribution(control, 3, Sampling(), batch=64), expected) > 0.02
+    parts = engine.pipeline
+    control = Decoder(parts.target, Wrapped(parts.drafter, other_temperature), parts.verifier)
+    assert distance(control, 3, batch=64) > 0.02

@@ -57,6 +57,11 @@ def verdicts(verdict):
     return list(zip(verdict.paths, verdict.next_tokens, strict=True))
 
 
+def die_of(rng, row):
+    """The token that a row's noise draws."""
+    return lambda distribution: int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
+
+
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
 def test_recursive_equals_its_twin(name, temperature, top_p):
@@ -70,10 +75,7 @@ def test_recursive_equals_its_twin(name, temperature, top_p):
                 every = [node.index if r == row else 0 for r in range(ROWS)]
                 return rng.accept([float(p)] * ROWS, [float(q)] * ROWS, every)[row]
 
-            def die(distribution, row=row, rng=rng):
-                return int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
-
-            theirs = recursive(plain_tree(tree, logp, row), tree.draw, coin, die)
+            theirs = recursive(plain_tree(tree, logp, row), tree.draw, coin, die_of(rng, row))
             assert ours[row] == theirs
             seen.add(len(theirs[0]))
     assert len(seen) >= 3  # rejected at once, half way, and through
@@ -92,19 +94,16 @@ def test_traversal_equals_its_twin(name, temperature, top_p):
             def pick(stops, row=row, rng=rng):
                 return int(rng.path(torch.tensor([stops] * ROWS, dtype=torch.float64))[row])
 
-            def die(distribution, row=row, rng=rng):
-                return int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
-
             depths = [node.depth for node in leaves_first(plain_tree(tree, logp, row))]
 
             def mean(stops, depths=depths, means=means):
                 means.append(sum(p * d for p, d in zip(stops, depths, strict=True)))
                 return 0
 
-            theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die)
+            theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die_of(rng, row))
             assert verdicts(verdict)[row] == theirs
             seen.add(len(theirs[0]))
-            traversal(plain_tree(tree, logp, row), tree.draw, mean, die)
+            traversal(plain_tree(tree, logp, row), tree.draw, mean, die_of(rng, row))
             assert means[0] == pytest.approx(float(verdict.expected[row]), abs=1e-9)
     assert len(seen) >= 3
 
@@ -137,9 +136,6 @@ def test_matching_equals_its_twin(name, temperature):
 
 def test_control_a_twin_on_other_noise_differs():
     tree, logp, rng = drafted("rsd-c", seed=0)
-    ours = verdicts(Recursive().verify(tree, logp, rng))
-    other = verdicts(Recursive().verify(tree, logp, CounterRng(range(1, ROWS + 1)).at([2] * ROWS)))
-    assert ours != other
-    assert verdicts(Traversal().verify(tree, logp, rng)) != verdicts(
-        Traversal().verify(tree, logp, CounterRng(range(1, ROWS + 1)).at([2] * ROWS))
-    )
+    other = CounterRng(range(1, ROWS + 1)).at([2] * ROWS)
+    for verifier in (Recursive(), Traversal()):
+        assert verdicts(verifier.verify(tree, logp, rng)) != verdicts(verifier.verify(tree, logp, other))

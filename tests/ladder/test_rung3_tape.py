@@ -38,14 +38,15 @@ def runners(vocab: int) -> tuple[TorchRunner, TorchRunner]:
 
 
 def engine_distribution(
-    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None
-):
+    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None,
+    source=TapeSource,
+):  # fmt: skip
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=length), nodes=nodes)
 
     def run(tapes):
         for tape in tapes:
             tape.end = len(prompt) + length
-        results = engine.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, shared))
+        results = engine.generate([request] * len(tapes), sampling, noise=source(tapes, shared))
         return [tuple(r.token_ids) for r in results]
 
     distribution, _branches = enumerate_distribution(run, batch, rounding=rounding)
@@ -74,20 +75,21 @@ def at_temperature(temperature: float):
     return lambda scores, _text: (scores / temperature).softmax(-1)
 
 
+def distance(
+    engine: Decoder, length: int, sampling: Sampling | None = None, of_scores=None, *, eos=None, prompt=PROMPT, **more
+) -> float:
+    """Total variation between the texts of an engine and those of its target alone, at temperature 1 unless others are
+    given."""
+    model = engine.pipeline.target.model
+    expected = reference_distribution(model, length, of_scores or at_temperature(1.0), eos, prompt)
+    return total_variation(engine_distribution(engine, length, sampling or Sampling(), prompt=prompt, **more), expected)
+
+
 CASES = [
-    ("ar", None, 3, 3),
-    ("chain", "2", 3, 4),
-    ("chain", "3", 2, 4),
-    ("iid", "2x2", 2, 4),
-    ("iid", "3x1", 3, 3),
-    ("rsd-c", "2-1", 2, 4),
-    ("rsd-c", "2-2", 2, 3),
-    ("rsd-c", "3", 3, 3),
-    ("rsd-s", "2x2", 2, 4),
-    ("rsd-s", "2x2", 3, 3),
-    ("rsd-s", "3x2", 2, 4),
-    ("ngram", "2", 3, 4),
-]
+    ("ar", None, 3, 3), ("chain", "2", 3, 4), ("chain", "3", 2, 4), ("iid", "2x2", 2, 4), ("iid", "3x1", 3, 3),
+    ("rsd-c", "2-1", 2, 4), ("rsd-c", "2-2", 2, 3), ("rsd-c", "3", 3, 3), ("rsd-s", "2x2", 2, 4), ("rsd-s", "2x2", 3, 3),
+    ("rsd-s", "3x2", 2, 4), ("ngram", "2", 3, 4),
+]  # fmt: skip
 
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
@@ -96,10 +98,7 @@ BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 @BOTH
 @pytest.mark.parametrize(("method", "shape", "vocab", "length"), CASES)
 def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, length, verifier):
-    target, draft = runners(vocab)
-    engine = decoder(target, draft, method, shape, verifier)
-    distribution = engine_distribution(engine, length, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+    assert distance(decoder(*runners(vocab), method, shape, verifier), length) < EXACT
 
 
 @BOTH
@@ -108,18 +107,13 @@ def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, l
     [("dynamic", None, 1), ("dynamic", None, 2), ("dynamic", None, 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 2)],
 )
 def test_a_drawn_tree_that_a_request_cuts_is_exact(method, shape, nodes, verifier):
-    target, draft = runners(3)
-    engine = decoder(target, draft, method, shape, verifier, nodes=4 if shape is None else None)
-    distribution = engine_distribution(engine, 3, Sampling(), nodes=nodes)
-    assert total_variation(distribution, reference_distribution(target.model, 3, at_temperature(1.0))) < EXACT
+    engine = decoder(*runners(3), method, shape, verifier, nodes=4 if shape is None else None)
+    assert distance(engine, 3, nodes=nodes) < EXACT
 
 
 @BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2")])
 def test_distribution_under_temperature_and_top_p(method, shape, verifier):
-    target, draft = runners(3)
-    sampling = Sampling(temperature=0.7, top_p=0.8)
-
     def warped(scores, _text):
         distribution = (scores / 0.7).softmax(-1)
         order = distribution.argsort(descending=True)
@@ -128,16 +122,13 @@ def test_distribution_under_temperature_and_top_p(method, shape, verifier):
         out[order[kept]] = distribution[order[kept]]
         return out / out.sum()
 
-    distribution = engine_distribution(decoder(target, draft, method, shape, verifier), 3, sampling)
-    assert total_variation(distribution, reference_distribution(target.model, 3, warped)) < EXACT
+    engine = decoder(*runners(3), method, shape, verifier)
+    assert distance(engine, 3, Sampling(temperature=0.7, top_p=0.8), warped) < EXACT
 
 
 @BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")])
 def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
-    target, draft = runners(3)
-    sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
-
     def penalised(scores, text):
         scores = scores.clone()
         for token in set(text):
@@ -148,21 +139,26 @@ def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
             scores[token] -= 0.4
         return scores.softmax(-1)
 
-    distribution = engine_distribution(decoder(target, draft, method, shape, verifier), 3, sampling)
-    assert total_variation(distribution, reference_distribution(target.model, 3, penalised)) < EXACT
+    sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
+    assert distance(decoder(*runners(3), method, shape, verifier), 3, sampling, penalised) < EXACT
 
 
 @BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1")])
 def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
-    target, draft = runners(3)
-    engine = decoder(target, draft, method, shape, verifier, eos=(2,))
-    distribution = engine_distribution(engine, 4 if method == "chain" else 3, Sampling())
-    expected = reference_distribution(target.model, 4 if method == "chain" else 3, at_temperature(1.0), eos=2)
-    assert total_variation(distribution, expected) < EXACT
+    engine = decoder(*runners(3), method, shape, verifier, eos=(2,))
+    assert distance(engine, 4 if method == "chain" else 3, eos=2) < EXACT
 
 
 SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dtype=torch.float64)
+
+
+def coupled_distance(engine: Decoder, length: int) -> float:
+    """Total variation between the texts of an engine and those of plain decoding on the same shared noise."""
+    plain = decoder(engine.pipeline.target, None, "ar", None, "coupled")
+    expected = engine_distribution(plain, length, Sampling(), SHARED)
+    assert len(expected) > length
+    return total_variation(engine_distribution(engine, length, Sampling(), SHARED), expected)
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
@@ -173,13 +169,8 @@ SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dt
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
     """The text is a function of the shared noise alone: same distribution, branch by branch, as plain decoding on that
     noise."""
-    target, draft = runners(3)
     length = 4 if method in ("shared-noise", "adaptive", "ngram") else 3
-    engine = decoder(target, draft, method, shape, "coupled", nodes=nodes)
-    distribution = engine_distribution(engine, length, Sampling(), SHARED)
-    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), length, Sampling(), SHARED)
-    assert len(plain) > 3
-    assert total_variation(distribution, plain) < EXACT
+    assert coupled_distance(decoder(*runners(3), method, shape, "coupled", nodes=nodes), length) < EXACT
 
 
 # ---- negative controls: each breaks one rule of the trade and must be seen ----
@@ -230,13 +221,8 @@ def other_temperature(tree):
 def test_control_tampering_with_drawn_trees_is_seen(tamper, verifier):
     target, draft = runners(3)
     inner = LevelDrafter(draft, ConstantBranching((2,)))
-    honest = Decoder(target, inner, verifier())
-    expected = reference_distribution(target.model, 2, at_temperature(1.0))
-    assert total_variation(engine_distribution(honest, 2, Sampling()), expected) < EXACT
-    assert (
-        total_variation(engine_distribution(Decoder(target, Wrapped(inner, tamper), verifier()), 2, Sampling()), expected)
-        > WRONG
-    )
+    assert distance(Decoder(target, inner, verifier()), 2) < EXACT
+    assert distance(Decoder(target, Wrapped(inner, tamper), verifier()), 2) > WRONG
 
 
 def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
@@ -245,9 +231,7 @@ def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
     with pytest.raises(Exception, match="recursive"):
         Decoder(target, engine.pipeline.drafter, Recursive())
     lying = Wrapped(engine.pipeline.drafter, lambda tree: replace(tree, draw=Draw.POINT_MASS), Draw.POINT_MASS)
-    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 2, Sampling(), SHARED)
-    distribution = engine_distribution(Decoder(target, lying, Recursive()), 2, Sampling(), SHARED)
-    assert total_variation(distribution, plain) > WRONG
+    assert coupled_distance(Decoder(target, lying, Recursive()), 2) > WRONG
 
 
 class Misplaced(ReadsAtOnce):
@@ -259,6 +243,7 @@ class Misplaced(ReadsAtOnce):
     def __init__(self, inner):
         self.inner = inner
         self.vocab_size, self.max_length, self.device = inner.vocab_size, inner.max_length, inner.device
+        self.model = inner.model
 
     @property
     def forward_seconds(self):
@@ -277,11 +262,9 @@ class Misplaced(ReadsAtOnce):
         self.inner.commit([list(range(len(path))) for path in nodes])
 
 
-@pytest.mark.parametrize("shape", ["2-1"])
-def test_control_an_uncompacted_cache_is_seen(shape):
+def test_control_an_uncompacted_cache_is_seen():
     target, draft = runners(2)
-    distribution = engine_distribution(decoder(Misplaced(target), draft, "rsd-c", shape), 4, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, 4, at_temperature(1.0))) > WRONG
+    assert distance(decoder(Misplaced(target), draft, "rsd-c", "2-1"), 4) > WRONG
 
 
 def test_control_drawing_the_extra_token_from_the_target_is_seen():
@@ -296,9 +279,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
             distribution = target_logp.take_along_dim(last[:, None, None], dim=1).squeeze(1).exp()
             return replace(verdict, next_tokens=rng.token(distribution).tolist())
 
-    engine = Decoder(target, LevelDrafter(draft, ConstantBranching((1, 1))), Naive())
-    distribution = engine_distribution(engine, 2, Sampling())
-    assert total_variation(distribution, reference_distribution(target.model, 2, at_temperature(1.0))) > WRONG
+    assert distance(Decoder(target, LevelDrafter(draft, ConstantBranching((1, 1))), Naive()), 2) > WRONG
 
 
 def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
@@ -326,17 +307,5 @@ def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
 
     engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
     plain = decoder(target, None, "ar", None, "coupled")
-    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=4))
-    ours, _ = enumerate_distribution(lambda tapes: _run(engine, request, Shifting(_ending(tapes), SHARED)))
-    theirs, _ = enumerate_distribution(lambda tapes: _run(plain, request, Shifting(_ending(tapes), SHARED)))
+    ours, theirs = (engine_distribution(one, 4, Sampling(), SHARED, source=Shifting) for one in (engine, plain))
     assert total_variation(ours, theirs) > WRONG
-
-
-def _ending(tapes):
-    for tape in tapes:
-        tape.end = len(PROMPT) + 4
-    return tapes
-
-
-def _run(engine, request, source):
-    return [tuple(r.token_ids) for r in engine.generate([request] * len(source.tapes), Sampling(), noise=source)]

@@ -21,10 +21,9 @@ from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import Generous, always, best_first, decoder, tiny_runner
+from tests.helpers import Generous, always, best_first, decoder, ragged, tiny_runner
 
 VOCAB = 23
-PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 
 
 @cache
@@ -32,15 +31,8 @@ def runner(seed: int, layers: int = 2):
     return tiny_runner(VOCAB, seed, layers=layers)
 
 
-def requests(length=24, seeds=(11, 12, 13, 14)):
-    return [
-        Request(prompt=p, seed=s, limits=Limits(max_new_tokens=length - 3 * i))
-        for i, (p, s) in enumerate(zip(PROMPTS, seeds, strict=True))
-    ]
-
-
-def texts(engine, sampling, length=24):
-    return [r.token_ids for r in engine.generate(requests(length), sampling)]
+def texts(engine, sampling, requests=None):
+    return [r.token_ids for r in engine.generate(requests or ragged(), sampling)]
 
 
 METHODS = [
@@ -64,8 +56,8 @@ def test_the_target_as_its_own_drafter_accepts_every_token(method, shape, nodes,
         pytest.skip("shared noise is matched, never accepted by chance")
     engine = decoder(runner(1), tiny_runner(VOCAB, 1), method, shape, verifier, nodes=nodes, greedy=sampling.greedy)
     full = {"3": 3, "2x3": 3, "2-2-1": 3, "3x3": 3, "2-2": 2, "1x4": 4}[shape]
-    results = engine.generate(requests(), sampling)
-    for request, result in zip(requests(), results, strict=True):
+    results = engine.generate(ragged(), sampling)
+    for request, result in zip(ragged(), results, strict=True):
         rounds, rest = divmod(request.limits.max_new_tokens, full + 1)
         expected = [0] * (full + 1)
         expected[full] = rounds
@@ -79,7 +71,7 @@ def test_control_a_drafter_that_keeps_other_nodes_is_seen():
     engine = decoder(runner(1), draft, "chain", "3")
     commit = draft.commit
     draft.commit = lambda nodes, hidden=None: commit([path[:1] * len(path) for path in nodes])  # type: ignore[method-assign]
-    results = engine.generate(requests(), Sampling())
+    results = engine.generate(ragged(), Sampling())
     assert any(r.stats.accepted[0] for r in results)
 
 
@@ -91,7 +83,7 @@ def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature, verif
     verifier = "auto" if method in MATCHED else verifier
     engine = decoder(runner(1), runner(2, 1), method, shape, verifier, nodes=nodes, greedy=sampling.greedy)
     together = texts(engine, sampling)
-    alone = [engine.generate([request], sampling)[0].token_ids for request in requests()]
+    alone = [engine.generate([request], sampling)[0].token_ids for request in ragged()]
     assert together == alone
     assert len({tuple(t) for t in together}) == len(together)
 
@@ -118,7 +110,7 @@ def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
         drafter = best_first(draft, GumbelExpander(6), nodes=9, width=3, depth=5, budgets=always(Fickle()), lookup=lookup)
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
-        sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
+        sizes = {p.round.tree.size for pieces in engine.stream(ragged(), Sampling()) for p in pieces}
         assert 1 in sizes  # rounds without a draft, whose tokens the drafter reads later
         assert len(sizes) > 2
 
@@ -126,8 +118,7 @@ def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)
 def test_the_same_seed_gives_the_same_text_and_another_seed_another(method, shape, nodes):
     engine = decoder(runner(1), runner(2, 1), method, shape, nodes=nodes)
-    first, again = texts(engine, Sampling()), texts(engine, Sampling())
-    other = [r.token_ids for r in engine.generate(requests(seeds=(1, 2, 3, 4)), Sampling())]
+    first, again, other = (texts(engine, Sampling(), ragged(seed=seed)) for seed in (11, 11, 1))
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
 
@@ -204,7 +195,7 @@ def test_no_noise_is_used_twice_in_a_round(method, shape):
 def test_support_that_runs_out_makes_smaller_trees_and_the_same_distribution_of_shapes():
     """Top-k 2 leaves two tokens: three children cannot be drawn, and none is made up."""
     engine = decoder(runner(1), runner(2, 1), "rsd-c", "3-3")
-    for pieces in engine.stream(requests(), Sampling(top_k=2)):
+    for pieces in engine.stream(ragged(), Sampling(top_k=2)):
         tree = pieces[0].round.tree
         if tree.size > 4:
             assert tree.valid[:, 1:4].sum(1).max() <= 2
@@ -215,6 +206,6 @@ def test_support_that_runs_out_makes_smaller_trees_and_the_same_distribution_of_
 
 def test_a_branching_larger_than_the_vocabulary_is_cut():
     engine = Decoder(runner(1), LevelDrafter(runner(2, 1), ConstantBranching((40,))), Recursive())
-    rounds = list(engine.stream(requests(24), Sampling()))
-    assert rounds[0][0].round.tree.valid[:, 1:].sum(1).tolist() == [VOCAB] * len(PROMPTS)
-    assert [len(r.token_ids) for r in engine.generate(requests(24), Sampling())] == [24, 21, 18, 15]
+    rounds = list(engine.stream(ragged(), Sampling()))
+    assert rounds[0][0].round.tree.valid[:, 1:].sum(1).tolist() == [VOCAB] * 4
+    assert [len(text) for text in texts(engine, Sampling())] == [24, 21, 18, 15]

@@ -22,8 +22,6 @@ from tests.ladder.test_rung3_tape import EXACT
 from tests.reference import plain_tree, tolerance
 
 CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
-
-
 TREES = ["chain", "rsd-c", "rsd-s", "shared", "best-first"]
 
 
@@ -129,13 +127,12 @@ def test_beta_and_tau_choose_the_verifier():
         assert (made(**given).name, made(**given).beta, made(**given).tau) == ("tolerance", beta, tau)
     assert made(beta=2, verifier="tolerance").beta == 2
     assert made().name == "greedy"
-    with pytest.raises(ConfigError, match="verifier is 'greedy'"):
-        Method(verifier="greedy", tau=1.0)
-    with pytest.raises(ConfigError, match="beta is 0"):
-        Method(beta=0)
-    with pytest.raises(ConfigError, match="tau is -1"):
-        Method(tau=-1.0)
-    with pytest.raises(ConfigError, match="beta and tau are for temperature 0"):
-        build(Method(beta=3), draft, greedy=False)
-    with pytest.raises(ConfigError, match="temperature 0 only"):
-        list(engine(verifier="tolerance").stream(requests(), Sampling()))
+    for wrong, message in (
+        (lambda: Method(verifier="greedy", tau=1.0), "verifier is 'greedy'"),
+        (lambda: Method(beta=0), "beta is 0"),
+        (lambda: Method(tau=-1.0), "tau is -1"),
+        (lambda: build(Method(beta=3), draft, greedy=False), "beta and tau are for temperature 0"),
+        (lambda: list(engine(verifier="tolerance").stream(requests(), Sampling())), "temperature 0 only"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            wrong()

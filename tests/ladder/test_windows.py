@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.exactness.tape import total_variation
 from draftwood.runners import torch_runner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.windows import sliding_window
-from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
-from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
+from tests.ladder import test_rung3_tape
+from tests.ladder.test_rung3_tape import Misplaced
 from tests.runners.zoo import WINDOWED, tiny
 
 VOCAB, WINDOW, LENGTH = 3, 3, 3
@@ -20,12 +19,9 @@ EXACT = 1e-5  # parts of these models compute in float32 whatever their weights 
 WRONG = 1e-3  # a negative control must be at least this far off
 KINDS = ["mistral", "gemma3_text", "qwen2"]
 METHODS = [
-    ("ar", None, "recursive"),
-    ("chain", "3", "traversal"),
-    ("rsd-c", "2-1", "traversal"),
-    ("rsd-s", "2x2", "recursive"),
+    ("ar", None, "recursive"), ("chain", "3", "traversal"), ("rsd-c", "2-1", "traversal"), ("rsd-s", "2x2", "recursive"),
     ("ngram", "2", "recursive"),
-]
+]  # fmt: skip
 
 
 def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **settings):
@@ -35,8 +31,7 @@ def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **sett
 def distance(target, draft, method: str, shape: str | None, verifier: str, inner=lambda runner: runner) -> float:
     """The total variation distance of the engine's joint distribution from the target's own, of one forward per prefix."""
     engine = decoder(inner(target), draft, method, shape, verifier)
-    found = engine_distribution(engine, LENGTH, Sampling(), prompt=PROMPT, rounding=1e-6)
-    return total_variation(found, reference_distribution(target.model, LENGTH, at_temperature(1.0), prompt=PROMPT))
+    return test_rung3_tape.distance(engine, LENGTH, prompt=PROMPT, rounding=1e-6)
 
 
 @pytest.mark.parametrize(("method", "shape", "verifier"), METHODS)

@@ -44,6 +44,7 @@ def test_the_table_of_tensors_is_that_of_the_package_gguf(file: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
+        (None, "there is no file"),
         (b"", "is empty"),
         (b"PK\x03\x04 a zip archive", "is not a GGUF file"),
         (b"GGUF", "damaged or incomplete"),
@@ -54,10 +55,10 @@ def test_the_table_of_tensors_is_that_of_the_package_gguf(file: Path) -> None:
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 0, 2**62), "damaged or incomplete"),
     ],
 )
-def test_what_is_no_gguf_file_is_said(tmp_path: Path, data: bytes, said: str) -> None:
+def test_what_is_no_gguf_file_is_said(tmp_path: Path, data: bytes | None, said: str) -> None:
     file = tmp_path / "x.gguf"
-    assert "there is no file" in refusal(file)
-    file.write_bytes(data)
+    if data is not None:
+        file.write_bytes(data)
     assert said in refusal(file)
 
 

@@ -56,8 +56,6 @@ def folders(request, tmp_path_factory):
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_load_decodes_with_it_and_keeps_a_chat(folders, backend):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     target, draft = folders
     pair = draftwood.load(target, draft, options={"backend": backend})
     plain = draftwood.load(target, options={"backend": backend})

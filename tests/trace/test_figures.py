@@ -26,21 +26,15 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def stopped(trace):
-    """The trace with a reason why its trees were not larger."""
-    return replace(
-        trace, rounds=[replace(made, stop="another level does not pay, given what it costs") for made in trace.rounds]
-    )
-
-
-ROUND = Maker(3).trace(12)
+ROUND, STOPPED = Maker(3).trace(12), Maker(7).trace(3)
+STOPPED.rounds[:] = [replace(made, stop="another level does not pay, given what it costs") for made in STOPPED.rounds]
 CASES = {
     "rsd-s": ROUND,
     "rsd-c": Maker(5, widths=(3,) * 8, agreement=0.95).trace(6, "rsd-c"),
     "wide": Maker(6, widths=(12, 12, 2)).trace(4, "rsd-c"),
     "chain": Maker(2, widths=(1,) * 10, agreement=0.97).trace(5, "chain"),
     "coupled": Maker(4, verifier="coupled", agreement=1).trace(8, "shared-noise"),
-    "stopped": stopped(Maker(7).trace(3)),
+    "stopped": STOPPED,
     "nothing": Maker(1, draws=False, verifier="coupled").trace(4, "ar"),
     "tolerance": Maker(8, widths=(1,) * 9, verifier="tolerance", agreement=0.97).trace(5, "block"),
     "hostile": Maker(9, words=HOSTILE).trace(8),
@@ -89,25 +83,19 @@ def figures(name, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", CASES)
-def test_no_text_overlaps_another_or_leaves_the_figure(name, width):
+def test_no_text_overlaps_another_or_leaves_the_figure_which_is_as_wide_as_it_may_be(name, width):
     for svg in figures(name, width):
         found = boxes(svg)
         right, bottom = map(float, parsed(svg).get("viewBox").split()[2:])
         assert not overlapping(found)
         assert not [box for box in found if box[0] < 0 or box[1] < 0 or box[2] > right or box[3] > bottom]
+        assert float(parsed(svg).get("width")) <= max(width * 1.03, 360)
 
 
 def test_control_overlapping_texts_are_found():
     svg = draw_round(ROUND, 0)
     moved = re.sub(r'(<text class="[\w-]+") x="[\d.]+"', r'\1 x="40"', svg)
     assert overlapping(boxes(moved))
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_figures_are_as_wide_as_they_may_be(width):
-    for name in CASES:
-        for svg in figures(name, width):
-            assert float(parsed(svg).get("width")) <= max(width * 1.03, 360)
 
 
 def groups(svg, kind):
@@ -165,21 +153,15 @@ def test_bars_are_as_long_as_their_probabilities():
     assert shown == [str(node.target.tokens[0]) for node in made.nodes]
 
 
-def test_only_a_stochastic_beam_has_the_beams_box():
-    assert len(groups(draw_round(ROUND, 0), "beam")) == 3
-    assert not groups(draw_round(CASES["rsd-c"], 0), "beam")
+def test_verifiers_that_match_show_the_targets_choice_and_a_stochastic_beam_its_box():
+    for place, made in enumerate(CASES["coupled"].rounds):
+        found = groups(draw_round(CASES["coupled"], place), "choice")
+        choices = [(c.node, c.token) for c in made.choices]
+        assert [(int(g.get("data-node")), int(g.get("data-token"))) for g in found] == choices
+    assert [len(groups(draw_round(CASES[name], 0), "beam")) for name in ("rsd-s", "rsd-c")] == [3, 0]
 
 
-def test_verifiers_that_match_show_the_targets_choice():
-    trace = CASES["coupled"]
-    for place, made in enumerate(trace.rounds):
-        found = groups(draw_round(trace, place), "choice")
-        assert [(int(g.get("data-node")), int(g.get("data-token"))) for g in found] == [
-            (c.node, c.token) for c in made.choices
-        ]
-
-
-def test_the_race_counts_forwards_and_tokens():
+def test_the_race_counts_forwards_and_tokens_of_two_runs_of_one_prompt():
     spec = CASES["chain"]
     svg = draw_race(PLAIN, spec)
     forwards = groups(svg, "forward")
@@ -188,28 +170,31 @@ def test_the_race_counts_forwards_and_tokens():
     assert [float(group.get("data-end")) for group in forwards] == pytest.approx(ends, rel=1e-5)
     words = " ".join(text.text for text in texts(svg))
     assert f"chain: {len(spec.rounds)} forwards, {len(spec.tokens)} tokens, {spec.rounds[-1].end * 1000:.0f} ms" in words
+    with pytest.raises(ConfigError, match="different prompts"):
+        draw_race(PLAIN, CASES["tolerance"])
+    with pytest.raises(ConfigError, match="without rounds"):
+        draw_race(PLAIN, Maker(1).trace(0))
 
 
 def test_the_translation_shows_what_was_kept_and_what_took_the_place_of_the_rest():
     trace = CASES["tolerance"]
     for place, made in enumerate(trace.rounds):
         svg = draw_specdec(trace, place)
-        outputs = [group.get("data-output") for group in groups(svg, "verified")]
-        shown = [token for token in outputs if token is not None]
+        shown = verified(svg)
         assert shown == [str(token) for token in made.tokens]
         words = [text.text for text in texts(svg)]
         assert words.count("[BLANK]") == 2 * max(0, len(made.nodes) - 1 - len(shown))
         assert words.count("✓") == len(made.path)
         struck = [text.text for text in texts(svg) if text.get("class") == "strike"]
         assert len(struck) == (len(made.path) < len(made.nodes) - 1)
-
-
-def test_a_text_that_ends_within_a_round_shows_no_token_after_its_end():
-    trace = CASES["tolerance"]
     made = next(made for made in trace.rounds if len(made.tokens) > 1)
     ended = replace(trace, rounds=[replace(made, tokens=made.tokens[:1])])
-    outputs = [group.get("data-output") for group in groups(draw_specdec(ended, 0), "verified")]
-    assert [token for token in outputs if token is not None] == [str(made.tokens[0])]
+    assert verified(draw_specdec(ended, 0)) == [str(made.tokens[0])]  # no token after the end of the text
+
+
+def verified(svg):
+    outputs = [group.get("data-output") for group in groups(svg, "verified")]
+    return [token for token in outputs if token is not None]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -242,13 +227,6 @@ def test_a_round_that_does_not_exist_is_refused(place):
     for draw in (draw_round, draw_specdec, describe_round, describe_specdec):
         with pytest.raises(ConfigError, match=f"no round {place}: its rounds are 0 to 11"):
             draw(ROUND, place)
-
-
-def test_a_race_needs_two_runs_of_one_prompt():
-    with pytest.raises(ConfigError, match="different prompts"):
-        draw_race(PLAIN, CASES["tolerance"])
-    with pytest.raises(ConfigError, match="without rounds"):
-        draw_race(PLAIN, Maker(1).trace(0))
 
 
 @pytest.mark.parametrize("width", [60, 100])

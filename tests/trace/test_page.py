@@ -50,17 +50,12 @@ def shown_rounds(browser):
     return browser.js("return document.querySelectorAll('dw-text .round:not([hidden])').length")
 
 
-def drawn_nodes(browser):
-    """Numbers of the nodes of the round's figure on the page."""
-    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
-    return {int(node["node"]): node for node in found}
-
-
 def assert_drawn(browser, made):
     browser.wait(
         f"document.querySelector('div[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{made.number}-')"
     )
-    nodes = drawn_nodes(browser)
+    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
+    nodes = {int(node["node"]): node for node in found}
     assert set(nodes) == set(range(len(made.nodes)))
     for number, node in nodes.items():
         assert (node["verdict"], int(node["token"])) == (made.nodes[number].verdict, made.nodes[number].token)
@@ -70,30 +65,27 @@ def assert_drawn(browser, made):
     assert [float(uniform) for uniform in trials] == pytest.approx([trial.uniform for trial in made.trials], rel=1e-5)
 
 
-def test_a_click_on_a_round_opens_its_figure(opened):
+def test_a_click_on_a_round_opens_its_figure_in_any_text(opened):
     for index in (0, 5, 13):
         opened.driver.find_elements("css selector", "dw-text .round")[index].click()
         assert_drawn(opened, TEXT.rounds[index])
         assert f"round {index + 1}:" in opened.js("return document.querySelector('pre').textContent")
+    opened.js("const p = document.querySelector('dw-page'); p.chooser.value = 2; p.chooser.onchange()")
+    assert shown_rounds(opened) == len(OTHER.rounds)
+    opened.driver.find_elements("css selector", "dw-text .round")[1].click()
+    assert_drawn(opened, OTHER.rounds[1])
 
 
-def test_the_text_is_the_traces_and_drafted_tokens_are_marked(opened):
+def test_text_tree_and_histogram_are_the_traces(opened):
     assert opened.js("return document.querySelector('dw-text .text').textContent") == shown(TEXT.prompt_text + TEXT.text)
     parts = opened.js(
         "return [...document.querySelectorAll('dw-text .round')].map((r) => [...r.children].map((p) => p.className))"
     )
     assert parts == [["drafted"] * len(made.path) + ["own"] for made in TEXT.rounds]
-
-
-def test_the_tree_shows_every_verdict(opened):
     opened.driver.find_elements("css selector", "dw-text .round")[3].click()
-    made = TEXT.rounds[3]
     classes = opened.js("return [...document.querySelectorAll('dw-tree g')].map((g) => g.getAttribute('class'))")
     for fate, verdict in (("accepted", "accepted"), ("rejected", "rejected"), ("untried", "not tried")):
-        assert classes.count(fate) == sum(node.verdict == verdict for node in made.nodes)
-
-
-def test_the_histogram_counts_accepted_lengths(opened):
+        assert classes.count(fate) == sum(node.verdict == verdict for node in TEXT.rounds[3].nodes)
     rows = opened.js(
         "return [...document.querySelectorAll('dw-histogram tbody tr')]"
         ".map((r) => [...r.children].slice(0, 2).map((c) => +c.textContent))"
@@ -147,13 +139,6 @@ def test_a_german_sentence_is_shown_round_by_round(opened):
         )
         made = GERMAN.rounds[index]
         assert [w for w in words if w is not None] == [str(token) for token in made.tokens]
-
-
-def test_another_text_can_be_chosen(opened):
-    opened.js("const p = document.querySelector('dw-page'); p.chooser.value = 2; p.chooser.onchange()")
-    assert shown_rounds(opened) == len(OTHER.rounds)
-    opened.driver.find_elements("css selector", "dw-text .round")[1].click()
-    assert_drawn(opened, OTHER.rounds[1])
 
 
 def test_the_keyboard_is_enough(opened):
@@ -286,16 +271,13 @@ def test_another_source_can_feed_the_page(browser, file):
     assert shown_rounds(browser) == 3
 
 
-def test_a_page_needs_something_to_show(tmp_path):
-    with pytest.raises(ConfigError, match="no recorded rounds"):
-        page([])
-    with pytest.raises(ConfigError, match="no recorded rounds"):
-        page([Maker(1).trace(0)])
-    with pytest.raises(ConfigError, match="at most one text without drafting"):
-        page([PLAIN, PLAIN])
+def test_a_page_depends_on_the_traces_alone_and_needs_something_to_show(tmp_path):
+    assert page([OTHER]) == page([OTHER])
+    for traces, message in (
+        ([], "no recorded rounds"), ([Maker(1).trace(0)], "no recorded rounds"),
+        ([PLAIN, PLAIN], "at most one text without drafting"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            page(traces)
     with pytest.raises(OSError, match="page"):
         write_page(tmp_path / "none" / "page.html", [TEXT])
-
-
-def test_the_page_depends_on_the_traces_alone():
-    assert page([OTHER]) == page([OTHER])

@@ -46,18 +46,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TINY: dict[str, Any] = {
-    "mix": "woods=4,farm=1.5",
-    "context": 64,
-    "batch": 4,
-    "warmup": 5,
-    "learning_rate": 1e-2,
-    "save_every": 25,
-    "report_every": 40,
-    "report_blocks": 4,
-    "hidden": 32,
-    "heads": 2,
-    "intermediate": 48,
-}
+    "mix": "woods=4,farm=1.5", "context": 64, "batch": 4, "warmup": 5, "learning_rate": 1e-2, "save_every": 25,
+    "report_every": 40, "report_blocks": 4, "hidden": 32, "heads": 2, "intermediate": 48,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

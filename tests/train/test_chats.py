@@ -62,31 +62,20 @@ def without_template_tokens(made: Writer, tokenizer: Any) -> None:
 
 
 def test_turns_alternate_and_answers_are_marked() -> None:
-    made, tokenizer, _ = writer()
-    without_template_tokens(made, tokenizer)
-    for chat in itertools.islice(made.chats(), 20):
-        roles = [role for role, _ in parts(chat, tokenizer)]
-        assert roles == [("user", "assistant")[i % 2] for i in range(len(roles))]
-        assert len(chat.tokens) == len(chat.answered) <= 120
-        answers = "".join(text for role, text in parts(chat, tokenizer) if role == "assistant")
-        written = tokenizer.decode([t for t, answered in zip(chat.tokens, chat.answered, strict=True) if answered])
-        assert written == answers.replace("<end>\n", "<end>")
-
-
-def test_forwards_of_several_rows_read_one_token_of_each() -> None:
     made, tokenizer, model = writer()
     without_template_tokens(made, tokenizer)
     shapes: list[tuple[int, int]] = []
     model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
-    turns = [len(parts(chat, tokenizer)) for chat in itertools.islice(made.chats(), 20)]
-    assert min(turns) >= 2  # tokens of the template come between sampled ones
-    assert {columns for rows, columns in shapes if rows > 1} == {1}
-
-
-def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
-    made, _, _ = writer(longest=60)
     for chat in itertools.islice(made.chats(), 20):
-        assert len(chat.tokens) == 60 or (chat.tokens[-1] == 0 and chat.answered[-1])
+        roles = [role for role, _ in parts(chat, tokenizer)]
+        assert len(roles) >= 2  # tokens of the template come between sampled ones
+        assert roles == [("user", "assistant")[i % 2] for i in range(len(roles))]
+        assert len(chat.tokens) == len(chat.answered) <= 120
+        assert len(chat.tokens) == 120 or (chat.tokens[-1] == 0 and chat.answered[-1])
+        answers = "".join(text for role, text in parts(chat, tokenizer) if role == "assistant")
+        written = tokenizer.decode([t for t, answered in zip(chat.tokens, chat.answered, strict=True) if answered])
+        assert written == answers.replace("<end>\n", "<end>")
+    assert {columns for rows, columns in shapes if rows > 1} == {1}  # forwards of several rows read one token of each
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
@@ -197,27 +186,18 @@ def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_th
         assert 0 not in text.tokens[1:-1]
         assert text.tokens[-1] == 0 or len(text.tokens) == 40
     assert {text.tokens[-1] == 0 for text in written} == {True, False}
-
-
-def test_texts_begin_as_documents_do() -> None:
-    starts = ([5, 6, 7], [], [8])
-    begun = texts(starts)
-    heads = {tuple(t for t, own in zip(text.tokens, text.answered, strict=True) if not own) for text in begun}
+    starts = ([5, 6, 7], [], [8])  # texts begin as documents do
+    heads = {tuple(t for t, own in zip(text.tokens, text.answered, strict=True) if not own) for text in texts(starts)}
     assert heads == {(0, *start) for start in starts}
 
 
-def test_beginnings_of_documents_have_all_lengths(tmp_path: Path) -> None:
-    (tmp_path / "a.train.txt").write_text(
-        "\n<|endoftext|>\n".join(f"The fox number {i} ran to the hill." for i in range(300))
-    )
-    tokenizer = tiny_tokenizer()
+def test_beginnings_and_passages_of_documents_have_all_lengths(tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / "a.train.txt", tiny_tokenizer()
+    path.write_text("\n<|endoftext|>\n".join(f"The fox number {i} ran to the hill." for i in range(300)))
     starts = text_starts(tmp_path, tokenizer, 0)
     assert {len(start) for start in starts} == set(range(17))
     assert all("The fox number".startswith(tokenizer.decode(start)[:14]) for start in starts)
-
-
-def test_passages_have_all_lengths(tmp_path: Path) -> None:
-    (tmp_path / "a.train.txt").write_text("The fox ran to the hill, and it sang. " * 400)
+    path.write_text("The fox ran to the hill, and it sang. " * 400)
     words = [turn.count("fox") * 9 for turn in text_turns(tmp_path, 400, 0)]
     assert min(words) < 50 < 200 < max(words) <= 460
 

@@ -1,15 +1,18 @@
-"""Text, mixes and packing."""
+"""Text, mixes and packing; the tokenizer survives saving and puts the end of text in front of prompts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from draftwood.core.errors import ConfigError
 from draftwood.train import data
+from draftwood.train.tokenizer import encoder, train_tokenizer
 
 EOS = 0
 
@@ -49,39 +52,22 @@ def test_every_document_is_closed_by_the_end_of_text(corpus: Path) -> None:
     assert ["".join(map(chr, p[:-1])) for p in pieces] == documents
 
 
-def test_a_mix_repeats_each_source_as_often_as_asked() -> None:
+def test_a_mix_repeats_each_source_as_often_as_asked_in_an_order_of_its_seed() -> None:
     documents = {"a": [f"a{i:03d}" for i in range(100)], "b": [f"b{i:03d}" for i in range(100)]}
-    counts = Counter(data.mixed(documents, {"a": 2.0, "b": 0.25}, seed=0))
+    assert data.parse_mix("a=2, b=0.25,c") == {"a": 2.0, "b": 0.25, "c": 1.0}
+    first, again, other = (data.mixed(documents, {"a": 2.0, "b": 0.25}, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    counts = Counter(first)
     assert all(counts[d] == 2 for d in documents["a"])
     assert sum(counts[d] for d in documents["b"]) == 25
     assert max(counts[d] for d in documents["b"]) == 1
-
-
-def test_a_fraction_of_one_long_document_is_cut() -> None:
     assert data.mixed({"book": ["x" * 1000]}, {"book": 0.3}, seed=0) == ["x" * 300]
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
-    documents = {"a": [str(i) for i in range(50)]}
-    first, again, other = (data.mixed(documents, {"a": 1.5}, seed) for seed in (1, 1, 2))
-    assert first == again != other
-
-
-def test_a_mix_is_read_from_text() -> None:
-    assert data.parse_mix("a=7, b=0.5,c") == {"a": 7.0, "b": 0.5, "c": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a=x", "NAME=EPOCHS"),
-        ("a=0", "above 0"),
-        ("a=-1", "above 0"),
-        ("a=inf", "above 0"),
-        ("a,a=2", "twice"),
-        ("", "no source"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a=x", "NAME=EPOCHS"), ("a=0", "above 0"), ("a=-1", "above 0"), ("a=inf", "above 0"), ("a,a=2", "twice"),
+    ("", "no source"),
+])  # fmt: skip
 def test_a_bad_mix_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         data.parse_mix(text)
@@ -97,13 +83,28 @@ def test_bad_data_folders_are_named(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "void.train.txt").write_text("\n<|endoftext|>\n \n")
     with pytest.raises(ConfigError, match="holds no text"):
         data.read_part(tmp_path, "void", "train")
-
-
-def test_too_little_text_for_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="fewer than 64 tokens"):
         data.train_blocks({"a": ["short"]}, {"a": 1.0}, letters, EOS, 64, seed=0)
-
-
-def test_a_source_without_held_out_text_has_no_held_out_blocks(tmp_path: Path) -> None:
     (tmp_path / "a.train.txt").write_text("something")
-    assert data.held_out_blocks(tmp_path, ["a"], letters, EOS, 4) == {}
+    assert data.held_out_blocks(tmp_path, ["a"], letters, EOS, 4) == {}  # as it has no held-out text
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(["Once upon a time there were 123 foxes."] * 3, vocab=300, context=64).save_pretrained(out)
+    return AutoTokenizer.from_pretrained(out)
+
+
+@pytest.mark.parametrize("text", ["Once upon a time", " two  spaces \n\n", "Ünïcödé 木 🦊", "isn't it 'so' , yes .", ""])
+def test_any_text_comes_back(tokenizer: Any, text: str) -> None:
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_a_prompt_starts_where_a_document_starts_and_digits_stand_alone(tokenizer: Any) -> None:
+    ids = tokenizer("Once").input_ids
+    assert ids[0] == tokenizer.bos_token_id == tokenizer.eos_token_id == tokenizer.pad_token_id
+    assert ids[1:] == tokenizer("Once", add_special_tokens=False).input_ids == encoder(tokenizer)(["Once"])[0]
+    assert tokenizer.eos_token_id not in ids[1:]
+    assert len(tokenizer("123123", add_special_tokens=False).input_ids) == 6

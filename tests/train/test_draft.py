@@ -105,12 +105,9 @@ def test_chats_serve_in_place_of_sampled_blocks(draft_config: Make, tmp_path: Pa
         run("other")
 
 
-def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) -> None:
+def test_a_folder_without_a_target_and_a_context_beyond_it_are_refused(draft_config: Make, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"holds no config\.json"):
         train_draft(draft_config(tmp_path / "out", target=tmp_path))
-
-
-def test_a_context_beyond_the_target_is_refused(draft_config: Make, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="longer than the target's 64"):
         train_draft(draft_config(tmp_path, context=128))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -47,13 +48,17 @@ def chats(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
     return path
 
 
-def settings(target: Path, chats: Path, out: Path, **more) -> DrafterConfig:
+Make = Callable[..., DrafterConfig]
+
+
+@pytest.fixture(scope="module")
+def settings(target: Path, chats: Path) -> Make:
+    """Settings of a tiny drafter for the target, with changes."""
     given = {
-        "target": target, "chats": chats, "out": out, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1,
-        "rank": 4, "draft_vocab": 20, "optimizer": "adamw", "learning_rate": 5e-3, "warmup": 5, "save_every": 20,
-        "report_every": 30,
+        "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
+        "draft_vocab": 20, "optimizer": "adamw", "learning_rate": 5e-3, "warmup": 5, "save_every": 20, "report_every": 30,
     }  # fmt: skip
-    return DrafterConfig(**given | more)
+    return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
 
 def model_of(target: Path, dtype: torch.dtype = torch.float32):
@@ -61,11 +66,11 @@ def model_of(target: Path, dtype: torch.dtype = torch.float32):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, target: Path, chats: Path) -> tuple[Path, str]:
+def run(tmp_path_factory: pytest.TempPathFactory, settings: Make) -> tuple[Path, str]:
     """The folder of a drafter, and what was printed."""
     out = tmp_path_factory.mktemp("trained")
     with redirect_stdout(StringIO()) as printed:
-        train_drafter(settings(target, chats, out))
+        train_drafter(settings(out))
     return out, printed.getvalue()
 
 
@@ -107,24 +112,26 @@ def test_the_drafter_loads_by_name_and_drafts(trained: Path, target: Path) -> No
     assert drafted.stats.drafted > 0
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_to_the_same_weights(settings: Make, trained: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(25))
         with pytest.raises(KeyboardInterrupt):
-            train_drafter(settings(target, chats, tmp_path))
-    train_drafter(settings(target, chats, tmp_path))
+            train_drafter(settings(tmp_path))
+    train_drafter(settings(tmp_path))
     again = [load_model_of(path) for path in (trained, tmp_path)]
     assert all(torch.equal(a, b) for a, b in zip(*[model.state_dict().values() for model in again], strict=True))
 
 
-def test_the_target_may_be_a_short_name(target: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_target_may_be_a_short_name(
+    target: Path, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fox = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub=str(target))
     monkeypatch.setattr(names, "SHORT_NAMES", {"fox": fox})
-    metrics = train_drafter(settings(Path("fox"), chats, tmp_path, steps=1))
+    metrics = train_drafter(settings(tmp_path, target=Path("fox"), steps=1))
     assert metrics["config"]["target"] == "fox"
     assert (tmp_path / "README.md").read_text().startswith("# A drafter for fox\n")
     with pytest.raises(ModelError, match="unheard"):
-        train_drafter(settings(Path("unheard"), chats, tmp_path / "other"))
+        train_drafter(settings(tmp_path / "other", target=Path("unheard")))
     assert not (tmp_path / "other").exists()
 
 
@@ -142,28 +149,32 @@ def load_model_of(path: Path):
     return load_hidden_drafter(path, torch.device("cpu"), torch.float32)
 
 
-def test_training_goes_on_from_a_drafter(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
-    train_drafter(settings(target, chats, tmp_path, start=trained, steps=5))
-    before, after = load_model_of(trained), load_model_of(tmp_path)
-    assert torch.equal(before.draft_tokens, after.draft_tokens)
-    assert not torch.equal(before.fc.weight, after.fc.weight)
-
-
-def test_a_share_of_the_weights_is_that_of_the_start(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
-    found = []
+def test_training_goes_on_from_a_drafter_and_takes_a_share_of_its_weights(
+    settings: Make, trained: Path, tmp_path: Path
+) -> None:
+    before, found = load_model_of(trained), []
     for share in (0.0, 0.25):
-        train_drafter(settings(target, chats, tmp_path / str(share), start=trained, steps=5, start_share=share))
-        found.append(load_model_of(tmp_path / str(share)).fc.weight)
-    before = load_model_of(trained).fc.weight
-    torch.testing.assert_close(found[1], 0.75 * found[0] + 0.25 * before, atol=1e-3, rtol=8e-3)  # rounded to bfloat16
-    assert (found[0] - before).abs().max() > 8e-3
-    with pytest.raises(ConfigError, match="no drafter is there to take weights from"):
-        settings(target, chats, tmp_path, start_share=0.5)
-    with pytest.raises(ConfigError, match=r"start_share is 1\.0"):
-        settings(target, chats, tmp_path, start=trained, start_share=1.0)
+        train_drafter(settings(tmp_path / str(share), start=trained, steps=5, start_share=share))
+        found.append(load_model_of(tmp_path / str(share)))
+    assert all(torch.equal(before.draft_tokens, after.draft_tokens) for after in found)
+    own, mixed = (after.fc.weight for after in found)
+    torch.testing.assert_close(mixed, 0.75 * own + 0.25 * before.fc.weight, atol=1e-3, rtol=8e-3)  # rounded to bfloat16
+    assert (own - before.fc.weight).abs().max() > 8e-3
 
 
-def test_a_drafter_of_another_target_is_refused(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused(settings: Make, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for changes, error, message in (
+        ({"start_share": 0.5}, ConfigError, "no drafter is there to take weights from"),
+        ({"start": trained, "start_share": 1.0}, ConfigError, r"start_share is 1\.0"),
+        ({"layers": 9}, ConfigError, "layers is 9, but the target has"),
+        ({"chats": tmp_path / "empty"}, DraftwoodError, "chats"),
+    ):
+        with pytest.raises(error, match=message):
+            train_drafter(settings(tmp_path / next(iter(changes)), **changes))
+
+
+def test_a_drafter_of_another_target_is_refused(settings: Make, trained: Path, tmp_path: Path) -> None:
     tokenizer = chat_tokenizer()
     other = tmp_path / "other"
     tiny_llama(len(tokenizer), layers=5, max_position_embeddings=256).save_pretrained(other)
@@ -171,12 +182,7 @@ def test_a_drafter_of_another_target_is_refused(target: Path, chats: Path, train
     with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
         draftwood.load(other, trained)
     with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
-        train_drafter(settings(other, chats, tmp_path / "out", start=trained))
-
-
-def test_more_layers_than_the_target_has_are_refused(target: Path, chats: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="layers is 9, but the target has"):
-        train_drafter(settings(target, chats, tmp_path, layers=9))
+        train_drafter(settings(tmp_path / "out", target=other, start=trained))
 
 
 def gpt2(vocab: int) -> GPT2LMHeadModel:
@@ -247,19 +253,19 @@ def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: P
         assert float((example.hidden.float() - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
-def test_a_file_that_was_being_written_is_made_again(target: Path, chats: Path, tmp_path: Path) -> None:
-    (tmp_path / "00000.safetensors.part").write_bytes(b"cut")
-    write_features(model_of(target), [1], chats, tmp_path)
-    with safe_open(tmp_path / "00000.safetensors", framework="pt") as file:
-        assert set(file.keys()) == {"hidden", "tops", "log_probs"}
-
-
-def test_chats_of_a_larger_vocabulary_are_refused(target: Path, chats: Path, tmp_path: Path) -> None:
-    vocab = model_of(target).get_output_embeddings().weight.shape[0]
+def test_a_file_that_was_being_written_is_made_again_and_chats_of_a_larger_vocabulary_are_refused(
+    target: Path, chats: Path, tmp_path: Path
+) -> None:
+    model, features = model_of(target), tmp_path / "features"
+    vocab = model.get_output_embeddings().weight.shape[0]
     save_part(tmp_path / "00000.npz", [*read_chats(chats)[:2], Chat([vocab], [True])], vocab)
     with pytest.raises(ConfigError, match=f"holds token {vocab}, and the target has {vocab} tokens; give chats"):
-        write_features(model_of(target), [1], tmp_path, tmp_path / "features")
-    assert not [*(tmp_path / "features").iterdir()]
+        write_features(model, [1], tmp_path, features)
+    assert not [*features.iterdir()]
+    (features / "00000.safetensors.part").write_bytes(b"cut")
+    write_features(model, [1], chats, features)
+    with safe_open(features / "00000.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"hidden", "tops", "log_probs"}
 
 
 def test_batches_depend_on_their_number_and_hold_every_chat_once_an_epoch(target: Path, chats: Path, tmp_path: Path) -> None:
@@ -289,12 +295,6 @@ def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Pat
     assert float((drafter.memory(hidden[None], positions)[0, 1] - own).detach().abs().max()) > 0.1  # control: random weights
     copy_layers(drafter, model)
     assert float((drafter.memory(hidden[None], positions)[0, 1] - own).detach().abs().max()) < 1e-4
-
-
-def test_bad_chats_are_named(target: Path, tmp_path: Path) -> None:
-    (tmp_path / "chats").mkdir()
-    with pytest.raises(DraftwoodError, match="chats"):
-        train_drafter(settings(target, tmp_path / "chats", tmp_path / "out"))
 
 
 def test_labels_and_padding_of_a_batch(target: Path, chats: Path, tmp_path: Path) -> None:

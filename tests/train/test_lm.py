@@ -1,4 +1,4 @@
-"""A tiny language model: it learns, it can be stopped, and what it leaves behind loads."""
+"""A tiny language model: it learns, it can be stopped, and what it leaves behind loads; and the mean of two models."""
 
 from __future__ import annotations
 
@@ -11,28 +11,24 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import lm, loop
-from draftwood.train.config import LMConfig
+from draftwood.train.average import average
+from draftwood.train.config import AverageConfig, LMConfig
 from draftwood.train.lm import train_lm
+from tests.helpers import interrupted
 
 Make = Callable[..., LMConfig]
 
 
-def test_the_held_out_loss_falls(trained: tuple[Path, dict[str, Any]]) -> None:
-    _, metrics = trained
+def test_the_held_out_loss_falls_and_metrics_tell_what_was_done(trained: tuple[Path, dict[str, Any]]) -> None:
+    out, metrics = trained
     start = metrics["history"][0]
     assert start["step"] == 0
     assert set(metrics["held_out_loss"]) == {"woods", "farm"}
-    for name, loss in metrics["held_out_loss"].items():
-        assert loss < start["report"][name] - 1
-
-
-def test_metrics_tell_what_was_done(trained: tuple[Path, dict[str, Any]]) -> None:
-    out, metrics = trained
+    assert all(loss < start["report"][name] - 1 for name, loss in metrics["held_out_loss"].items())
     assert json.loads((out / "metrics.json").read_text(encoding="utf-8")) == metrics
-    assert metrics["steps"] == 80
-    assert metrics["tokens_seen"] == 80 * 4 * 64
+    assert (metrics["steps"], metrics["tokens_seen"]) == (80, 80 * 4 * 64)
     assert metrics["config"]["mix"] == "woods=4,farm=1.5"
     assert metrics["seconds"] > 0
     assert len(metrics["samples"]) > 0
@@ -49,23 +45,14 @@ def test_what_is_saved_is_a_bfloat16_model_with_its_tokenizer(trained: tuple[Pat
 
 
 def test_a_stopped_run_goes_on_to_the_same_model(
-    lm_config: Make, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm_config: Make, trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    whole = lm.held_out_losses
-    calls = []
-
-    def stop_at_the_second_report(*args: Any) -> dict[str, float]:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return whole(*args)
-
-    monkeypatch.setattr(lm, "held_out_losses", stop_at_the_second_report)
-    with pytest.raises(KeyboardInterrupt):
-        train_lm(lm_config(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lm, "held_out_losses", interrupted(lm.held_out_losses, 1))  # at the second report
+        with pytest.raises(KeyboardInterrupt):
+            train_lm(lm_config(tmp_path))
     assert not (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "checkpoints" / "checkpoint-25").is_dir()
-    monkeypatch.setattr(lm, "held_out_losses", whole)
     metrics = train_lm(lm_config(tmp_path))
     assert metrics["steps"] == trained[1]["steps"]
     assert metrics["history"][0]["step"] == 0
@@ -80,12 +67,9 @@ def test_a_folder_with_another_run_is_refused(lm_config: Make, tmp_path: Path) -
         loop.claim(lm_config(tmp_path, hidden=64))
 
 
-def test_a_batch_larger_than_the_data_is_refused(lm_config: Make, tmp_path: Path) -> None:
+def test_bad_data_is_refused_and_leaves_no_trace(lm_config: Make, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not fill a batch of 4096"):
         train_lm(lm_config(tmp_path, batch=4096))
-
-
-def test_a_missing_data_folder_leaves_no_trace(lm_config: Make, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         train_lm(lm_config(tmp_path / "out", data=tmp_path / "nowhere"))
     assert not (tmp_path / "out").exists()
@@ -98,3 +82,41 @@ def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(lm_co
     assert (tmp_path / "model.safetensors").is_file()
     losses = [e["loss"] for e in metrics["history"] if "loss" in e]
     assert not losses or losses[-1] < metrics["history"][0]["report"]["woods"]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
+
+
+def test_training_goes_on_from_a_model_and_the_mean_of_both_is_half_way(
+    lm_config: Callable[..., LMConfig], trained: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
+) -> None:
+    begun, metrics = trained
+    later = lm_config(tmp_path / "later", start=begun, mix="woods=1,farm=4", learning_rate=2e-3, steps=20)
+    started_at = train_lm(later)["history"][0]["report"]
+    for name, loss in metrics["held_out_loss"].items():
+        assert started_at[name] == pytest.approx(loss, abs=0.1)  # not where random weights begin
+    assert (later.out / "tokenizer.json").read_text() == (begun / "tokenizer.json").read_text()  # not one of the new mix
+    figures = average(AverageConfig(models=(begun, later.out), data=corpus, out=tmp_path / "mean"))
+    a, b, mean = weights(begun), weights(later.out), weights(tmp_path / "mean")
+    assert any(not torch.equal(a[name], b[name]) for name in a)
+    for name in a:
+        assert torch.allclose(mean[name], (a[name] + b[name]) / 2, atol=1e-6, rtol=1e-2)  # saved as bfloat16
+    assert figures["models"] == [f"{begun.parent.name}/{begun.name}", f"{tmp_path.name}/later"]
+    assert set(figures["held_out_loss"]) == {"woods", "farm"}
+    assert max(figures["held_out_loss"].values()) < max(metrics["history"][0]["report"].values()) - 1
+
+
+def test_what_cannot_be_averaged_is_named(
+    lm_config: Callable[..., LMConfig], trained: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
+) -> None:
+    other = lm_config(tmp_path / "other", tokenizer=trained[0], hidden=16, steps=1)
+    train_lm(other)
+    for models, error, message in (
+        ((trained[0], other.out), ConfigError, "differ in size"),
+        ((trained[0],), ConfigError, "number of models to average is 1"),
+        ((trained[0], tmp_path), ModelError, "holds no config"),
+    ):
+        with pytest.raises(error, match=message):
+            average(AverageConfig(models=models, data=corpus, out=tmp_path / "mean"))
+    assert not (tmp_path / "mean").exists()

@@ -18,6 +18,7 @@ from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.lm import load_tokenizer
 from draftwood.train.spec_drafter import load_translator, masked_block_loss, train_spec_drafter, written_outputs
 from draftwood.train.translator import translate
+from tests.helpers import interrupted
 
 Make = Callable[..., SpecDrafterConfig]
 
@@ -58,24 +59,12 @@ def test_what_is_saved_drafts_for_its_target_only(
 def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(
     spec_config: Make, drafted: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = module.evaluate, []
-
-    def stop_at_the_second_report(*args: Any) -> dict[str, float]:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return whole(*args)
-
-    monkeypatch.setattr(module, "evaluate", stop_at_the_second_report)
-    with pytest.raises(KeyboardInterrupt):
-        train_spec_drafter(spec_config(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "evaluate", interrupted(module.evaluate, 1))  # at the second report
+        with pytest.raises(KeyboardInterrupt):
+            train_spec_drafter(spec_config(tmp_path))
     assert (tmp_path / "checkpoints" / "checkpoint-75").is_dir()
-    monkeypatch.setattr(module, "evaluate", whole)
-
-    def never(*args: Any) -> Any:
-        raise AssertionError("outputs are written already")
-
-    monkeypatch.setattr(module, "translate", never)
+    monkeypatch.setattr(module, "translate", interrupted(module.translate, 0))  # outputs are written already
     metrics = train_spec_drafter(spec_config(tmp_path))
     assert metrics["steps"] == drafted[1]["steps"]
     assert metrics["held_out"]["loss"] == pytest.approx(drafted[1]["held_out"]["loss"], abs=0.02)

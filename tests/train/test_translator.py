@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from draftwood.train import translator as module
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import TokenPairs
 from draftwood.train.translator import held_out_loss, shifted, train_translator, translate
+from tests.helpers import hide_package, interrupted
 
 Make = Callable[..., TranslatorConfig]
 
@@ -68,56 +68,37 @@ def test_loss_and_translations_do_not_depend_on_the_batch(
         assert held_out_loss(model, singles[0]) == pytest.approx(by_hand, rel=1e-4)
 
 
-def test_a_translation_without_end_is_cut(translator: tuple[Path, dict[str, Any]]) -> None:
+def test_a_translation_begins_with_the_start_token_and_without_end_is_cut(
+    translator: tuple[Path, dict[str, Any]],
+) -> None:
     model = MarianMTModel.from_pretrained(translator[0], dtype=torch.float32).eval()
+    assert shifted(torch.tensor([[5, 6, 1], [7, 1, -100]]), model.config).tolist() == [[0, 5, 6], [0, 7, 1]]
     model.final_logits_bias[0, 40] = 1000.0
     assert translate(model, [[5, 1]]) == [[40] * 15]  # with the start token 3 * 2 + 10
     assert len(translate(model, [[5] * 30 + [1]])[0]) == model.config.max_position_embeddings - 1
 
 
-def test_the_decoder_reads_the_start_token_and_then_the_labels(translator: tuple[Path, dict[str, Any]]) -> None:
-    config = MarianMTModel.from_pretrained(translator[0]).config
-    assert shifted(torch.tensor([[5, 6, 1], [7, 1, -100]]), config).tolist() == [[0, 5, 6], [0, 7, 1]]
-
-
 def test_a_stopped_run_goes_on_to_the_same_model(
-    translator_config: Make, translator: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    translator_config: Make, translator: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    whole, calls = module.quality, []
-
-    def stop_at_the_second_report(*args: Any) -> dict[str, float]:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return whole(*args)
-
-    monkeypatch.setattr(module, "quality", stop_at_the_second_report)
-    with pytest.raises(KeyboardInterrupt):
-        train_translator(translator_config(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "quality", interrupted(module.quality, 1))  # at the second report
+        with pytest.raises(KeyboardInterrupt):
+            train_translator(translator_config(tmp_path))
     assert (tmp_path / "checkpoints" / "checkpoint-75").is_dir()
-    monkeypatch.setattr(module, "quality", whole)
     metrics = train_translator(translator_config(tmp_path))
     assert metrics["steps"] == 300
     assert metrics["held_out"]["loss"] == pytest.approx(translator[1]["held_out"]["loss"], abs=0.02)
 
 
-def test_missing_held_out_pairs_leave_no_trace(translator_config: Make, tmp_path: Path) -> None:
+def test_missing_held_out_pairs_and_a_missing_sacrebleu_leave_no_trace(
+    translator_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for language in ("de", "en"):
         (tmp_path / f"a.train.{language}").write_text("Ja\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"holds no NAME\.val\.de"):
         train_translator(translator_config(tmp_path / "out", data=tmp_path))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_sacrebleu_names_the_extra(
-    translator_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_spec = importlib.util.find_spec
-
-    def without(name: str, *rest: Any) -> Any:
-        return None if name == "sacrebleu" else find_spec(name, *rest)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    hide_package(monkeypatch, "sacrebleu")
     with pytest.raises(ConfigError, match=r"draftwood\[train\]"):
         train_translator(translator_config(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Who goes on, and who is the choice."""
+"""Who is tried, who goes on, and who is the choice; also for a draft that scores whole blocks in one forward."""
 
 from __future__ import annotations
 
