@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.exactness.goodness import goodness_of_fit, pit_values_under, target_distribution
+from draftwood.exactness.goodness import goodness_of_fit, pit_values, target_distribution
 from draftwood.sampling.settings import Sampling
 
 LARGEST: Final = 4.0  # standard errors: two in thirty thousand by chance
@@ -77,6 +77,6 @@ def tested(pair: Pair, texts: Sequence[Text], temperature: float, seed: int) -> 
     pit, sums = [], []
     for text in texts:
         logp = target_distribution(pair, text.prompt, text.new, sampling)
-        pit.append(pit_values_under(logp, pair, text.prompt, text.new, sampling, generator))
+        pit.append(pit_values(logp, pair, text.prompt, text.new, sampling, generator))
         sums.append(sums_of(logp, text.new))
     return {"texts": len(texts), **asdict(surprise_of(sums)), "fit": goodness_of_fit(torch.cat(pit)).to_json()}

@@ -20,6 +20,7 @@ from tests.ladder.test_block import PROMPTS, WORDS, engine, pair, requests
 from tests.ladder.test_plain_twins import drafted, verdicts
 from tests.ladder.test_rung3_tape import EXACT
 from tests.reference import plain_tree, tolerance
+from tests.tables import BlockTableRunner
 
 CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
 
@@ -87,8 +88,8 @@ def test_of_two_children_that_are_kept_the_likelier_is_followed():
 
 def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
     zero = Sampling(temperature=0.0)
-    exact = engine(greedy=True, layers=2, seed=1, beta=1).generate(requests(30), zero)
-    loose = engine(greedy=True, layers=2, seed=1, beta=5, tau=5.0).generate(requests(30), zero)
+    exact = engine(greedy=True, beta=1).generate(requests(30), zero)
+    loose = engine(greedy=True, beta=5, tau=5.0).generate(requests(30), zero)
     plain = Decoder(tiny_runner(WORDS, 1), None, Greedy()).generate(requests(30), zero)
     assert [r.token_ids for r in exact] == [r.token_ids for r in plain]
     assert [r.token_ids for r in loose] != [r.token_ids for r in plain]
@@ -100,9 +101,12 @@ def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
 def test_every_kept_token_is_near_the_best_in_whole_texts():
     """Texts under tolerant verification, tested against the target alone; a control tests with a narrower tolerance."""
     target = tiny_runner(WORDS, 1)
+    with torch.no_grad():  # the draft knows the target's scores after the root alone
+        scores = target.model(input_ids=torch.arange(WORDS).unsqueeze(1)).logits
+    draft = BlockTableRunner(scores.expand(-1, 6, -1))
 
     def worst(beta, tau):
-        behind, loose = 0.0, engine(greedy=True, layers=2, seed=1, beta=beta, tau=tau)
+        behind, loose = 0.0, engine(greedy=True, draft=draft, beta=beta, tau=tau)
         for result in loose.generate(requests(30), Sampling(temperature=0.0)):
             text = [*PROMPTS[result.seed], *result.token_ids]
             with torch.no_grad():

@@ -64,7 +64,7 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     ``evaluate`` is called once with the finished drafter, the target and the tokenizer. Its figures are added to the metrics
     under ``"evaluate"``.
     """
-    loop.require_accelerate()
+    loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)

@@ -23,7 +23,7 @@ from draftwood.train.tokenizer import encoder, train_tokenizer
 
 def train_lm(config: LMConfig) -> dict[str, Any]:
     """Train a model and its tokenizer into ``config.out``; returns the contents of ``metrics.json``."""
-    loop.require_accelerate()
+    loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     loop.claim(config)

@@ -7,7 +7,6 @@ The architecture is Marian's (Junczys-Dowmunt et al. 2018, arXiv 1804.00344), th
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, Trainer
 
-from draftwood.core.errors import ConfigError
 from draftwood.train import loop
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import (
@@ -62,8 +60,8 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a missing package, or data that are not sentence pairs.
     """
-    loop.require_accelerate()
-    require_sacrebleu()
+    loop.require("accelerate", "training")
+    loop.require("sacrebleu", "this training")
     train, val = read_pairs(config, "train"), read_pairs(config, "val")
     loop.claim(config)
     tokenizer = _tokenizer(config, train)
@@ -91,16 +89,6 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     }
     loop.write_json(config.out / "metrics.json", metrics)
     return metrics
-
-
-def require_sacrebleu() -> None:
-    """Check that sacrebleu is installed.
-
-    Raises:
-        ConfigError: it is not; names the extra to install.
-    """
-    if importlib.util.find_spec("sacrebleu") is None:
-        raise ConfigError('this training needs the package sacrebleu; install it with: pip install "draftwood[train]"')
 
 
 def _tokenizer(config: TranslatorConfig, sides: tuple[list[str], list[str]]) -> Any:
