@@ -56,6 +56,7 @@ class Report:
 
     Attributes:
         tokens: number of new tokens that were tested.
+        exact: no test fails at its level.
         differing: at temperature 0, the number of tokens that are not the target's best at their own prefix.
         gap: at temperature 0, the largest difference between the best log-probability and that of such a token.
         allowed: at temperature 0, the gap that rounding may cause in the target's number format.
@@ -63,19 +64,18 @@ class Report:
         expected: the distance that chance alone gives on average.
         detectable: the distance that would be found nine times in ten.
         p_value: of the chi-squared test of the histogram (the marginal test).
-        exact: no test fails at its level.
         tests: all tests that were made, the marginal one first; none at temperature 0.
     """
 
     tokens: int
-    differing: int | None
-    gap: float | None
-    allowed: float | None
-    total_variation: float | None
-    expected: float | None
-    detectable: float | None
-    p_value: float | None
     exact: bool
+    differing: int | None = None
+    gap: float | None = None
+    allowed: float | None = None
+    total_variation: float | None = None
+    expected: float | None = None
+    detectable: float | None = None
+    p_value: float | None = None
     tests: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -127,9 +127,6 @@ def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, flo
     noncentrality = 63 if others else 60
     return Report(
         tokens=n,
-        differing=None,
-        gap=None,
-        allowed=None,
         total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
         expected=math.sqrt(BINS / (2 * math.pi * n)),
         detectable=math.sqrt(noncentrality / n) / 2,
@@ -157,10 +154,6 @@ def greedy_report(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
         differing=int((gaps > 0).sum()),
         gap=worst,
         allowed=allowed,
-        total_variation=None,
-        expected=None,
-        detectable=None,
-        p_value=None,
         exact=worst < allowed,
     )
 

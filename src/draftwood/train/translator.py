@@ -164,10 +164,8 @@ def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
         tokens = padded([sources[i] for i in chosen], model.config.pad_token_id).to(model.device)
         mask = (tokens != model.config.pad_token_id).long()
         length = min(3 * tokens.shape[1] + 10, model.config.max_position_embeddings)
-        written = model.generate(tokens, attention_mask=mask, do_sample=False, num_beams=1, max_length=length)[
-            :, 1:
-        ].tolist()
-        for index, row in zip(chosen, written, strict=True):
+        written = model.generate(tokens, attention_mask=mask, do_sample=False, num_beams=1, max_length=length)
+        for index, row in zip(chosen, written[:, 1:].tolist(), strict=True):
             out[index] = row[: row.index(eos) + 1] if eos in row else row
     return out
 
