@@ -7,7 +7,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
-from draftwood.draft.ngram import ngram
+from draftwood.draft.ngram_index import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import ReadsAtOnce

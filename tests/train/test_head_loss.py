@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.train import head_loss as tested
-from draftwood.train.head_loss import CE_WEIGHT, TVD_WEIGHT, Scored, Slots, head_loss
+from draftwood.train import hidden as tested
+from draftwood.train.hidden import CE_WEIGHT, TVD_WEIGHT, Scored, Slots, head_loss
 
 SLOTS, WIDTH, RANK, VOCAB, KEPT = 9, 6, 3, 13, 5
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.train.losses import acceptance, chain_efficiency, kl, tvd
+from draftwood.train.draft import acceptance, chain_efficiency, kl, tvd
 
 
 def distributions(seed: int, *shape: int) -> Tensor:

@@ -56,7 +56,6 @@ class Report:
 
     Attributes:
         tokens: number of new tokens that were tested.
-        exact: no test fails at its level.
         differing: at temperature 0, the number of tokens that are not the target's best at their own prefix.
         gap: at temperature 0, the largest difference between the best log-probability and that of such a token.
         allowed: at temperature 0, the gap that rounding may cause in the target's number format.
@@ -64,11 +63,11 @@ class Report:
         expected: the distance that chance alone gives on average.
         detectable: the distance that would be found nine times in ten.
         p_value: of the chi-squared test of the histogram (the marginal test).
+        exact: no test fails at its level.
         tests: all tests that were made, the marginal one first; none at temperature 0.
     """
 
     tokens: int
-    exact: bool
     differing: int | None = None
     gap: float | None = None
     allowed: float | None = None
@@ -76,6 +75,7 @@ class Report:
     expected: float | None = None
     detectable: float | None = None
     p_value: float | None = None
+    exact: bool
     tests: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

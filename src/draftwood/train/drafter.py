@@ -23,8 +23,7 @@ from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import HiddenTrainer, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches
-from draftwood.train.hidden_card import card
-from draftwood.train.hidden_report import figures
+from draftwood.train.hidden_report import card, figures
 from draftwood.train.number_format import number_format
 
 

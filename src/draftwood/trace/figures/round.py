@@ -6,9 +6,8 @@ from typing import Final
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
-from draftwood.trace.figures.draft import DraftColumns, draw_draft
+from draftwood.trace.figures.draft import DraftColumns, draw_draft, draw_target
 from draftwood.trace.figures.scene import PILL, PITCH, Scene
-from draftwood.trace.figures.target import draw_target
 from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
 from draftwood.trace.labels import sans_width, shorten
 from draftwood.trace.records import Trace, TracedRound
