@@ -11,9 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.train.average import average
 from draftwood.train.config import AverageConfig, LMConfig
-from draftwood.train.lm import train_lm
+from draftwood.train.lm import average, train_lm
 
 
 def weights(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,19 @@ from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents, read_lines
 
 _MARKS = ("\x01", "\x02", "\x03")
+_WORDS = (30, 450)  # words of a passage, all magnitudes equally likely
+_STARTS = 20_000  # most documents that are begun
+_START = 16  # most tokens of a beginning
+_TASKS = (
+    "Summarize the following text in two sentences.\n\n{}",
+    "Continue this story.\n\n{}",
+    "What is the main idea of this passage?\n\n{}",
+    "Write a question about the following text and answer it.\n\n{}",
+    "Rewrite the following text in simpler words.\n\n{}",
+    "Who are the characters in this text, and what do they do?\n\n{}",
+    "{}\n\nWhat happens next?",
+    "List the key facts in the text below.\n\n{}",
+)
 
 
 @final
@@ -74,21 +87,6 @@ def _of_texts(tokenizer: Any, eos: Sequence[int]) -> Template:
             "name bos_token in its tokenizer_config.json"
         )
     return Template(begin, [], [], frozenset(eos))
-
-
-_WORDS = (30, 450)  # words of a passage, all magnitudes equally likely
-_STARTS = 20_000  # most documents that are begun
-_START = 16  # most tokens of a beginning
-_TASKS = (
-    "Summarize the following text in two sentences.\n\n{}",
-    "Continue this story.\n\n{}",
-    "What is the main idea of this passage?\n\n{}",
-    "Write a question about the following text and answer it.\n\n{}",
-    "Rewrite the following text in simpler words.\n\n{}",
-    "Who are the characters in this text, and what do they do?\n\n{}",
-    "{}\n\nWhat happens next?",
-    "List the key facts in the text below.\n\n{}",
-)
 
 
 def text_turns(folder: Path, count: int, seed: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 It learns the target's next-token distribution, on training text and on text sampled from the target (DistillSpec, arXiv
 2310.08461). DistillSpec's third kind of data, the drafter's own samples, is not used. The loss is the forward divergence
-(Hinton et al. 2015, arXiv 1503.02531) and the total variation distance, which is the rejection rate (DistillSpec, section 3).
+(Hinton et al. 2015, arXiv 1503.02531) and the total variation distance, the rejection rate (DistillSpec, section 3).
 
 ``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab].
 """
@@ -29,6 +29,11 @@ from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
+
+Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
+"""From (drafter, target, tokenizer) to named figures, for example block efficiency measured with a real decoder."""
+
+_HELD_OUT_SEED = 1
 
 
 def kl(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
@@ -60,12 +65,6 @@ def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) ->
             windows = accepted.unfold(-1, length, 1)
             figures[str(length)] = round(1 + windows.cumprod(-1).sum(-1).mean().item(), 4)
     return figures
-
-
-Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
-"""From (drafter, target, tokenizer) to named figures, for example block efficiency measured with a real decoder."""
-
-_HELD_OUT_SEED = 1
 
 
 class Distillation(Trainer):  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Training of a drafter of hidden states (:mod:`draftwood.runners.hidden.model`) on the target's chats.
 
 The loss of a slot is mostly the total variation distance to the target's distribution: the probability that the slot's token
-is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec). Scores
-are made a few slots at a time, because those of a whole batch do not fit the processor's caches.
+is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
+Scores are made a few slots at a time, because those of a whole batch do not fit the processor's caches.
 """
 
 from __future__ import annotations
