@@ -9,7 +9,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
 from draftwood.core.tree import TreeBuilder
-from draftwood.draft.ngram import ngram
+from draftwood.draft.ngram_index import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import ReadsAtOnce

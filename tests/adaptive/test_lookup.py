@@ -20,8 +20,7 @@ from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
-from draftwood.draft.ngram import ngram
-from draftwood.draft.ngram_index import NgramIndex
+from draftwood.draft.ngram_index import NgramIndex, ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request

@@ -232,8 +232,9 @@ PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 WORDS = 23
 
 
-def engine(method="block", verifier="auto", *, greedy=False, eos=(), **more):
-    made = build(Method(method=method, verifier=verifier, **more), random_blocks(WORDS, 6), greedy=greedy)
+def engine(method="block", verifier="auto", *, greedy=False, eos=(), draft=None, **more):
+    draft = draft or random_blocks(WORDS, 6)
+    made = build(Method(method=method, verifier=verifier, **more), draft, greedy=greedy)
     return Decoder(tiny_runner(WORDS, 1), *made, eos=eos)
 
 

@@ -16,8 +16,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Backend
 from draftwood.runners.factory import make_runners
 from draftwood.train.chat_files import Chat, read_chats, save_part
-from draftwood.train.chat_template import Template
-from draftwood.train.chat_turns import text_starts, text_turns
+from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
 from draftwood.train.sample import drawn

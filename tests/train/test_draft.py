@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.train import losses
 from draftwood.train.chat_files import Chat, save_part
 from draftwood.train.config import DraftConfig, LMConfig
-from draftwood.train.draft import load_target, train_draft
+from draftwood.train.draft import kl, load_target, train_draft
 from draftwood.train.lm import train_lm
 from draftwood.train.sample import sample, sampled_blocks
 
@@ -43,7 +42,7 @@ def test_distillation_raises_acceptance_and_a_shuffled_teacher_does_not(
 
     def shuffled(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
         order = torch.randperm(target_logp.shape[-1])
-        return losses.kl(target_logp[..., order], draft_logp)
+        return kl(target_logp[..., order], draft_logp)
 
     monkeypatch.setattr("draftwood.train.draft.kl", shuffled)
     shutil.copytree(tmp_path / "true" / "sampled", tmp_path / "false" / "sampled")

@@ -144,7 +144,7 @@ def stop_at(step: int):
 
 
 def load_model_of(path: Path):
-    from draftwood.loading.models import load_hidden_drafter
+    from draftwood.loading.drafts import load_hidden_drafter
 
     return load_hidden_drafter(path, torch.device("cpu"), torch.float32)
 

@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import lm, loop
-from draftwood.train.average import average
 from draftwood.train.config import AverageConfig, LMConfig
-from draftwood.train.lm import train_lm
+from draftwood.train.lm import average, train_lm
 from tests.helpers import interrupted
 
 Make = Callable[..., LMConfig]

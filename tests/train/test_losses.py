@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.train import head_loss as tested
-from draftwood.train.head_loss import CE_WEIGHT, TVD_WEIGHT, Scored, Slots, head_loss
-from draftwood.train.losses import acceptance, chain_efficiency, kl, tvd
+from draftwood.train import hidden as tested
+from draftwood.train.draft import acceptance, chain_efficiency, kl, tvd
+from draftwood.train.hidden import CE_WEIGHT, TVD_WEIGHT, Scored, Slots, head_loss
 
 
 def distributions(seed: int, *shape: int) -> Tensor:

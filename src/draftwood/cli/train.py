@@ -30,7 +30,7 @@ _COMMANDS: Final[dict[str, tuple[type[Any], str, str]]] = {  # settings, what ru
         "drafter.train_drafter",
         "Train a drafter that reads a model's hidden states, on chats or texts that the model writes.",
     ),
-    "average": (AverageConfig, "average.average", "Average the weights of models from one training."),
+    "average": (AverageConfig, "lm.average", "Average the weights of models from one training."),
     "translator": (
         TranslatorConfig,
         "translator.train_translator",

@@ -16,20 +16,9 @@ from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLe
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 
 MethodName: TypeAlias = Literal[
-    "auto",
-    "ar",
-    "chain",
-    "iid",
-    "rsd-c",
-    "rsd-s",
-    "dynamic",
-    "shared-noise",
-    "adaptive",
-    "adaptive-drawn",
-    "block",
-    "ngram",
-    "lookup",
-]
+    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "dynamic", "shared-noise", "adaptive", "adaptive-drawn", "block",
+    "ngram", "lookup",
+]  # fmt: skip
 Needs: TypeAlias = Literal["nothing", "draft", "block"]
 """No draft model, any draft model, or one that scores a whole block in one forward."""
 Option: TypeAlias = Literal["nodes", "min_gain"]
@@ -62,8 +51,8 @@ class MethodSpec:
     name: MethodName
     summary: str
     source: str
-    draw: Draw
-    needs: Needs
+    draw: Draw = Draw.WITHOUT_REPLACEMENT
+    needs: Needs = "draft"
     verifier: VerifierName = "recursive"
     shapes: Mapping[type[Shape], str] = field(default_factory=dict)
     no_shape: str = ""
@@ -128,8 +117,6 @@ _SPECS: Final = (
         name="chain",
         summary="one drawn token after another",
         source="Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318",
-        draw=Draw.WITHOUT_REPLACEMENT,
-        needs="draft",
         shapes={Length: "4"},
         shape="4",
         options=_MIN_GAIN,
@@ -141,7 +128,6 @@ _SPECS: Final = (
         summary="independent chains",
         source="SpecInfer, arXiv 2305.09781; SpecTr, arXiv 2310.15141",
         draw=Draw.INDEPENDENT,
-        needs="draft",
         shapes={WidthByLength: "3x4"},
         shape="3x4",
         options=_MIN_GAIN,
@@ -150,8 +136,6 @@ _SPECS: Final = (
         name="rsd-c",
         summary="a tree of constant branching, siblings drawn without replacement",
         source="RSD-C: Jeon et al. 2024, arXiv 2402.14160",
-        draw=Draw.WITHOUT_REPLACEMENT,
-        needs="draft",
         shapes={Branching: "2-2-2"},
         shape="2-2-2",
         options=_MIN_GAIN,
@@ -162,8 +146,6 @@ _SPECS: Final = (
         name="rsd-s",
         summary="a stochastic beam: the same number of nodes on every level",
         source="RSD-S: Jeon et al. 2024, arXiv 2402.14160; Kool et al. 2019",
-        draw=Draw.WITHOUT_REPLACEMENT,
-        needs="draft",
         shapes={WidthByLength: "3x4"},
         shape="3x4",
         options=_MIN_GAIN,
@@ -174,9 +156,7 @@ _SPECS: Final = (
         name="dynamic",
         summary="a drawn tree, grown where the draft is most certain",
         source="after EAGLE-2: Li et al. 2024, arXiv 2406.16858",
-        draw=Draw.WITHOUT_REPLACEMENT,
         greedy_draw=Draw.POINT_MASS,
-        needs="draft",
         verifier="traversal",
         shapes={WidthByLength: "4x8"},
         nodes=14,
@@ -188,7 +168,6 @@ _SPECS: Final = (
         summary="a tree ranked with the target's own Gumbel noise, grown as far as it pays",
         source="after Daliri et al. 2024 and EAGLE-2, arXiv 2406.16858",
         draw=Draw.SHARED_NOISE,
-        needs="draft",
         verifier="coupled",
         shapes={Branching: "2-2-2", WidthByLength: "4x6"},
         nodes=24,
@@ -201,7 +180,6 @@ _SPECS: Final = (
         summary="shared-noise trees with prompt lookup, grown as far as it pays",
         source="after Dinkelbach 1967, Sequoia, arXiv 2402.12374, and prompt lookup",
         draw=Draw.SHARED_NOISE,
-        needs="draft",
         verifier="coupled",
         no_shape="grows its trees as far as it pays",
         nodes=24,
@@ -212,9 +190,7 @@ _SPECS: Final = (
         name="adaptive-drawn",
         summary="a drawn tree, grown as far as it pays; a seed does not repeat its text",
         source="after Dinkelbach 1967 and traversal verification, arXiv 2505.12398",
-        draw=Draw.WITHOUT_REPLACEMENT,
         greedy_draw=Draw.POINT_MASS,
-        needs="draft",
         verifier="traversal",
         no_shape="grows its trees as far as it pays",
         nodes=24,
@@ -225,7 +201,6 @@ _SPECS: Final = (
         name="block",
         summary="a chain from one forward of a draft model that scores a whole block",
         source="SpecDec: Xia et al. 2023, arXiv 2203.16487",
-        draw=Draw.WITHOUT_REPLACEMENT,
         needs="block",
         shapes={Length: "10"},
         nodes=8,

@@ -137,12 +137,6 @@ class Stats:
     def tokens_per_second(self) -> float:
         return self.new_tokens / self.total_seconds if self.total_seconds else 0.0
 
-    @property
-    def overhead(self) -> float:
-        """Share of the time outside the two models' forwards."""
-        outside = self.seconds["verify"] + self.seconds["other"]
-        return outside / self.total_seconds if self.total_seconds else 0.0
-
     def add(self, other: Stats) -> None:
         """Add the rounds of another request."""
         if other.expected is None or (self.expected is None and self.rounds > 0):

@@ -53,15 +53,8 @@ class Level:
         times: Float[Tensor, "row m"] | None = None,
     ) -> Level:
         """The next level."""
-        return Level(
-            depth=self.depth + 1,
-            first=self.first + self.tokens.shape[1],
-            of=self.of,
-            tokens=tokens,
-            parents=parents,
-            phi=phi,
-            times=times,
-        )
+        first = self.first + self.tokens.shape[1]
+        return replace(self, depth=self.depth + 1, first=first, tokens=tokens, parents=parents, phi=phi, times=times)
 
     def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
         """The next level from every node's children; -1 where there is no child."""
@@ -124,13 +117,7 @@ class LevelDrafter:
         limits = [min(limit, self._levels(row.nodes)) for limit, row in zip(limits, sampler.rows, strict=True)]
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
-        level = Level(
-            depth=0,
-            first=0,
-            of=1 + sum(widths[:-1]),
-            tokens=builder.tokens[0],
-            parents=builder.parents[0],
-        )
+        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
         expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))

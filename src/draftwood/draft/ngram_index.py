@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final, final
 
+from draftwood.draft.proposed import ProposedChains
+
 _ANY_TOKEN: Final = 1 << 63  # vocabulary size: the drafter cuts off tokens that the target lacks
 MAX_NGRAM = 3
 MAX_AGREED = 16
@@ -60,3 +62,8 @@ class NgramIndex:
                     size += 1
                 return list(takewhile(lambda token: token < vocab, tokens[at : at + count])), size
         return [], 0
+
+
+def ngram(length: int) -> ProposedChains:
+    """Drafts chains of up to ``length`` tokens by prompt lookup; no draft model."""
+    return ProposedChains("ngram", NgramIndex, length)

@@ -25,7 +25,7 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter, LevelPolicy
-from draftwood.draft.ngram import ngram
+from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam

@@ -68,13 +68,13 @@ class Report:
     """
 
     tokens: int
-    differing: int | None
-    gap: float | None
-    allowed: float | None
-    total_variation: float | None
-    expected: float | None
-    detectable: float | None
-    p_value: float | None
+    differing: int | None = None
+    gap: float | None = None
+    allowed: float | None = None
+    total_variation: float | None = None
+    expected: float | None = None
+    detectable: float | None = None
+    p_value: float | None = None
     exact: bool
     tests: tuple[Evidence, ...] = ()
 
@@ -127,9 +127,6 @@ def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, flo
     noncentrality = 63 if others else 60
     return Report(
         tokens=n,
-        differing=None,
-        gap=None,
-        allowed=None,
         total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
         expected=math.sqrt(BINS / (2 * math.pi * n)),
         detectable=math.sqrt(noncentrality / n) / 2,
@@ -157,10 +154,6 @@ def greedy_report(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
         differing=int((gaps > 0).sum()),
         gap=worst,
         allowed=allowed,
-        total_variation=None,
-        expected=None,
-        detectable=None,
-        p_value=None,
         exact=worst < allowed,
     )
 

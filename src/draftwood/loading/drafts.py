@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import (
-    check_tokenizers,
-    check_vocabulary,
-    load_hidden_drafter,
-    load_model,
-    load_tokenizer,
-    raw_config,
-)
+from draftwood.loading.models import check_tokenizers, load_model, load_tokenizer, raw_config
 from draftwood.loading.published import load_published
-from draftwood.runners.hidden.model import HiddenBlockConfig
+from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.pairing import vocabulary_digest
 
 
 def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
@@ -23,10 +19,16 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
     config = raw_config(name, options)
     if config.get("model_type") == HiddenBlockConfig.model_type:
         drafter = load_hidden_drafter(name, model.device, model.dtype)
-        check_vocabulary(drafter, model, tokenizer)
+        drafter.check_target(model, vocabulary_digest(tokenizer))
         return drafter
     if (published := load_published(name, config, model)) is not None:
         return published
     draft_model = load_model(name, options, model.device, model.dtype)
     check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
     return draft_model
+
+
+def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
+    """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
+    found: HiddenBlockDrafter = load_model(name, LoadOptions(), device, dtype, cls=HiddenBlockDrafter)
+    return found

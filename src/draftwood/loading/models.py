@@ -16,8 +16,6 @@ from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
 from draftwood.loading.checkpoint import cannot_load, forget_default_end, note_untied, refuse_gaps
-from draftwood.runners.hidden.model import HiddenBlockDrafter
-from draftwood.runners.pairing import vocabulary_digest
 
 _OPENVINO = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
@@ -132,17 +130,6 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
         return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
-
-
-def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
-    """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
-    found: HiddenBlockDrafter = load_model(name, LoadOptions(), device, dtype, cls=HiddenBlockDrafter)
-    return found
-
-
-def check_vocabulary(drafter: HiddenBlockDrafter, target: Any, tokenizer: Any) -> None:
-    """Raise a PairingError if a drafter of hidden states was trained for another kind of target."""
-    drafter.check_target(target, vocabulary_digest(tokenizer))
 
 
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:

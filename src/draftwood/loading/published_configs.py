@@ -9,6 +9,7 @@ github.com/deepseek-ai/DeepSpec, and speculators 0.9.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 from transformers import LlamaConfig, Qwen3Config
@@ -280,14 +281,10 @@ def _speculators_dflash(flags: _Flags, depth: int, *, from_root: bool = False) -
     )
 
 
-def _speculators_dspark(flags: _Flags, depth: int) -> DFlashConfig:
-    return _speculators_dflash(flags, depth, from_root=True)
-
-
 _SPECULATORS: Final[Mapping[str, _Maker]] = {
     "eagle3": _speculators_eagle,
     "dflash": _speculators_dflash,
-    "dspark": _speculators_dspark,
+    "dspark": partial(_speculators_dflash, from_root=True),
 }
 _ARCHITECTURES: Final[Mapping[str, _Maker]] = {
     "LlamaForCausalLMEagle3": _eagle,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftwood.core.errors import ConfigError
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, held_out_batches
 
@@ -57,27 +56,13 @@ class BlockBatches(PairBatches):
 
     def __init__(self, pairs: TokenPairs, config: SpecDrafterConfig, pad: int, start: int) -> None:
         super().__init__(pairs, config, pad)
-        self.shortest, self.block = lengths_of(config)
+        self.shortest, self.block = config.shortest_block, config.block
         self.start = start
 
     def __getitem__(self, index: int) -> Batch:
         rng = np.random.default_rng((self.seed, 1, index))
         k = int(rng.integers(self.shortest, self.block + 1))
         return cut_at_random(super().__getitem__(index), rng, k, self.start)
-
-
-def lengths_of(config: SpecDrafterConfig) -> tuple[int, int]:
-    """The shortest and the longest block to train on, in tokens.
-
-    Raises:
-        ConfigError: a length below 1, or the shortest is above the longest.
-    """
-    shortest = config.block if config.block_from is None else config.block_from
-    if not 1 <= shortest <= config.block:
-        raise ConfigError(
-            f"block lengths are {shortest} to {config.block} tokens; give 1 or more, and --block-from at most --block"
-        )
-    return shortest, config.block
 
 
 def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
@@ -95,14 +80,7 @@ def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Gener
 
 
 def share_of(config: SpecDrafterConfig, progress: float) -> float:
-    """The share of wrong positions to reveal at this progress of the training, from 0 to 1.
-
-    Raises:
-        ConfigError: a share of the settings is outside [0, 1).
-    """
-    for name, share in (("glance_start", config.glance_start), ("glance_end", config.glance_end)):
-        if not 0 <= share < 1:
-            raise ConfigError(f"{name} is {share}; give a number from 0 to less than 1")
+    """The share of wrong positions to reveal at this progress of the training, from 0 to 1."""
     return config.glance_start + (config.glance_end - config.glance_start) * progress
 
 

@@ -36,8 +36,7 @@ from draftwood.runners.protocols import Runner
 from draftwood.sampling.rows import Row
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
-from draftwood.train.chat_template import Template
-from draftwood.train.chat_turns import text_starts, text_turns
+from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.config import ChatsConfig
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import drawn

@@ -180,6 +180,21 @@ class SpecDrafterConfig(PairsConfig):
     glance_start: float = setting(0.5, "share of wrong positions revealed at first")
     glance_end: float = setting(0.3, "share of wrong positions revealed at the end")
 
+    def __post_init__(self) -> None:
+        for name in ("glance_start", "glance_end"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give a number from 0 to less than 1")
+        if not 1 <= self.shortest_block <= self.block:
+            raise ConfigError(
+                f"block lengths are {self.shortest_block} to {self.block} tokens; give 1 or more, and --block-from at most "
+                "--block"
+            )
+
+    @property
+    def shortest_block(self) -> int:
+        """The shortest block to train on, in tokens."""
+        return self.block if self.block_from is None else self.block_from
+
 
 @dataclass(frozen=True, kw_only=True)
 class AverageConfig:

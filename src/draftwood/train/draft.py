@@ -1,12 +1,15 @@
 """A drafter distilled from its target: a much smaller Llama with the same tokenizer.
 
 It learns the target's next-token distribution, on training text and on text sampled from the target (DistillSpec, arXiv
-2310.08461). DistillSpec's third kind of data, the drafter's own samples, is not used.
+2310.08461). DistillSpec's third kind of data, the drafter's own samples, is not used. The loss is the forward divergence
+(Hinton et al. 2015, arXiv 1503.02531) and the total variation distance, the rejection rate (DistillSpec, section 3).
+
+``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,7 +26,6 @@ from draftwood.train import data, loop
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
-from draftwood.train.losses import acceptance, chain_efficiency, kl, tvd
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
@@ -32,6 +34,37 @@ Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
 """From (drafter, target, tokenizer) to named figures, for example block efficiency measured with a real decoder."""
 
 _HELD_OUT_SEED = 1
+
+
+def kl(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
+    """Forward divergence KL(target || draft)."""
+    return (target_logp.exp() * (target_logp - draft_logp)).sum(-1).mean()
+
+
+def tvd(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
+    """Total variation distance: the probability that one drafted token is rejected."""
+    return (target_logp.exp() - draft_logp.exp()).abs().sum(-1).mean() / 2
+
+
+def acceptance(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
+    """Acceptance probability float [...] of a token sampled from the drafter: sum over tokens of min(target, draft)."""
+    return torch.minimum(target_logp, draft_logp).exp().sum(-1)
+
+
+def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) -> dict[str, float]:
+    """Estimated tokens per round of a drafted chain, from the acceptances float [row, position] along given texts.
+
+    For a chain of L tokens it is the mean over starting positions of ``1 + sum_{i<=L} a_1 ... a_i``, where ``a_i`` is the
+    acceptance i - 1 positions later. It is an estimate for text sampled from the target. A real chain continues with
+    accepted drafted tokens, which follow min(target, draft), not the target. On other text the figure only compares
+    drafters.
+    """
+    figures = {}
+    for length in lengths:
+        if accepted.shape[-1] >= length:
+            windows = accepted.unfold(-1, length, 1)
+            figures[str(length)] = round(1 + windows.cumprod(-1).sum(-1).mean().item(), 4)
+    return figures
 
 
 class Distillation(Trainer):  # type: ignore[misc]
@@ -64,7 +97,7 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     ``evaluate`` is called once with the finished drafter, the target and the tokenizer. Its figures are added to the metrics
     under ``"evaluate"``.
     """
-    loop.require_accelerate()
+    loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
@@ -181,7 +214,7 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
 
     ``acceptance`` is at temperature 1. ``greedy`` is the share of positions where both prefer the same token, ``ce`` the
     drafter's loss on the text in nats per token. ``chain`` is the estimate of
-    :func:`draftwood.train.losses.chain_efficiency` for chains of 2 to 5 tokens.
+    :func:`draftwood.train.draft.chain_efficiency` for chains of 2 to 5 tokens.
     """
     figures = {}
     for name, blocks in held_out.items():

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import check_vocabulary, load_hidden_drafter, load_model, load_tokenizer
+from draftwood.loading.drafts import load_hidden_drafter
+from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import write_chats
@@ -21,8 +23,7 @@ from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import HiddenTrainer, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches
-from draftwood.train.hidden_card import card
-from draftwood.train.hidden_report import figures
+from draftwood.train.hidden_report import card, figures
 from draftwood.train.number_format import number_format
 
 
@@ -35,7 +36,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
         ConfigError: invalid settings, a target without a usable chat template, too few chats, or chats of another model.
         ModelError: the target or the drafter to start from cannot be loaded.
     """
-    loop.require_accelerate()
+    loop.require("accelerate", "training")
     name = locate(config.target)
     loop.claim(config)
     chats = config.out / "chats" if config.chats is None else config.chats
@@ -55,7 +56,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     if started is None:
         drafter = new_drafter(config, target, tokenizer, _draft_tokens(config, features, training, target))
     else:
-        check_vocabulary(started, target, tokenizer)
+        started.check_target(target, vocabulary_digest(tokenizer))
         drafter = started
     metrics = _train(config, drafter, target, features, training, held_out)
     loop.save_weights(drafter, config.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -51,14 +52,9 @@ class Features:
         self._parts = [(path, folder / (path.stem + ".safetensors")) for path in sorted(chats.glob("[0-9]*.npz"))]
         self._chats = [read_part(path) for path, _ in self._parts]
         self._index = [(part, at) for part, chats_of in enumerate(self._chats) for at in range(len(chats_of))]
-        starts: list[int] = []
-        for part in self._chats:
-            start = 0
-            for chat in part:
-                starts.append(start)
-                start += len(chat.tokens)
-        self._starts = starts
         self.lengths = [len(self._chats[part][at].tokens) for part, at in self._index]
+        by_part = [accumulate((len(chat.tokens) for chat in part), initial=0) for part in self._chats]
+        self._starts = [start for ends, part in zip(by_part, self._chats, strict=True) for start in islice(ends, len(part))]
 
     def __len__(self) -> int:
         return len(self._index)

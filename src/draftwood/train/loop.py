@@ -33,14 +33,14 @@ _MAY_CHANGE = {
 }
 
 
-def require_accelerate() -> None:
-    """Check that accelerate, which Trainer needs, is installed.
+def require(package: str, what: str) -> None:
+    """Check that a package of the extra ``train`` is installed, without which ``what`` cannot run.
 
     Raises:
         ConfigError: it is not; names the extra to install.
     """
-    if importlib.util.find_spec("accelerate") is None:
-        raise ConfigError('training needs the package accelerate; install it with: pip install "draftwood[train]"')
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f'{what} needs the package {package}; install it with: pip install "draftwood[train]"')
 
 
 def claim(config: RunConfig | ChatsConfig) -> None:

@@ -71,7 +71,8 @@ def sampled_blocks(
         if not path.is_file():
             prompts = _prompts(starts, bos, rows, random.Random(f"{seed}/{number}")).to(target.device)
             generator = torch.Generator(target.device).manual_seed(seed * 1_000_003 + number)
-            _write(path, sample(target, prompts, length, generator))
+            with replacing(path) as part, part.open("wb") as file:
+                np.save(file, sample(target, prompts, length, generator).cpu().numpy().astype(np.int32))
             print(f"the target has written {(number + 1) * rows} of {count} blocks", flush=True)
         parts.append(torch.from_numpy(np.load(path).astype(np.int64)))
     blocks = torch.cat(parts)[:count]
@@ -86,8 +87,3 @@ def _prompts(starts: Sequence[Sequence[int]], bos: int, rows: int, rng: random.R
     n = rng.randint(0, longest)
     chosen = rng.choices([s for s in starts if len(s) >= n], k=rows)
     return torch.tensor([[bos, *s[:n]] for s in chosen])
-
-
-def _write(path: Path, blocks: Tensor) -> None:
-    with replacing(path) as part, part.open("wb") as file:
-        np.save(file, blocks.cpu().numpy().astype(np.int32))

@@ -20,7 +20,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
-from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, lengths_of, share_of
+from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, share_of
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.lm import load_tokenizer, saved_model
 from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs, the_batch
@@ -54,9 +54,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
         ConfigError: invalid settings or data.
         ModelError: the target folder holds no Marian model, or a tokenizer without a mask token.
     """
-    loop.require_accelerate()
-    share_of(config, 0.0)
-    lengths_of(config)
+    loop.require("accelerate", "training")
     target, tokenizer = load_translator(config.target)
     pad, start = tokenizer.pad_token_id, target.config.decoder_start_token_id
     sides = {part: read_pairs(config, part) for part in ("train", "val")}

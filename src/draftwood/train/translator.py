@@ -7,7 +7,6 @@ The architecture is Marian's (Junczys-Dowmunt et al. 2018, arXiv 1804.00344), th
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, Trainer
 
-from draftwood.core.errors import ConfigError
 from draftwood.train import loop
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import (
@@ -62,8 +60,8 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a missing package, or data that are not sentence pairs.
     """
-    loop.require_accelerate()
-    require_sacrebleu()
+    loop.require("accelerate", "training")
+    loop.require("sacrebleu", "this training")
     train, val = read_pairs(config, "train"), read_pairs(config, "val")
     loop.claim(config)
     tokenizer = _tokenizer(config, train)
@@ -91,16 +89,6 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     }
     loop.write_json(config.out / "metrics.json", metrics)
     return metrics
-
-
-def require_sacrebleu() -> None:
-    """Check that sacrebleu is installed.
-
-    Raises:
-        ConfigError: it is not; names the extra to install.
-    """
-    if importlib.util.find_spec("sacrebleu") is None:
-        raise ConfigError('this training needs the package sacrebleu; install it with: pip install "draftwood[train]"')
 
 
 def _tokenizer(config: TranslatorConfig, sides: tuple[list[str], list[str]]) -> Any:
@@ -176,10 +164,8 @@ def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
         tokens = padded([sources[i] for i in chosen], model.config.pad_token_id).to(model.device)
         mask = (tokens != model.config.pad_token_id).long()
         length = min(3 * tokens.shape[1] + 10, model.config.max_position_embeddings)
-        written = model.generate(tokens, attention_mask=mask, do_sample=False, num_beams=1, max_length=length)[
-            :, 1:
-        ].tolist()
-        for index, row in zip(chosen, written, strict=True):
+        written = model.generate(tokens, attention_mask=mask, do_sample=False, num_beams=1, max_length=length)
+        for index, row in zip(chosen, written[:, 1:].tolist(), strict=True):
             out[index] = row[: row.index(eos) + 1] if eos in row else row
     return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import accumulate, chain, islice, repeat
 from typing import Final, final
 
@@ -123,15 +123,7 @@ class CostModel:
 
     def value(self) -> Costs:
         """The terms as a value."""
-        return Costs(
-            base=self.base,
-            tree=self.tree,
-            node=self.node,
-            change=self.change,
-            back=self.back,
-            level=self.level,
-            frontier_node=self.frontier_node,
-        )
+        return Costs(**{one.name: getattr(self, one.name) for one in fields(Costs)})
 
     def age(self, keep: float) -> None:
         """Old times of trees and levels count less: the machine may have changed."""
@@ -197,13 +189,7 @@ class CostModel:
 def _shares(s: AdaptiveSettings, rows: int) -> Costs:
     """The terms before anything was measured, in plain rounds."""
     node = s.first_node * rows / (1.0 + s.first_node * (rows - 1))
-    frontier_node = s.first_level * s.first_node
     return Costs(
-        base=1.0,
-        tree=s.first_tree,
-        node=node,
-        change=0.0,
-        back=s.first_back,
-        level=s.first_level,
-        frontier_node=frontier_node,
-    )
+        base=1.0, tree=s.first_tree, node=node, back=s.first_back, level=s.first_level,
+        frontier_node=s.first_level * s.first_node,
+    )  # fmt: skip

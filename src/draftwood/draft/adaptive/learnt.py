@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
@@ -27,21 +27,21 @@ class Costs:
         frontier_node: each further node of that forward.
     """
 
-    base: float
-    tree: float
-    node: float
-    change: float
-    back: float
-    level: float
-    frontier_node: float
+    base: float = 0.0
+    tree: float = 0.0
+    node: float = 0.0
+    change: float = 0.0
+    back: float = 0.0
+    level: float = 0.0
+    frontier_node: float = 0.0
 
 
 class Waits(NamedTuple):
     """Seconds until the next probe of each choice: no tree, a tree of the draft, and a guess alone."""
 
-    plain: float
-    draft: float
-    guess: float
+    plain: float = 0.0
+    draft: float = 0.0
+    guess: float = 0.0
 
 
 @final
@@ -60,14 +60,14 @@ class Learnt:
         waits: seconds until the next probes.
     """
 
-    costs: Costs
-    timed: bool
-    factors: tuple[float, ...]
-    gains: tuple[float, ...]
-    reach: tuple[float, ...]
-    calibration: float
-    worth: float
-    waits: Waits
+    costs: Costs = Costs()
+    timed: bool = False
+    factors: tuple[float, ...] = ()
+    gains: tuple[float, ...] = (1.0,)
+    reach: tuple[float, ...] = ()
+    calibration: float = 1.0
+    worth: float = 1.1
+    waits: Waits = field(default_factory=Waits)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -98,16 +98,7 @@ class Learnt:
         )
 
 
-NOTHING: Final = Learnt(
-    costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, back=0.0, level=0.0, frontier_node=0.0),
-    timed=False,
-    factors=(),
-    gains=(1.0,),
-    reach=(),
-    calibration=1.0,
-    worth=1.1,
-    waits=Waits(0.0, 0.0, 0.0),
-)
+NOTHING: Final = Learnt()
 """The knowledge of a controller that has seen nothing.
 
 Its drafts may lose a tenth of ``calibration_prior`` plain rounds before they are given up.

@@ -76,7 +76,6 @@ class CostTrial(Budget):
             base=base,
             tree=max(0.0, mean - base - node * mean_nodes),
             node=node,
-            change=0.0,
             back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
             level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
             frontier_node=frontier_node,

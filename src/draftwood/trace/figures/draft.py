@@ -1,4 +1,4 @@
-"""The left part of figure 1: what the draft model reads in each iteration, its distributions, and what they bring."""
+"""Figure 1, left and middle: what the draft model reads and brings, and what the target says after every node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Final, final
 from draftwood.core.draws import Draw
 from draftwood.trace.figures.canvas import SMALL
 from draftwood.trace.figures.scene import PITCH, Scene, colour_of, with_tokens
-from draftwood.trace.labels import number
+from draftwood.trace.labels import mono_width, number, shorten
 
+NAME: Final = 30.0  # "p12" or "q12" in front of a distribution
+BOX: Final = 34.0  # width of the target
+_ARROW: Final = 16.0
 _GAP: Final = 16.0  # between iterations
 _NUMBERS: Final = 56.0  # room for p and q behind a drafted token
 _ON_TOP: Final = 20.0  # the iteration's name, where it stands above its rows
@@ -53,9 +56,6 @@ class DraftPanel:
     columns: DraftColumns
     rows: dict[int, float]
     height: float
-
-
-NAME: Final = 30.0  # "p12" in front of a distribution
 
 
 def draw_draft(scene: Scene, x: float, y: float, columns: DraftColumns) -> DraftPanel:
@@ -124,3 +124,38 @@ def _numbers(scene: Scene, x: float, y: float, node: int) -> None:
     for letter, value, base in (("p", item.draft_prob, -3), ("q", item.target_prob, 10)):
         if value is not None:
             scene.canvas.text(x, y + base, f"{letter} {number(value)}", "quiet", size=10.5)
+
+
+def draw_target(scene: Scene, x: float, rows: dict[int, float], width: float, labels: float = 0.0) -> None:
+    """Draw the target's box and a bar for each node.
+
+    Args:
+        x: the left edge.
+        rows: the height of each node's row.
+        width: of the panel.
+        labels: room for the nodes' texts in front of the box; 0 where lines from the drafted tokens lead to it.
+    """
+    canvas, nodes = scene.canvas, scene.round.nodes
+    left = x + labels + (_ARROW if labels else 0)
+    top, bottom = min(rows.values()) - 16, max(rows.values()) + 16
+    group = canvas.group("target-model", f"one forward of {scene.trace.target} reads all {len(nodes)} nodes")
+    canvas.rect(left, top, BOX, bottom - top, "target", within=group, radius=8)
+    step = 15.0
+    words = next((words for words in ("target model", "target") if bottom - top > (len(words) + 1) * step), "T")
+    height = (top + bottom) / 2 - (len(words) - 1) * step / 2 + 4
+    for place, letter in enumerate(words):
+        if letter != " ":
+            canvas.text(left + BOX / 2, height + place * step, letter, "code", within=group, anchor="middle")
+    start = left + BOX + _ARROW
+    for node, y in rows.items():
+        if labels:
+            label = str(node)
+            canvas.text(x, y + 4, label, "quiet", size=SMALL)
+            used = mono_width(label, SMALL) + 6
+            canvas.text(x + used, y + 4, shorten(scene.text(nodes[node].token), labels - used - 4, 12.0))
+            canvas.line([(x + labels, y), (left - 2, y)], arrow=True)
+        canvas.line([(left + BOX, y), (start - 3, y)])
+        canvas.text(start, y + 4, f"q{node}", "quiet", size=SMALL)
+        marked = {nodes[child].token: colour_of(nodes[child].depth) for child in scene.children[node]}
+        listed = with_tokens(nodes[node].target, {nodes[n].token: nodes[n].target_prob for n in scene.children[node]})
+        scene.bar(start + NAME, y, x + width - start - NAME, listed, marked, "bar target-probs")

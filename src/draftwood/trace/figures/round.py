@@ -6,9 +6,8 @@ from typing import Final
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
-from draftwood.trace.figures.draft import DraftColumns, draw_draft
+from draftwood.trace.figures.draft import DraftColumns, draw_draft, draw_target
 from draftwood.trace.figures.scene import PILL, PITCH, Scene
-from draftwood.trace.figures.target import draw_target
 from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
 from draftwood.trace.labels import sans_width, shorten
 from draftwood.trace.records import Trace, TracedRound
@@ -56,7 +55,8 @@ def round_of(trace: Trace, number: int) -> TracedRound:
     return trace.rounds[number]
 
 
-def _heading(scene: Scene, width: float) -> None:
+def _finished(scene: Scene, width: float, height: float) -> str:
+    """The figure, with its heading."""
     made, trace = scene.round, scene.trace
     shape = f" {trace.shape}" if trace.shape else ""
     line = f"Round {made.number + 1}: {trace.method}{shape}, {trace.verifier} verifier, temperature {trace.temperature:g}"
@@ -67,6 +67,7 @@ def _heading(scene: Scene, width: float) -> None:
     scene.canvas.text(_MARGIN, 44, _fitting(rest, width, 12), "note")
     if made.stop:
         scene.canvas.text(_MARGIN, 60, shorten(f"tree ended: {made.stop}", width - 2 * _MARGIN, SMALL), "quiet", size=SMALL)
+    return scene.canvas.finish(width, height)
 
 
 def _fitting(line: str, width: float, size: float) -> str:
@@ -108,12 +109,7 @@ def _in_one_row(scene: Scene) -> str:
     start = _MARGIN + columns.label + 48
     canvas.line([(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
-    return canvas.finish(_with_heading(scene, output + 96 + _MARGIN), bottom + 48)
-
-
-def _with_heading(scene: Scene, width: float) -> float:
-    _heading(scene, width)
-    return width
+    return _finished(scene, output + 96 + _MARGIN, bottom + 48)
 
 
 def _feedback(scene: Scene, x: float, y: float, anchor: str) -> None:
@@ -140,7 +136,7 @@ def _in_two_rows(scene: Scene) -> str:
     end = draw_output(scene, output, 92, tried, lower - 10)
     bottom = max(lower + max(tried.height, len(rows) * 26 + 10), end + PILL) + 18
     _back(scene, bottom, top, output + 46, end)
-    return scene.canvas.finish(_with_heading(scene, output + 92 + _MARGIN), bottom + 48)
+    return _finished(scene, output + 92 + _MARGIN, bottom + 48)
 
 
 def _back(scene: Scene, bottom: float, top: float, x: float, start: float) -> None:
@@ -181,4 +177,4 @@ def _in_one_column(scene: Scene) -> str:
     points = [(left + 100, bottom), (10, bottom), (10, top + PITCH), (left - 4, top + PITCH)]
     scene.canvas.line(points, arrow=True)
     _feedback(scene, left, bottom + 18, "start")
-    return scene.canvas.finish(_with_heading(scene, float(left + 312 + 12)), bottom + 48)
+    return _finished(scene, left + 312 + 12, bottom + 48)

@@ -172,25 +172,16 @@ def _prefix_cells(scene: Scene, x: float, tops: list[float], width: float) -> No
 
 
 def _column(scene: Scene, x: float, tops: list[float], width: float, place: Position) -> None:
-    mask = "[MASK]" if place.drafted is not None else ""
-    _cell(scene, x, tops[0], width, mask, "plain", "")
     if place.drafted is not None:
+        _cell(scene, x, tops[0], width, "[MASK]", "plain")
         token = scene.round.nodes[place.drafted].token
         kind = "c3" if place.kept else "c2" if place.reached else "plain"
-        _cell(
-            scene,
-            x,
-            tops[1],
-            width,
-            scene.text(token),
-            kind,
-            scene.title(place.drafted),
-            {"node": place.drafted, "token": token},
-        )
+        data = {"node": place.drafted, "token": token}
+        _cell(scene, x, tops[1], width, scene.text(token), kind, scene.title(place.drafted), data)
     _verified(scene, x, tops[2], width, place)
     if place.output is None:
         _cell(scene, x, tops[3], width, "[BLANK]", "plain", "not used: behind the first rejection")
-        _cell(scene, x, tops[4], width, "[MASK]", "plain", "")
+        _cell(scene, x, tops[4], width, "[MASK]", "plain")
         return
     own = not place.kept
     title = f"{scene.text(place.output)}\n" + ("the target's own token" if own else "drafted and kept")
@@ -199,17 +190,9 @@ def _column(scene: Scene, x: float, tops: list[float], width: float, place: Posi
 
 
 def _cell(
-    scene: Scene,
-    x: float,
-    y: float,
-    width: float,
-    words: str,
-    kind: str,
-    title: str,
+    scene: Scene, x: float, y: float, width: float, words: str, kind: str, title: str = "",
     data: Mapping[str, object] | None = None,
-) -> None:
-    if not words:
-        return
+) -> None:  # fmt: skip
     group = scene.canvas.group("cell", title, data=data)
     scene.canvas.rect(x, y + 4, width, PILL, kind, within=group, radius=4)
     look = "quiet" if words in ("[MASK]", "[BLANK]") else "code"
