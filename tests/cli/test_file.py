@@ -28,27 +28,6 @@ def texts(path: Path) -> dict[int, tuple[str, int]]:
     return {found["index"]: (found["text"], found["seed"]) for found in objects(path)}
 
 
-@pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make Ctrl-C come after so many finished texts."""
-
-    def stop(count: int) -> None:
-        seen = 0
-
-        def results(*args: Any, **more: Any) -> Iterator[Any]:
-            nonlocal seen
-            for found in real(*args, **more):
-                if seen == count:
-                    raise KeyboardInterrupt
-                seen += 1
-                yield found
-
-        real = Decoder.results
-        monkeypatch.setattr(Decoder, "results", results)
-
-    return stop
-
-
 def test_every_line_is_answered_in_order(run: Run, pair: list[str], prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5")
