@@ -112,7 +112,8 @@ class Pair(Session):
     """A target model, its draft model and their tokenizer, ready to generate.
 
     A call uses ``self.sampling`` by default. Its distribution is that of ``model.generate`` under the target's generation
-    config: greedy decoding without ``do_sample``. The length and stop strings of texts are set by the limits.
+    config: greedy decoding without ``do_sample``. The length and stop strings of texts are set by the limits. Arguments and
+    other attributes are those of :class:`draftwood.engine.session.Session`.
 
     Attributes:
         special_tokens_in_content: names of special tokens, such as ``<|im_end|>``, in messages of chats become these tokens;

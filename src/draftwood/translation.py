@@ -79,7 +79,7 @@ class Translator(Session):
 
     A call uses ``self.sampling`` by default: greedy decoding under the model's generation config. The result equals
     ``model.generate(num_beams=1, do_sample=False)``, token for token. A text is translated as a whole; single sentences work
-    best.
+    best. Arguments and other attributes are those of :class:`draftwood.engine.session.Session`.
 
     Attributes:
         prompt: the start of the decoder's text: the start token, and a forced first token if there is one.

@@ -44,27 +44,6 @@ def german(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make Ctrl-C come after so many finished texts."""
-
-    def stop(count: int) -> None:
-        seen = 0
-
-        def results(*args: Any, **more: Any) -> Iterator[Any]:
-            nonlocal seen
-            for found in real(*args, **more):
-                if seen == count:
-                    raise KeyboardInterrupt
-                seen += 1
-                yield found
-
-        real = Decoder.results
-        monkeypatch.setattr(Decoder, "results", results)
-
-    return stop
-
-
 def succeeded(result: Result) -> Result:
     assert result.exit_code == 0, result.output
     return result
@@ -106,13 +85,6 @@ def test_tolerance_is_told(run: Run, pair: list[str], wanted: list[str]) -> None
     exact = succeeded(run("translate", *pair, "--beta", "1", "--compare", LINES[0]))
     assert "changes the text" not in exact.stderr
     assert "The two texts are identical." in exact.stderr
-
-
-def test_show_brackets_what_was_drafted(run: Run, pair: list[str]) -> None:
-    """The draft, untrained, is right only where everything is accepted."""
-    result = succeeded(run("translate", *pair, *LOOSE, "--show", LINES[0]))
-    assert "⟦" in result.stdout
-    assert "in ⟦ ⟧: drafted and accepted" in result.stderr
 
 
 def test_a_file_line_by_line(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
