@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.trace_text import traces_text
+from draftwood.cli.trace import traces_text
 from draftwood.trace.files import read_traces
 from tests.cli.conftest import Run
 from tests.trace.runs import run as recorded
