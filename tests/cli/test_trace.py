@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from draftwood.cli.trace_text import traces_text
+from draftwood.cli.trace import traces_text
 from draftwood.trace.files import read_traces
 from tests.cli.conftest import Run
 from tests.trace.runs import run as recorded

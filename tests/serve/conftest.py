@@ -137,7 +137,7 @@ class Live:
 @contextmanager
 def live_server(service: Service, keys: tuple[str, ...] = ()) -> Iterator[Live]:
     with listen("127.0.0.1", 0) as found:
-        server = make_server(service, ServeOptions(), keys)
+        server = make_server(service, keys)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [found]})
         thread.start()
         until(lambda: server.started)

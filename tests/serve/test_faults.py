@@ -24,7 +24,6 @@ from draftwood.serve.errors import ApiError
 from draftwood.serve.jobs import Event, Job
 from draftwood.serve.run import make_server
 from draftwood.serve.scheduler import Scheduler
-from draftwood.serve.settings import ServeOptions
 from tests.serve import shapes
 from tests.serve.client import (
     COMPLETIONS,
@@ -300,7 +299,7 @@ def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
 
 def test_signals_drain_then_cut_then_wait_for_nothing(served: Pair) -> None:
     service = make_service(served)
-    server = make_server(service, ServeOptions())
+    server = make_server(service)
     server.handle_exit(signal.SIGTERM, None)
     assert (server.should_exit, server.force_exit, service.scheduler.state) == (True, False, "ready")  # shutdown drains
     server.handle_exit(signal.SIGINT, None)

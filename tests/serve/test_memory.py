@@ -24,7 +24,7 @@ from tests.serve.conftest import make_service, serving, until
 
 def room(pair: Pair, tokens: int) -> float:
     """GiB for the keys and values of so many tokens."""
-    return (tokens + 0.5) * Admission.of(pair, 1, 1.0).token / 2**30
+    return (tokens + 0.5) * Admission(pair, 1, 1.0).token / 2**30
 
 
 def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served: Pair) -> None:
@@ -37,7 +37,7 @@ def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served: P
         ids = served.target.another().model.dummy_inputs["input_ids"][:1, :4]
         runner.model(ids % 200, past_key_values=memory)  # type: ignore[attr-defined]
         kept += sum(layer.keys.nbytes + layer.values.nbytes for layer in memory.layers) // ids.shape[1]
-    assert Admission.of(served, 1, 1.0).token == kept > 0
+    assert Admission(served, 1, 1.0).token == kept > 0
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "own"])

@@ -7,16 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from draftwood.core.rounds import Stats
 
 
-class Advance(Protocol):
-    """Called after each finished text with the statistics of all texts so far."""
-
-    def __call__(self, stats: Stats) -> None: ...
+Advance: TypeAlias = "Callable[[Stats], None]"
+"""Called after each finished text with the statistics of all texts so far."""
 
 
 @contextmanager

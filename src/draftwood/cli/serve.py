@@ -65,7 +65,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     service = Service(pair, settings, name=_name(models.target), method=method)
     names = ", ".join(service.names)
-    serve(service, settings, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
+    serve(service, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
 
 
 def _name(target: str | None) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 from click.core import ParameterSource
@@ -24,6 +25,8 @@ from draftwood.trace.settings import TraceSettings
 if TYPE_CHECKING:
     from draftwood.engine.session import Session
     from draftwood.trace.records import Trace
+
+_LEAST: Final = 40  # columns of a figure
 
 
 @final
@@ -143,8 +146,6 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
         text = "\n\n".join("\n".join(explain(trace)) for trace in traces)
     elif wanted.json is None and wanted.html is None and wanted.svg is None:
-        from draftwood.cli.trace_text import traces_text
-
         text = traces_text(traces)
     else:
         return
@@ -163,3 +164,23 @@ def _draw(traces: list[Trace], wanted: TraceOptions) -> None:
         from draftwood.trace.figures import write_figures
 
         click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)
+
+
+def traces_text(traces: Sequence[Trace]) -> str:
+    """Every text with its rounds, as wide as the terminal, and plain decoding with the first text where both are there."""
+    from draftwood.trace.figures.write import is_translation, race_of
+    from draftwood.trace.labels import visible
+    from draftwood.trace.text import describe_race, describe_round, describe_specdec
+
+    width, parts = max(_LEAST, get_terminal_size((100, 24)).columns), []
+    for trace in traces:
+        names = f"target {trace.target}, draft {trace.draft or '-'}, seed {trace.seed}"
+        head = (f"{trace.source_text or trace.prompt_text} -> {trace.text}", names)
+        parts.append("\n".join(visible(line, spaces=False) for line in head))
+        describe = describe_specdec if is_translation(trace) else describe_round
+        parts += [describe(trace, number, width=width) for number in range(len(trace.rounds))]
+        if trace.dropped:
+            parts.append(f"{trace.dropped} more rounds were not kept (--rounds).")
+    if (pair := race_of(traces)) is not None:
+        parts.append(describe_race(*pair, width=width))
+    return "\n\n".join(parts)

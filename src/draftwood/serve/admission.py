@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, final
 
 import torch
@@ -18,44 +17,41 @@ _GIB: Final = 1 << 30
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class Admission:
-    """The memory for keys and values, and what texts need of it.
+    """The rows of a batch, the memory for their keys and values, and what texts need of it.
 
     All rows of a batch have as many slots as the longest one, so ``n`` texts need ``n`` times the memory of the longest.
 
-    Attributes:
+    Args:
+        pair: the models.
         rows: the most texts that are written at a time.
+        gibibytes: for all texts; None for half of the memory that is free now.
+
+    Attributes:
+        rows: as given.
         token: bytes of a token's keys and values, in target and draft; 0 where the models do not tell.
-        budget: bytes for all; None for no limit.
     """
 
-    rows: int
-    token: int = 0
-    budget: int | None = None
-
-    @staticmethod
-    def of(pair: Pair, rows: int, gibibytes: float | None) -> Admission:
-        """The admission to a pair; without a number half of the memory that is free now."""
-        budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)
-        token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
-        return Admission(rows=rows, token=token, budget=budget)
+    def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
+        self.rows = rows
+        self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
+        self._budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)  # None for no limit
 
     def share(self, requests: Iterable[Request]) -> float:
         """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
         lengths = [_length(request) for request in requests]
-        if not self.budget or not lengths:
+        if not self._budget or not lengths:
             return 0.0
-        return min(len(lengths), self.rows) * max(lengths) * self.token / self.budget
+        return min(len(lengths), self.rows) * max(lengths) * self.token / self._budget
 
     def check(self, request: Request) -> None:
         """Raise an ApiError for a text that does not fit even alone."""
         if self.share([request]) > 1:
-            assert self.budget is not None
+            assert self._budget is not None
             need, prompt = _length(request) * self.token / _GIB, len(request.prompt)
             raise bad(
                 f"the prompt has {prompt} tokens and the text up to {request.limits.max_new_tokens} more, whose keys and "
-                f"values need {need:.3g} GiB, but this server has {self.budget / _GIB:.3g} GiB for all texts: shorten the "
+                f"values need {need:.3g} GiB, but this server has {self._budget / _GIB:.3g} GiB for all texts: shorten the "
                 "prompt, lower max_tokens, or start the server with a larger --max-memory",
                 param="max_tokens",
                 code="context_length_exceeded",

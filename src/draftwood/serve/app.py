@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from draftwood.core.errors import DraftwoodError
@@ -35,7 +35,7 @@ from draftwood.serve.schemas import (
 )
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
-from draftwood.serve.streams import AnswerResponse, Json, error_response
+from draftwood.serve.streams import AnswerResponse, error_response
 from draftwood.serve.trace_routes import TraceRoutes
 from draftwood.serve.unread import UnreadBodies
 
@@ -58,33 +58,33 @@ class Routes:
         return await self._texts(request, CompletionBody, self._service.preparation.completion, CompletionShape)
 
     async def models(self, request: Request) -> Response:
-        return Json({"object": "list", "data": [self._model(name) for name in self._service.names]})
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._service.names]})
 
     async def model(self, request: Request) -> Response:
-        return Json(self._model(self._service.name(request.path_params["model"])))
+        return JSONResponse(self._model(self._service.name(request.path_params["model"])))
 
     async def tokenize(self, request: Request) -> Response:
         body, remarks = await self._body(request, TokenizeBody)
         tokens = await asyncio.to_thread(self._service.preparation.tokens, body)
         found = {"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens}
-        return Json(found | _warnings(remarks))
+        return JSONResponse(found | _warnings(remarks))
 
     async def detokenize(self, request: Request) -> Response:
         body, remarks = await self._body(request, DetokenizeBody)
         found = {"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)}
-        return Json(found | _warnings(remarks))
+        return JSONResponse(found | _warnings(remarks))
 
     async def health(self, request: Request) -> Response:
         state = self._service.scheduler.state
         if state != "ready":
             raise unavailable(f"the server is {state}")
-        return Json({"status": "ok"})
+        return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        return Json(document(self._service.names, self._service.options))
+        return JSONResponse(document(self._service.names, self._service.options))
 
     async def _texts(
         self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]

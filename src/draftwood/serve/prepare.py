@@ -16,6 +16,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+from draftwood.engine.output import ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
@@ -237,15 +238,12 @@ class Preparation:
             given["grammar"] = grammar
         if isinstance(body.logit_bias, dict):  # as pairs are too by now
             given["logit_bias"] = self._bias(body.logit_bias)
-        if body.min_tokens and (ends := self._ends(limits)):
+        if body.min_tokens and (ends := sorted(ends_of(limits, frozenset(self._pair.eos)))):
             least, device = body.min_tokens, str(self._pair.target.device)
             given["processors"] = [
                 ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, ends, device=device))
             ]
         return self._pair.own_sampling(given)
-
-    def _ends(self, limits: Limits) -> list[int]:
-        return sorted({*limits.stop_token_ids, *(() if limits.ignore_eos else self._pair.eos)})
 
     def _bias(self, given: dict[str, float]) -> dict[int, float]:
         vocab, found = self._pair.target.vocab_size, {}

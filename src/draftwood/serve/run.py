@@ -15,7 +15,6 @@ from draftwood.serve.app import make_app
 from draftwood.serve.connections import Connection
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
-from draftwood.serve.settings import ServeOptions
 
 _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the texts were cut
 
@@ -73,7 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def make_server(service: Service, options: ServeOptions, keys: Sequence[str] = ()) -> Server:
+def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
     """A server that runs on a socket of :func:`listen`."""
     config = uvicorn.Config(
         make_app(service, keys),
@@ -82,24 +81,24 @@ def make_server(service: Service, options: ServeOptions, keys: Sequence[str] = (
         access_log=False,
         server_header=False,
         lifespan="on",
-        timeout_graceful_shutdown=round(options.drain) + _ENDING_SECONDS,
+        timeout_graceful_shutdown=round(service.options.drain) + _ENDING_SECONDS,
     )
-    return Server(config, service.scheduler, options.drain)
+    return Server(config, service.scheduler, service.options.drain)
 
 
-def serve(service: Service, options: ServeOptions, keys: Sequence[str], ready: Callable[[str], None]) -> None:
+def serve(service: Service, keys: Sequence[str], ready: Callable[[str], None]) -> None:
     """Serve until a signal comes.
 
     Args:
         service: the model.
-        options: address and limits.
         keys: one of which requests need; none for no key.
         ready: is called with the address when the server listens.
 
     Raises:
         ConfigError: as :func:`listen`.
     """
-    with listen(options.host, options.port) as found:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        ready(f"http://{host}:{found.getsockname()[1]}")
-        make_server(service, options, keys).run(sockets=[found])
+    host = service.options.host
+    with listen(host, service.options.port) as found:
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{found.getsockname()[1]}")
+        make_server(service, keys).run(sockets=[found])

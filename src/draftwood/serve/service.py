@@ -58,7 +58,7 @@ class Service:
                 f"verifier {verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
                 "use --verifier auto"
             )
-        admission = Admission.of(pair, options.max_rows, options.max_memory)
+        admission = Admission(pair, options.max_rows, options.max_memory)
         self.pair, self.options = pair, options
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
         self.created = int(time.time())

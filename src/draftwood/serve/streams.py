@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, TypeAlias, final
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from draftwood.serve.answers import Answer, while_present
@@ -26,24 +26,14 @@ Found: TypeAlias = tuple[int, TextDelta] | None
 """A choice and its event, or a silence."""
 
 
-@final
-class Json(Response):
-    """A JSON response."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return _json(content)
-
-
-def error_response(error: ApiError) -> Json:
+def error_response(error: ApiError) -> JSONResponse:
     """The response of a refused or failed request."""
-    return Json(error.to_json(), error.status, error.headers)
+    return JSONResponse(error.to_json(), error.status, error.headers)
 
 
 @final
 class AnswerResponse(Response):
-    """The response of a request for texts; the texts end when the client goes.
+    """The response of a request for texts; the texts end when the client goes. An ApiError before it begins is raised.
 
     Args:
         answer: the texts.
@@ -61,7 +51,7 @@ class AnswerResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = self._send_stream(scope, receive, send) if self.stream else self._send_whole(scope, receive, send)
+        work = self._send_stream(send) if self.stream else self._send_whole(scope, receive, send)
         try:
             await while_present(receive, work)
         except (ClientDisconnect, OSError):  # nobody reads any more
@@ -71,26 +61,17 @@ class AnswerResponse(Response):
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         written: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
-        response: Response
-        try:
-            async for found in self.answer.events(KEEP_ALIVE_SECONDS):
-                if found is not None:
-                    written[found[0]].append(found[1])
-        except ApiError as error:
-            response = error_response(error)
-        else:
-            response = Json(self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written]))
-        await response(scope, receive, send)
+        async for found in self.answer.events(KEEP_ALIVE_SECONDS):
+            if found is not None:
+                written[found[0]].append(found[1])
+        whole = self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written])
+        await JSONResponse(whole)(scope, receive, send)
 
-    async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_stream(self, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""
         events = self.answer.events(KEEP_ALIVE_SECONDS)
-        try:
-            first = await anext(events)
-        except ApiError as error:
-            await error_response(error)(scope, receive, send)
-        else:
-            await event_stream(self._parts(first, events)).stream_response(send)
+        first = await anext(events)
+        await event_stream(self._parts(first, events)).stream_response(send)
 
     async def _parts(self, first: Found, events: AsyncIterator[Found]) -> AsyncIterator[bytes]:
         try:
@@ -126,8 +107,4 @@ def event_stream(parts: AsyncIterator[bytes]) -> StreamingResponse:
 
 def event(content: Any) -> bytes:
     """A server-sent event."""
-    return b"data: " + _json(content) + b"\n\n"
-
-
-def _json(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    return b"data: " + json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, final
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.answers import while_present
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.page import page
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.streams import DONE, KEEP_ALIVE, Json, event, event_stream
+from draftwood.serve.streams import DONE, KEEP_ALIVE, event, event_stream
 from draftwood.serve.traces import LiveTrace, Traces
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
@@ -45,7 +45,7 @@ class TraceRoutes:
         if "text/event-stream" in request.headers.get("accept", ""):
             return event_stream(_events(found))
         trace = await while_present(request.receive, found.finished())
-        return await asyncio.to_thread(lambda: Json(to_json([trace])))
+        return await asyncio.to_thread(lambda: JSONResponse(to_json([trace])))
 
     async def round(self, request: Request) -> Response:
         trace = self._traces.of(request.path_params["id"]).latest
@@ -65,7 +65,7 @@ class TraceRoutes:
 
 
 async def _drawn(draw: Callable[[], Mapping[str, str]]) -> Response:
-    return Json(await asyncio.to_thread(draw))
+    return JSONResponse(await asyncio.to_thread(draw))
 
 
 def _width(request: Request, layouts: Mapping[int, int]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from dataclasses import replace
 from functools import cache
 from typing import Final, final
@@ -96,7 +95,7 @@ class Traces:
         self._method = method
         self._draft = draft
         self._most = most
-        self._kept: OrderedDict[str, LiveTrace] = OrderedDict()
+        self._kept: dict[str, LiveTrace] = {}  # the oldest first
 
     def check(self) -> None:
         """Raise an ApiError if the server keeps no traces."""
@@ -129,7 +128,7 @@ class Traces:
         """Keep a trace; the oldest one goes."""
         self._kept[name] = trace
         while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+            del self._kept[next(iter(self._kept))]
 
     def of(self, name: str) -> LiveTrace:
         """The trace of a response.
