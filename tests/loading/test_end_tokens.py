@@ -22,7 +22,7 @@ OPTIONS = LoadOptions(dtype="float32", device="cpu", backend="torch", profile="n
 MESSAGES = [{"role": "user", "content": "a dog"}]
 END = 0  # the tokenizer's own
 OTHER = 7
-MISSING = object()
+MISSING = "no such field"
 
 
 def with_turns() -> Any:
