@@ -40,7 +40,7 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import find, profile_key_of
-from draftwood.runners.factory import Runners, make_runners
+from draftwood.runners.factory import make_runners
 from draftwood.runners.openvino.store import loading
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
@@ -101,7 +101,8 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
         if is_encoder_decoder(target, options) != (cls.kind == "translation"):
             raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
         model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
-        runners = cls.make_runners(model, draft_model, options)
+        place = openvino_place(options.device)
+        runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
     return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)
@@ -132,11 +133,6 @@ class Pair(Session):
     ) -> tuple[Any, Any]:
         model = load_model(target, options, device, dtype)
         return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
-
-    @staticmethod
-    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> Runners:
-        place = openvino_place(options.device)
-        return make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
 
     def _set_defaults(self) -> None:
         self.limits, self.remarks = Limits(), remarks(self.model)

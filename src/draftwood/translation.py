@@ -28,7 +28,6 @@ from draftwood.loading.models import (
     openvino_place,
 )
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
-from draftwood.runners.factory import TranslationRunners, make_translation_runners
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
@@ -108,10 +107,6 @@ class Translator(Session):
         draft_model = load_model(draft, options, device, dtype, cls)
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
         return model, draft_model
-
-    @staticmethod
-    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> TranslationRunners:
-        return make_translation_runners(model, draft_model, backend=options.backend)
 
     def _set_defaults(self) -> None:
         own = defaults_of(self.model, self.eos, self.target.max_length)

@@ -12,9 +12,9 @@ from draftwood import Method, Pair
 from draftwood.core.errors import ModelError
 from draftwood.runners import factory
 from draftwood.runners.backends import BACKENDS, Library
-from draftwood.runners.factory import make_runners, make_translation_runners
+from draftwood.runners.factory import make_runners
 from tests.helpers import tiny_gpt
-from tests.runners.zoo import tiny as tiny_causal
+from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.tables import TableRunner
 
 VOCAB = 6
@@ -71,7 +71,7 @@ def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("_in_place_of_openvino")
 def test_what_a_library_has_no_runner_for_is_refused() -> None:
     with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend torch"):
-        make_translation_runners(tiny_causal("gpt2"), None, backend="openvino")
+        make_runners(tiny_source("marian"), None, backend="openvino")
 
 
 def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from draftwood import Limits, LoadOptions, Method, load_translator
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.factory import make_translation_runners
+from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from tests.helpers import begin
@@ -144,15 +144,15 @@ def test_bfloat16():
 
 def test_auto_goes_back_to_pytorch_where_openvino_cannot(monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
-    made = make_translation_runners(small("t5"), None)
+    made = make_runners(small("t5"), None)
     assert made.target.engine == "torch"
     assert made.fallback is not None
     assert made.fallback.startswith("model type 't5' cannot be converted for OpenVINO: its encoder or decoder differs")
-    made = make_translation_runners(small("bart"), small("t5"))
+    made = make_runners(small("bart"), small("t5"))
     assert {made.target.engine, made.draft.engine} == {"torch"}
     assert made.fallback is not None
     assert made.fallback.startswith("the draft: model type 't5'")
-    made = make_translation_runners(small("bart"), small("marian"))
+    made = make_runners(small("bart"), small("marian"))
     assert (made.target.engine, made.draft.engine, made.fallback) == ("openvino", "openvino", None)
 
 

@@ -14,7 +14,7 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart import encoder as bart_encoder_file
 from draftwood.runners.bart import layers as bart_layers_file
 from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
-from draftwood.runners.factory import make_translation_runners
+from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq import patched_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
@@ -214,7 +214,7 @@ def test_decoders_that_cannot_read_a_tree_are_refused_by_name(kind):
     with pytest.raises(ModelError, match=said):
         Seq2SeqRunner(tiny(kind))
     with pytest.raises(ModelError, match=f"^the draft: model type {said}"):
-        make_translation_runners(tiny("marian"), tiny(kind), backend="torch")
+        make_runners(tiny("marian"), tiny(kind), backend="torch")
 
 
 def test_a_decoder_of_unknown_structure_is_refused_by_name():

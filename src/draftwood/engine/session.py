@@ -32,7 +32,7 @@ from draftwood.engine.workers import in_worker
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import check_parts, eos_of
 from draftwood.loading.profile import Profile, ProfileKey
-from draftwood.runners.factory import Runners, TranslationRunners
+from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
@@ -84,12 +84,11 @@ class Session(ABC):
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
         memory: Memory | None = None,
-        runners: Runners | TranslationRunners | None = None,
+        runners: Runners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.model, self.draft_model, self.tokenizer = model, draft_model, tokenizer
-        runners = runners or self.make_runners(model, draft_model, LoadOptions(backend="torch"))
-        self.target, self.draft, self.fallback = runners
+        self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         _check("profile", profile, Profile, "a profile of draftwood.loading.profile")
         _check("profile_key", profile_key, Mapping, "what profile_key_of returns")
         self.profile_key, self.profile = profile_key, profile
@@ -107,11 +106,6 @@ class Session(ABC):
         target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
     ) -> tuple[Any, Any]:
         """Both models by their names; the draft is None without a name."""
-
-    @staticmethod
-    @abstractmethod
-    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> Runners | TranslationRunners:
-        """Runners of both models."""
 
     @abstractmethod
     def _set_defaults(self) -> None:

@@ -27,15 +27,7 @@ class Runners(NamedTuple):
         fallback: why ``auto`` took the last library; None if it took another one, or a backend was named.
     """
 
-    target: TargetRunner
-    draft: Runner | None
-    fallback: str | None = None
-
-
-class TranslationRunners(NamedTuple):
-    """As :class:`Runners`, of an encoder-decoder target."""
-
-    target: SourceRunner
+    target: TargetRunner | SourceRunner
     draft: Runner | None
     fallback: str | None = None
 
@@ -51,8 +43,9 @@ def make_runners(
     """Runners of two models by the same library.
 
     Args:
-        model: a ``transformers`` causal language model.
-        draft_model: another one, or a drafter of the target's hidden states, or None.
+        model: a ``transformers`` causal language model, or a text-to-text model.
+        draft_model: another one; or a drafter of a causal model's hidden states, or for a text-to-text model a masked-block
+            drafter or a causal model; or None.
         backend: a name of :data:`draftwood.runners.backends.BACKENDS`. ``auto`` chooses OpenVINO on a CPU if it is
             installed, runs both models and has enough memory. Otherwise it chooses PyTorch and gives the reason in
             ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
@@ -67,34 +60,16 @@ def make_runners(
     """
     if requested_backend(backend) == "auto" and (weights != "same" or place is not None):
         backend = "openvino"
-    if isinstance(draft_model, PublishedDrafter):
+    if isinstance(draft_model, PublishedDrafter | MaskedBlockDrafter):
         draft_model.check_target(model)
     return Runners(*_run_by(backend, model, draft_model, weights=weights, place=place))
 
 
-def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendName = "auto") -> TranslationRunners:
-    """Runners of an encoder-decoder model and its drafter by the same library.
-
-    Args:
-        model: a ``transformers`` text-to-text model.
-        draft_model: a :class:`MaskedBlockDrafter`, a text-to-text or a causal model, or None.
-        backend: as for :func:`make_runners`.
-
-    Raises:
-        ConfigError, ModelError, PairingError: as for :func:`make_runners`.
-    """
-    if isinstance(draft_model, MaskedBlockDrafter):
-        draft_model.check_target(model)
-    return TranslationRunners(*_run_by(backend, model, draft_model, source=True, weights="same", place=None))
-
-
-def _run_by(
-    backend: BackendName, model: Any, draft_model: Any, *, source: bool = False, **settings: Any
-) -> tuple[Any, Any, str | None]:
+def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any) -> tuple[Any, Any, str | None]:
     """The runners by the named library, or by the first that can run the models, and why those before it cannot."""
 
     def both(library: Library) -> tuple[Any, Any]:
-        if source:
+        if model.config.is_encoder_decoder:
             return library.seq2seq(model), _draft(library, draft_model, settings)
         if _reads_hidden(draft_model):
             target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
