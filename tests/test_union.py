@@ -14,7 +14,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.tree import TreeBuilder
-from draftwood.draft.shared_noise import shared_scores
+from draftwood.draft.policies import shared_scores
 from draftwood.engine import batch
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner

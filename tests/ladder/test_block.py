@@ -17,7 +17,7 @@ from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BLOCK, build
 from draftwood.engine.requests import Request

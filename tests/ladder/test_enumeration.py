@@ -9,7 +9,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.exactness import tape
 from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution

@@ -14,7 +14,7 @@ from draftwood.core.methods import taking
 from draftwood.core.settings import Method
 from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request

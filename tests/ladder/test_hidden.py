@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.draft.policies import StochasticBeam
 from draftwood.engine.decode import Decoder
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive

@@ -7,11 +7,8 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
-from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.draft.rsd_s import StochasticBeam
-from draftwood.draft.shared_noise import SharedNoiseBranching
+from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive

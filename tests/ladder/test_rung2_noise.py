@@ -13,7 +13,7 @@ from draftwood.core.counter_rng import CounterRng, Stream
 from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.core.draws import Draw
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.draft.policies import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
 from draftwood.sampling.settings import Sampling
 from tests.helpers import begin, sampler_of

@@ -16,7 +16,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation

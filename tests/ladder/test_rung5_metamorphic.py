@@ -14,8 +14,7 @@ from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.draft.policies import ConstantBranching, StochasticBeam
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling

@@ -25,7 +25,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import FAILED, root_alone
-from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.policies import ConstantBranching
 from draftwood.runners.protocols import BlockRunner
 from draftwood.sampling.sampler import Sampler
 

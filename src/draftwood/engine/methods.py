@@ -23,13 +23,10 @@ from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, T
 from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
-from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
-from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.draft.rsd_s import StochasticBeam
-from draftwood.draft.shared_noise import SharedNoiseBranching
+from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
 from draftwood.runners.protocols import BlockRunner, LongBlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy

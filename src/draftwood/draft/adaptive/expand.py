@@ -13,7 +13,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.candidates import Children
 from draftwood.draft.expected_gain import acceptance
-from draftwood.draft.shared_noise import shared_scores
+from draftwood.draft.policies import shared_scores
 
 _IMPOSSIBLE: Final = -float("inf")
 _SMALLEST: Final = 1e-30

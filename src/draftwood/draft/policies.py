@@ -1,0 +1,129 @@
+"""How the nodes of one level get their children: a class for each method of drawing a tree level by level."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.draws import Draw
+from draftwood.core.rng import Beam, RoundRng
+from draftwood.draft.level import Level
+from draftwood.sampling import warping
+
+_EMPTY = (0, 0, -torch.inf, torch.inf)  # padding: parents, tokens, phi, times
+_SPARSITY = 4  # support times this must be below the vocabulary for sparse noise to pay
+
+
+@final
+class IndependentChains:
+    """``width`` chains of ``length`` tokens, drawn independently; equal tokens stay separate nodes.
+
+    The baseline: SpecInfer (arXiv 2305.09781) and SpecTr (arXiv 2310.15141) draw with replacement.
+    """
+
+    name = "iid"
+    draw = Draw.INDEPENDENT
+
+    def __init__(self, width: int, length: int) -> None:
+        self.widths = (width,) * length
+        self.branching = width
+
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        count = self.branching if level.depth == 0 else 1
+        child = level.first + level.tokens.shape[1]  # one slot per child: a node may draw several times
+        return level.below_each(rng.independent(logp, count, child, 1 + sum(self.widths)))
+
+
+@final
+class ConstantBranching:
+    """RSD-C: every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement by Gumbel-top-k.
+
+    Source: arXiv 2402.14160, algorithm 3. A chain is branching 1.
+    """
+
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, branching: tuple[int, ...]) -> None:
+        self._branching = branching
+        self.widths = tuple(accumulate(branching, mul))
+        self.branching = max(branching)
+        self.name = "chain" if self.branching == 1 else "rsd-c"
+
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        return level.below_each(rng.ordered(logp, self._branching[level.depth], level.first, level.of))
+
+
+@final
+class StochasticBeam:
+    """RSD-S: ``width`` sequences drawn without replacement at every depth up to ``length``; all levels are kept.
+
+    Source: stochastic beam search, arXiv 2402.14160, algorithm 5; Kool et al. 2019.
+    """
+
+    name = "rsd-s"
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, width: int, length: int) -> None:
+        self.widths = (width,) * length
+        self.branching = width
+
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        width = self.branching
+        phi = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
+        times = phi.double() if level.times is None else level.times
+        beam = rng.beam(logp, phi, times, width, level.first, level.of)
+        missing = width - beam.tokens.shape[1]
+        if missing:  # too few candidates: the level is padded to its width, so that nodes keep their numbers
+            beam = Beam(
+                *(torch.nn.functional.pad(part, (0, missing), value=empty) for part, empty in zip(beam, _EMPTY, strict=True))
+            )
+        tokens = torch.where(beam.phi > -torch.inf, beam.tokens, -1)
+        return level.below(tokens, beam.parents, beam.phi, beam.times)
+
+
+def shared_scores(
+    logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, count: int = 1
+) -> Float[Tensor, "row n vocab"]:
+    """The draft's perturbed scores below nodes of this depth; with ``count`` = ``n``, node ``i`` is ``i`` levels deeper."""
+    tokens = _support(logp)
+    noise = rng.shared(depth, count, logp.shape[-1], tokens)
+    if noise is None or tokens is None:
+        return logp if noise is None else logp + noise
+    perturbed = logp.index_select(2, tokens) + noise
+    return perturbed.new_full(logp.shape, -torch.inf).index_copy_(2, tokens, perturbed)
+
+
+def _support(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
+    """The tokens that are possible at some node, where they are a small part of a large vocabulary; else None.
+
+    An accelerator makes noise for all tokens faster than the host can wait for their number, so there it is always None.
+    """
+    vocab = logp.shape[-1]
+    if not logp.is_cpu or vocab < warping.LARGE or _SPARSITY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
+        return None
+    tokens = (logp > -torch.inf).flatten(0, 1).any(dim=0).nonzero().squeeze(1)
+    return tokens if _SPARSITY * len(tokens) < vocab else None
+
+
+@final
+class SharedNoiseBranching:
+    """Every node of depth ``l`` gets the ``branching[l]`` children of the highest scores under the target's own noise."""
+
+    name = "shared-noise"
+    draw = Draw.SHARED_NOISE
+
+    def __init__(self, branching: tuple[int, ...]) -> None:
+        self._branching = branching
+        self.widths = tuple(accumulate(branching, mul))
+        self.branching = max(branching)
+
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        scores = shared_scores(logp, rng, level.depth)
+        best = scores.topk(min(self._branching[level.depth], scores.shape[-1]), dim=-1)
+        tokens: Int[Tensor, "row n count"] = torch.where(best.values > -torch.inf, best.indices, -1)
+        return level.below_each(tokens)
