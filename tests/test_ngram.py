@@ -29,7 +29,7 @@ def drafted(drafter, texts, limits, sources=()):
 def drafted_by(drafter, sampler, limits):
     root = torch.tensor([row.tokens[-1] for row in sampler.rows])
     tree = drafter.draft(root, sampler, CounterRng([0] * len(root)).at([0] * len(root)), limits)
-    rows = zip(tree.lists[0], tree.lists[2], strict=True)
+    rows = zip(tree.host.tokens, tree.host.valid, strict=True)
     return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
 
 

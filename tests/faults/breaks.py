@@ -90,7 +90,7 @@ class EasyCoupled(Coupled):
 
         def choose(row, node, depth):
             best = int(scores[row, node].argmax())
-            tokens = [tree.lists[0][row][child] for child in tree.children[row][node]]
+            tokens = [tree.host.tokens[row][child] for child in tree.children[row][node]]
             near = [t for t in tokens if scores[row, node, t] > scores[row, node, best] - math.log(self.factor)]
             return near[0] if near else best
 
@@ -124,7 +124,7 @@ def sorted_siblings(tree):
 
 def _order(tree, row):
     """Old numbers of nodes, level by level, siblings by token; places without a node stand at the end of a level."""
-    tokens, parents, valid = (part[row] for part in tree.lists)
+    tokens, parents, valid = (part[row] for part in tree.host)
     depths, new = tree.depths[row].tolist(), {0: 0}
     order = [0]
     for depth in range(1, max(depths) + 1):
@@ -151,8 +151,8 @@ class Sorted:
         paths = []
         for row, path in enumerate(this_round.paths):
             node, out = 0, []
-            for wanted in (this_round.tree.lists[0][row][i] for i in path):
-                node = next(c for c in self.tree.children[row][node] if self.tree.lists[0][row][c] == wanted)
+            for wanted in (this_round.tree.host.tokens[row][i] for i in path):
+                node = next(c for c in self.tree.children[row][node] if self.tree.host.tokens[row][c] == wanted)
                 out.append(node)
             paths.append(out)
         verdict = replace(this_round.verdict, paths=paths)

@@ -52,12 +52,12 @@ def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, 
         one = traces[piece.row].rounds[taken[piece.row]]
         taken[piece.row] += 1
         tree, row = piece.round.tree, piece.round_row
-        real = [i for i, valid in enumerate(tree.lists[2][row]) if valid]
+        real = [i for i, valid in enumerate(tree.host.valid[row]) if valid]
         target_logp, draft_logp = piece.round.target_log_probs.dense()[row], tree.draft_logp
-        assert [node.token for node in one.nodes] == [tree.lists[0][row][i] for i in real]
+        assert [node.token for node in one.nodes] == [tree.host.tokens[row][i] for i in real]
         assert [real[node] for node in one.path] == piece.round.paths[row]
         for i, node in zip(real[1:], one.nodes[1:], strict=True):
-            parent = tree.lists[1][row][i]
+            parent = tree.host.parents[row][i]
             assert node.target_prob == pytest.approx(float(target_logp[parent, node.token].exp()), abs=1e-6)
             assert node.draft_prob == pytest.approx(float(draft_logp[row, parent, node.token].exp()), abs=1e-6)
         assert set(piece.round.seconds) == set(one.seconds)

@@ -70,7 +70,7 @@ class Round:
     def tokens(self) -> list[list[int]]:
         """Committed tokens per row: the accepted ones and the next token (host sync if any was accepted)."""
         rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
-        return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
+        return [[*(self.tree.host.tokens[row][node] for node in path), last] for row, (path, last) in rows]
 
     @cached_property
     def hidden(self) -> list[Float[Tensor, "_token width"]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +13,14 @@ from torch import Tensor
 
 from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
+
+
+class HostTree(NamedTuple):
+    """Parts of a tree as lists, ``[row][node]``."""
+
+    tokens: list[list[int]]
+    parents: list[list[int]]
+    valid: list[list[bool]]
 
 
 @final
@@ -67,19 +75,19 @@ class DraftTree:
         return int(self.depths.max()) if self.size > 1 else 0
 
     @cached_property
-    def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
+    def host(self) -> HostTree:
         """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
-        return self.tokens.tolist(), self.parents.tolist(), self.valid.tolist()
+        return HostTree(self.tokens.tolist(), self.parents.tolist(), self.valid.tolist())
 
     @property
     def drafted(self) -> list[int]:
         """Drafted nodes per row: without root and padding (host sync)."""
-        return [sum(valid) - 1 for valid in self.lists[2]] if self.size > 1 else [0] * self.rows
+        return [sum(valid) - 1 for valid in self.host.valid] if self.size > 1 else [0] * self.rows
 
     @cached_property
     def children(self) -> list[list[list[int]]]:
         """Children of each node in draw order, ``[row][node]`` (host sync)."""
-        _, parents, valid = self.lists
+        _, parents, valid = self.host
         table: list[list[list[int]]] = [[[] for _ in row] for row in parents]
         for children, row, real in zip(table, parents, valid, strict=True):
             for node in range(1, len(row)):
@@ -92,11 +100,11 @@ class DraftTree:
 
         Distributions that depend on the text so far need them.
         """
-        return [prefixes_of(*row) for row in zip(*self.lists, strict=True)]
+        return [prefixes_of(*row) for row in zip(*self.host, strict=True)]
 
     def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
         """One row's tree drawn as text, one node per line."""
-        tokens, children, lines = self.lists[0][row], self.children[row], []
+        tokens, children, lines = self.host.tokens[row], self.children[row], []
 
         def walk(node: int, indent: str) -> None:
             for i, child in enumerate(children[node]):

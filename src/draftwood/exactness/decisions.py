@@ -108,7 +108,7 @@ def _siblings(
     tree: DraftTree, row: int, parent: int, probs: Tensor, cumulative: Tensor, generator: torch.Generator
 ) -> list[tuple[int, float]]:
     children = tree.children[row][parent]
-    tokens = [tree.lists[0][row][child] for child in children]
+    tokens = [tree.host.tokens[row][child] for child in children]
     own, ends, total = probs[tokens].tolist(), cumulative[tokens].tolist(), float(cumulative[-1])
     shares = torch.rand(len(children), generator=generator, dtype=torch.float64).tolist()
     gone: dict[int, float] = {}

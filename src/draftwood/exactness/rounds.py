@@ -105,7 +105,7 @@ class Rounds:
             below = tree.children[at][0]
             if not below:
                 continue
-            current.origin = probs[at].cpu(), tree.lists[0][at][below[0]]
+            current.origin = probs[at].cpu(), tree.host.tokens[at][below[0]]
             before = self._before.get(row, Remembered()).origin
             if before is not None:
                 self._reused += wealth(_same_noise(*current.origin, *before))

@@ -32,7 +32,7 @@ class Draft:
         tree, row = piece.round.tree, piece.round_row
         if not (nodes := tree.drafted[row]):
             return None
-        path, parents, valid = piece.round.paths[row], tree.lists[1][row], tree.lists[2][row]
+        path, parents, valid = piece.round.paths[row], tree.host.parents[row], tree.host.valid[row]
         depths = [0] * len(parents)
         for node in range(1, len(parents)):
             depths[node] = depths[parents[node]] + 1 if valid[node] else 0

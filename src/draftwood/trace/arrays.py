@@ -185,4 +185,4 @@ def _probs(logp: Float[Tensor, "n"]) -> Vector:
 
 def real_nodes(tree: DraftTree, row: int) -> list[int]:
     """The nodes of a row without padding, in order."""
-    return [node for node, real in enumerate(tree.lists[2][row]) if real]
+    return [node for node, real in enumerate(tree.host.valid[row]) if real]

@@ -134,7 +134,7 @@ class RowRecord:
 
     def _nodes(self, walk: Walk | None) -> list[Node]:
         tree, row, children = self._tree, self._row, self._tree.children[self._row]
-        tokens, parents, _ = (part[row] for part in tree.lists)
+        tokens, parents, _ = (part[row] for part in tree.host)
         verdicts, noise = self._verdicts(walk), self._shared
         target = self._arrays.target_probs(row)
         draft: Sequence[float | None] = self._arrays.draft_probs(row) if self._draft else [None] * tree.size
@@ -173,7 +173,7 @@ class RowRecord:
         if self._rules.verifier != "coupled" or self._rules.greedy:
             return None
         shared = self._tree.draw is Draw.SHARED_NOISE
-        own = {self._tree.lists[0][self._row][node] for node in self._real[1:]} if shared else set[int]()
+        own = {self._tree.host.tokens[self._row][node] for node in self._real[1:]} if shared else set[int]()
         wanted = sorted(own.union(self._arrays.made.tokens[self._row]))
         count = max(self._tree.max_depth if shared else 0, len(self._path) + 1)
         found = self._rng.shared(0, count, self._rules.vocab, torch.tensor(wanted, device=self._tree.tokens.device))
@@ -196,7 +196,7 @@ class RowRecord:
         """The records of all tests, and the distribution of the next token if it is not the target's own."""
         vectors = [vector for test in walk.tests for vector in (test.residual, test.proposal) if vector is not None]
         made = iter(self._arrays.distribution([*vectors, *([] if walk.last is None else [walk.last])], self._rules.tokens))
-        parents, uniforms, trials = self._tree.lists[1][self._row], self._uniforms(walk), []
+        parents, uniforms, trials = self._tree.host.parents[self._row], self._uniforms(walk), []
         for test, uniform in zip(walk.tests, uniforms, strict=True):
             above = parents[test.node]
             own = None if test.certain else self._draft[above]

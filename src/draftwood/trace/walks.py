@@ -58,7 +58,7 @@ class _Siblings:
 
     def __init__(self, arrays: RoundArrays, row: int, node: int) -> None:
         self._draw = arrays.tree.draw
-        self._tokens = arrays.tree.lists[0][row]
+        self._tokens = arrays.tree.host.tokens[row]
         self.residual = arrays.target_vector(row, node)
         self.total = 1.0
         self.rejected = False

@@ -33,7 +33,7 @@ def follow(tree: DraftTree, choose: Choose) -> Verdict:
     """
     if tree.size == 1:
         return Verdict(paths=[[] for _ in range(tree.rows)], next_tokens=[choose(row, 0, 0) for row in range(tree.rows)])
-    rows = enumerate(zip(tree.lists[0], tree.children, strict=True))
+    rows = enumerate(zip(tree.host.tokens, tree.children, strict=True))
     walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
     paths, next_tokens = zip(*walks, strict=True)
     return Verdict(paths=list(paths), next_tokens=list(next_tokens))

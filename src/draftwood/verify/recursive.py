@@ -90,7 +90,7 @@ def _try_children(
         child = [w[j] if j < len(w) and not accepted[row] else 0 for row, w in enumerate(waiting)]  # 0: no trial
         if not any(child):
             break
-        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=residual.probs.device)
+        token = torch.tensor([[tree.host.tokens[row][c]] for row, c in enumerate(child)], device=residual.probs.device)
         siblings.before_trial(token)
         columns = [residual.probs.gather(1, token), residual.total, siblings.probs.gather(1, token), siblings.total]
         p, p_sum, q, q_sum = torch.cat(columns, dim=1).T.tolist()  # host sync

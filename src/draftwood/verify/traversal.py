@@ -82,7 +82,7 @@ class Traversal:
             residuals[row, end] if (row, end) in residuals else target_logp[row, end].exp() for row, end in enumerate(ends)
         ])  # fmt: skip
         return Verdict(
-            paths=[_path(parents, end) for parents, end in zip(tree.lists[1], ends, strict=True)],
+            paths=[_path(parents, end) for parents, end in zip(tree.host.parents, ends, strict=True)],
             next_tokens=rng.token(next_probs).tolist(),
             expected=((stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1)).tolist(),
         )
