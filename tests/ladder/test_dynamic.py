@@ -33,7 +33,7 @@ class Shapes(Depths):
 
     def draft(self, root, sampler, rng, limits):
         tree = self.inner.draft(root, sampler, rng, limits)
-        for limit, parents, valid in zip(limits, *tree.lists[1:], strict=True):
+        for limit, parents, valid in zip(limits, tree.host.parents, tree.host.valid, strict=True):
             self.seen.add((limit, tuple(p for p, real in zip(parents, valid, strict=True) if real)))
         return tree
 
