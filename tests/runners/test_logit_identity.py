@@ -132,7 +132,7 @@ def test_other_number_formats_and_implementations(kind, settings, close):
 
 
 @BY_ENGINE
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt"])
 def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind, engine):
     """They need more memory than there is at first, and one row is all padding in the first chunk."""
     rows = walk(kind, [3, 1100, 515], engine, max_position_embeddings=1200)
