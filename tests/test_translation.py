@@ -36,6 +36,11 @@ def generated(translator: Translator, sentence: str, **settings: Any) -> list[in
     return out
 
 
+def tokens_of(translator: Translator, results: list[Any]) -> list[list[int]]:
+    """Of each text, the decoder's first tokens among them."""
+    return [[*translator.prompt, *result.token_ids] for result in results]
+
+
 @pytest.fixture(scope="module")
 def plain(translation: Path) -> list[list[int]]:
     translator = opened(translation, None)
@@ -48,33 +53,23 @@ def test_the_texts_differ_in_length_and_some_have_no_end(plain: list[list[int]])
     assert len({text[-1] == 1 for text in plain}) == 2
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("causal", "dynamic"), ("block", "ngram")]
+
+
+@pytest.mark.parametrize(("draft", "method"), [*((draft, "auto") for draft in DRAFTS), *WAYS, (None, "ar")])
 def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
-    translation: Path, plain: list[list[int]], draft: str | None
+    translation: Path, plain: list[list[int]], draft: str | None, method: Any
 ) -> None:
-    translator = opened(translation, draft)
-    together = translator.translate(SOURCES)
-    assert [[*translator.prompt, *result.token_ids] for result in together] == plain
-    alone = [translator.translate(source) for source in SOURCES[:6]]
-    assert [[*translator.prompt, *result.token_ids] for result in alone] == plain[:6]
+    translator, chosen = opened(translation, draft), Method(method=method)
+    together = translator.translate(SOURCES, method=chosen)
+    assert tokens_of(translator, together) == plain
+    assert tokens_of(translator, [translator.translate(source, method=chosen) for source in SOURCES[:6]]) == plain[:6]
     decode = translator.tokenizer.decode
     assert [result.text for result in together] == [decode(text, skip_special_tokens=True) for text in plain]
     assert all(result.lossless for result in together)
     if draft == "target":  # everything is accepted
         chains = translator.translate(SOURCES, method=Method(method="chain", shape="3"))
         assert all(result.stats.block_efficiency > 3 for result in chains if len(result.token_ids) > 5)
-
-
-WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("causal", "dynamic"), ("block", "ngram")]
-
-
-@pytest.mark.parametrize(("draft", "method"), [*WAYS, (None, "ar")])
-def test_every_way_of_drafting_writes_them(
-    translation: Path, plain: list[list[int]], draft: str | None, method: Any
-) -> None:
-    translator = opened(translation, draft)
-    results = translator.translate(SOURCES[:8], method=Method(method=method))
-    assert [[*translator.prompt, *result.token_ids] for result in results] == plain[:8]
 
 
 def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
@@ -88,10 +83,10 @@ def test_tolerance_changes_the_text_and_says_so(translation: Path, plain: list[l
     translator = opened(translation, "block")
     loose = translator.translate(SOURCES, method=Method(beta=300, tau=50.0))
     assert not any(result.lossless for result in loose)
-    assert [[*translator.prompt, *result.token_ids] for result in loose] != plain
+    assert tokens_of(translator, loose) != plain
     strict = translator.translate(SOURCES, method=Method(beta=1))
     assert all(result.lossless for result in strict)
-    assert [[*translator.prompt, *result.token_ids] for result in strict] == plain
+    assert tokens_of(translator, strict) == plain
 
 
 def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
@@ -107,13 +102,14 @@ def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
 
 def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = opened(translation, "block")
-    add = type(translator.target).add
+    decoder = type(translator.target._decoder)
+    add = decoder.add
 
-    def slow(self: Any, *args: Any) -> None:
-        add(self, *args)
-        self.forward_seconds += 500.0
+    def slow(self: Any, encoded: Any) -> None:
+        add(self, encoded)
+        translator.target.forward_seconds += 500.0
 
-    monkeypatch.setattr(type(translator.target), "add", slow)
+    monkeypatch.setattr(decoder, "add", slow)
     results = translator.translate(SOURCES[:2])
     assert [result.stats.seconds["target"] >= 250 for result in results] == [True, True]
     assert sum(result.stats.seconds["target"] for result in results) < 750
@@ -168,7 +164,7 @@ def test_a_generation_config_is_honoured_as_generate_honours_it(
     wanted = [generated(translator, source, **more) for source in SOURCES[:8]]
     for method in (Method(), Method(method="ar")):
         results = translator.translate(SOURCES[:8], method=method)
-        assert [[*translator.prompt, *result.token_ids] for result in results] == wanted
+        assert tokens_of(translator, results) == wanted
     assert translator.remarks == ()
     if not more:
         assert wanted != plain[:8], "the setting changes nothing here, so this test says nothing"
@@ -208,34 +204,34 @@ def test_nothing_says_how_to_begin() -> None:
     assert defaults_of(model, [1], None).limits == Limits()
 
 
-def test_sentences_that_cannot_be_read(translation: Path) -> None:
+TOO_LONG = "Haus " * 60
+
+
+@pytest.mark.parametrize(("text", "seed", "error", "said"), [
+    (TOO_LONG, None, CacheError, r"^the sentence has \d+ tokens, but the target's encoder reads 40: split it"),
+    (["Haus", TOO_LONG], None, CacheError, r"^sentence 1: the sentence has"),
+    ("Haus \udcff", None, ConfigError, "no Unicode text"),
+    (7, None, ConfigError, "text is 7"),
+    (["Haus"], [1, 2], ConfigError, "2 seeds came for 1 texts"),
+])  # fmt: skip
+def test_sentences_that_cannot_be_read(translation: Path, text: Any, seed: Any, error: Any, said: str) -> None:
     translator = opened(translation, None)
-    with pytest.raises(CacheError, match=r"^the sentence has \d+ tokens, but the target's encoder reads 40: split it"):
-        translator.translate("Haus " * 60)
-    with pytest.raises(CacheError, match=r"^sentence 1: the sentence has"):
-        translator.translate(["Haus", "Haus " * 60])
-    with pytest.raises(ConfigError, match="no Unicode text"):
-        translator.translate("Haus \udcff")
-    with pytest.raises(ConfigError, match="text is 7"):
-        translator.translate(7)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="2 seeds came for 1 texts"):
-        translator.translate(["Haus"], seed=[1, 2])
+    with pytest.raises(error, match=said):
+        translator.translate(text, seed=seed)
     assert translator.translate([]) == []
 
 
 def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "draft_heads", "block": 3}', encoding="utf-8")
     cases: list[tuple[str, type[Exception], str]] = [
         ("its-block", PairingError, "the drafter was trained for the target with digest"),
         ("stranger", PairingError, "cannot draft for"),
+        (str(tmp_path / "none"), ModelError, "there is no folder"),
+        (str(tmp_path), ModelError, r"the configuration of .* cannot be loaded: .*draft_heads"),
     ]
     for draft, error, said in cases:
         with pytest.raises(error, match=said):
             opened(translation, draft)
-    with pytest.raises(ModelError, match="there is no folder"):
-        opened(translation, str(tmp_path / "none"))
-    (tmp_path / "config.json").write_text('{"model_type": "draft_heads", "block": 3}', encoding="utf-8")
-    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded: .*draft_heads"):
-        opened(translation, str(tmp_path))
 
 
 def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:

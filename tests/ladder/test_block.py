@@ -26,7 +26,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import begin, decoder, sampler_of, tiny_runner
+from tests.helpers import RAGGED, begin, decoder, sampler_of, tiny_runner
 from tests.ladder.test_rung3_tape import (
     EXACT,
     PROMPT,
@@ -66,31 +66,27 @@ def test_blocks_give_the_targets_joint_distribution(method, shape, vocab, length
     assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
 
 
-@BOTH
-@pytest.mark.parametrize("eos", [(), (2,)])
-def test_distribution_under_temperature_and_with_an_end_token_inside_the_block(verifier, eos):
-    target, draft = pair(3)
-    engine = decoder(target, draft, "block", "2", verifier, eos=eos)
-    distribution = engine_distribution(engine, 3, Sampling(temperature=0.7))
-    expected = reference_distribution(target.model, 3, at_temperature(0.7), eos=eos[0] if eos else None)
-    assert total_variation(distribution, expected) < EXACT
+def penalised(scores, text):
+    """As by a repetition penalty of 1.7 and a frequency penalty of 0.3."""
+    scores = scores.clone()
+    for token in set(text):
+        scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
+    for token in text[len(PROMPT) :]:
+        scores[token] -= 0.3
+    return scores.softmax(-1)
 
 
 @BOTH
-def test_penalties_see_the_drafted_tokens_before_each_place(verifier):
+@pytest.mark.parametrize(("sampling", "expected", "eos"), [
+    (Sampling(temperature=0.7), at_temperature(0.7), None), (Sampling(temperature=0.7), at_temperature(0.7), 2),
+    (Sampling(repetition_penalty=1.7, frequency_penalty=0.3), penalised, None),
+])  # fmt: skip
+def test_temperature_penalties_and_an_end_token_inside_the_block(verifier, sampling, expected, eos):
+    """Penalties see the drafted tokens before each place."""
     target, draft = pair(3)
-
-    def penalised(scores, text):
-        scores = scores.clone()
-        for token in set(text):
-            scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
-        for token in text[len(PROMPT) :]:
-            scores[token] -= 0.3
-        return scores.softmax(-1)
-
-    engine = decoder(target, draft, "block", "2", verifier)
-    distribution = engine_distribution(engine, 3, Sampling(repetition_penalty=1.7, frequency_penalty=0.3))
-    assert total_variation(distribution, reference_distribution(target.model, 3, penalised)) < EXACT
+    engine = decoder(target, draft, "block", "2", verifier, eos=() if eos is None else (eos,))
+    distribution = engine_distribution(engine, 3, sampling)
+    assert total_variation(distribution, reference_distribution(target.model, 3, expected, eos=eos)) < EXACT
 
 
 @pytest.mark.parametrize(("method", "shape"), [
@@ -104,14 +100,6 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape):
     assert total_variation(distribution, plain) < EXACT
 
 
-@pytest.mark.parametrize("verifier", [Recursive, Traversal])
-def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier):
-    target, draft = pair(3)
-    expected = reference_distribution(target.model, 2, at_temperature(1.0))
-    engine = Decoder(target, Wrapped(BlockChain(draft, 2), other_temperature), verifier())
-    assert total_variation(engine_distribution(engine, 2, Sampling()), expected) > WRONG
-
-
 def end_at_unlikely(tree):
     """A level that depends on its own token: the chain ends before a drafted token that the draft finds unlikely."""
     if tree.draft_logp is None:
@@ -122,16 +110,20 @@ def end_at_unlikely(tree):
 
 
 @pytest.mark.parametrize("verifier", [Recursive, Traversal])
-def test_control_a_chain_that_ends_where_its_own_token_is_unlikely_is_seen(verifier):
+@pytest.mark.parametrize(("change", "length"), [(other_temperature, 2), (end_at_unlikely, 3)])
+def test_control_trees_that_were_drawn_otherwise_than_they_say_are_seen(change, length, verifier):
     target, draft = pair(3)
-    expected = reference_distribution(target.model, 3, at_temperature(1.0))
-    engine = Decoder(target, Wrapped(BlockChain(draft, 2), end_at_unlikely), verifier())
-    assert total_variation(engine_distribution(engine, 3, Sampling()), expected) > WRONG
+    expected = reference_distribution(target.model, length, at_temperature(1.0))
+    engine = Decoder(target, Wrapped(BlockChain(draft, 2), change), verifier())
+    assert total_variation(engine_distribution(engine, length, Sampling()), expected) > WRONG
 
 
 # ---- the same chain as level by level ----
 
 ROWS, VOCAB, LENGTH = 16, 7, 5
+LIMITS = [LENGTH] * 8 + [0, 1, 2, 3] * 2
+SAMPLINGS = pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
+STOPS = pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
 
 
 def blocks(length=LENGTH, seed=0):
@@ -148,12 +140,11 @@ def trees(drafter, sampling, limits, stops=frozenset()):
     return drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, limits)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
-@pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
+@SAMPLINGS
+@STOPS
 def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
-    limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
-    block = trees(BlockChain(blocks(), LENGTH), sampling, limits, stops)
-    levels = trees(LevelDrafter(blocks(), ConstantBranching((1,) * LENGTH)), sampling, limits, stops)
+    block = trees(BlockChain(blocks(), LENGTH), sampling, LIMITS, stops)
+    levels = trees(LevelDrafter(blocks(), ConstantBranching((1,) * LENGTH)), sampling, LIMITS, stops)
     lengths = block.valid.sum(1) - 1
     assert len(set(lengths.tolist())) > 3
     assert max(lengths) == block.max_depth == block.size - 1
@@ -183,15 +174,14 @@ class ByLevels:
         return getattr(self._inner, name)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
-@pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
+@SAMPLINGS
+@STOPS
 @pytest.mark.parametrize("nodes", [1, 4, 11])
 def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level(sampling, stops, nodes):
-    limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
     shape = TreeShape(nodes, nodes, LENGTH)
     made = at_once(blocks(), shape)
     grown = BestFirstDrafter(LevelGrower(ByLevels(blocks()), GumbelExpander(3), shape))
-    tree, other = (trees(drafter, sampling, limits, stops) for drafter in (made, grown))
+    tree, other = (trees(drafter, sampling, LIMITS, stops) for drafter in (made, grown))
     assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
     assert max(tree.valid.sum(1)) == nodes + 1
     assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]
@@ -228,7 +218,7 @@ def test_the_tree_is_as_long_as_the_longest_row_needs():
 
 # ---- whole texts ----
 
-PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+PROMPTS = RAGGED
 WORDS = 23
 
 
@@ -278,18 +268,16 @@ def test_a_draft_without_any_possible_token_drafts_nothing(method, temperature, 
 
 
 def test_auto_drafts_blocks_where_the_draft_fills_them():
-    draft = pair(3)[1]
+    draft = random_blocks(3, 3)
     for greedy, verifier in ((False, "recursive"), (True, "greedy")):
         drafter, verify = build(Method(), draft, greedy=greedy)
         assert (type(drafter), drafter.length, verify.name) == (BlockChain, draft.block, verifier)
     assert build(Method(shape="2"), draft, greedy=False)[0].length == 2
-    small, draft.block = draft.block, 25
-    assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
-    draft.block = small
     assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
+    assert build(Method(method="shared-noise"), draft, greedy=False)[0].grower.shape.depth == draft.block
     assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "adaptive"
-    adaptive = build(Method(method="shared-noise"), draft, greedy=False)[0]
-    assert adaptive.grower.shape.depth == draft.block
+    draft.block = 25
+    assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
 
 
 @pytest.mark.parametrize(("method", "shape"), [

@@ -3,7 +3,6 @@ runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -36,8 +35,8 @@ def pair(vocab: int = 4):
     return Seq2SeqRunner(model(1, vocab)), Seq2SeqRunner(model(2, vocab, layers=1), drafts=True)
 
 
-def engine_distribution(engine, length: int, sampling: Sampling, shared=None, batch: int = 512):
-    request = Request(prompt=(START,), source=SOURCE, limits=Limits(max_new_tokens=length))
+def engine_distribution(engine, length: int, sampling: Sampling, shared=None, source=SOURCE):
+    request = Request(prompt=(START,), source=source, limits=Limits(max_new_tokens=length))
 
     def run(tapes):
         for tape in tapes:
@@ -45,7 +44,7 @@ def engine_distribution(engine, length: int, sampling: Sampling, shared=None, ba
         results = engine.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, shared))
         return [tuple(r.token_ids) for r in results]
 
-    return enumerate_distribution(run, batch)[0]
+    return enumerate_distribution(run)[0]
 
 
 def reference_distribution(length: int, eos: int | None = None):
@@ -113,14 +112,8 @@ def test_control_an_uncompacted_cache_is_seen():
 
 
 def test_control_another_source_is_another_distribution():
-    target, _ = pair()
-    request = Request(prompt=(START,), source=(1, 0, 3), limits=Limits(max_new_tokens=3))
-
-    def run(tapes):
-        results = decoder(target, None, "ar").generate([request] * len(tapes), Sampling(), noise=TapeSource(tapes))
-        return [tuple(r.token_ids) for r in results]
-
-    assert total_variation(enumerate_distribution(run)[0], reference_distribution(3)) > WRONG
+    distribution = engine_distribution(decoder(pair()[0], None, "ar"), 3, Sampling(), source=(1, 0, 3))
+    assert total_variation(distribution, reference_distribution(3)) > WRONG
 
 
 # ---- relations between runs of the real engine on its real noise ----
@@ -161,8 +154,8 @@ def test_the_target_as_its_own_drafter_accepts_every_token(kind, method, shape, 
 
 def test_control_a_drafter_that_reads_another_source_is_seen():
     target, draft = runner("marian", 1), runner("marian", 1, drafts=True)
-    set_rows = draft.set_rows
-    draft.set_rows = lambda rows: set_rows([replace(row, source=[7, 3]) for row in rows])
+    read = draft._reader.read
+    draft._reader.read = lambda sources: read([[7, 3] for _ in sources])
     results = decoder(target, draft, "chain", "3").generate(requests(), Sampling())
     assert any(r.stats.accepted[0] for r in results)
 

@@ -20,7 +20,7 @@ from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner
 from tests.helpers import begin, rows_of, tiny_gpt
-from tests.runners.test_masked_block import MASK, marian
+from tests.runners.test_masked_block import MASK, drafter_of, marian
 from tests.tables import BlockTableRunner
 
 VOCAB, BLOCK, START, EOS = 40, 5, 0, 1
@@ -28,13 +28,8 @@ SOURCES = [[5, 6, 7, 8, 1], [9, 3, 1], [4, 4, 30, 31, 32, 33, 1], [12, 1]]
 EXACT, WRONG = 1e-9, 1e-3
 
 
-def masked_block(layers: int = 2) -> Any:
-    torch.manual_seed(1)
-    made = MaskedBlockDrafter.for_target(marian(), MASK, decoder_layers=layers, decoder_ffn_dim=20, block=BLOCK, dropout=0.1)
-    for part in (made.question, made.layers):  # so large that every input shows
-        for weight in part.parameters():
-            torch.nn.init.normal_(weight, std=0.3)
-    return made.double().eval()
+def masked_block() -> Any:
+    return drafter_of(marian(), seed=3).double()
 
 
 @torch.no_grad()
@@ -108,30 +103,36 @@ class Rounds:
         self.runner.set_rows(self.rows)
 
 
-def masked_rounds(**settings: Any) -> Rounds:
-    model = masked_block()
-    return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
+def masked_rounds(engine: str = "torch", **settings: Any) -> Rounds:
+    model = masked_block() if engine == "torch" else masked_block().float()
+    if engine == "openvino":
+        pytest.importorskip("openvino")
+    return Rounds(MaskedBlockRunner(model, engine=engine, **settings), lambda *row: masked_scores(model, *row))
 
 
-def test_scores_are_those_of_each_row_alone_in_every_round():
-    rounds = masked_rounds()
+BY_ENGINE = pytest.mark.parametrize(("engine", "close"), [("torch", EXACT), ("openvino", 1e-4)])
+
+
+@BY_ENGINE
+def test_scores_are_those_of_each_row_alone_in_every_round(engine, close):
+    rounds = masked_rounds(engine)
+    assert isinstance(rounds.runner, BlockRunner)
     for count in (BLOCK, 1, None, 3):
-        assert rounds.round(count) < EXACT
+        assert rounds.round(count) < close
     rounds.round(scored=False)
-    assert rounds.round(BLOCK) < EXACT
+    assert rounds.round(BLOCK) < close
     rounds.keep([0, 2, 3])  # a row has left
-    assert max(rounds.round(None), rounds.round(2)) < EXACT
+    assert max(rounds.round(None), rounds.round(2)) < close
     rounds.keep([1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+    assert max(rounds.round(BLOCK), rounds.round(None)) < close
     assert len({len(t) for t in rounds.texts}) == 1  # a single row needs no mask
     rounds.begin(SOURCES[::-1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+    assert max(rounds.round(BLOCK), rounds.round(None)) < close
 
 
-def test_it_fits_the_protocol_and_never_proposes_what_no_text_holds():
+def test_it_never_proposes_what_no_text_holds():
     rounds = masked_rounds()
     runner = rounds.runner
-    assert isinstance(runner, BlockRunner)
     assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB, True)
     rounds.round(BLOCK)
     scores = runner.score_block(torch.tensor([t[-1] for t in rounds.texts]), BLOCK)
@@ -143,33 +144,36 @@ def test_it_fits_the_protocol_and_never_proposes_what_no_text_holds():
             runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
 
 
-def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions():
-    rounds = masked_rounds(block=12)
-    assert rounds.round(12) < EXACT
-    room = 64
+@BY_ENGINE
+def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions(engine, close):
+    rounds, room = masked_rounds(engine, block=12), 64
+    assert rounds.round(12) < close
     assert rounds.runner.max_length == room - 12
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
     scores = rounds.runner.score_block(torch.tensor([text[-1] for text in rounds.texts]), 12)
+    assert scores[:, :, [START, MASK]].isneginf().all()
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
-        assert difference(scores[row], wanted) < EXACT
+        assert difference(scores[row], wanted) < close
     for wrong in (0, room):
         for make in (lambda block: MaskedBlockRunner(masked_block(), block=block), rounds.runner.longer):
             with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
                 make(wrong)
 
 
-def test_a_longer_block_is_asked_of_the_same_drafter():
-    rounds, plain = masked_rounds(block=12), MaskedBlockRunner(masked_block())
+@BY_ENGINE
+def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own(engine, close):
+    others, rounds = masked_rounds(engine), masked_rounds(engine)
+    plain = others.runner
     rounds.runner = plain.longer(12)
     rounds.begin(SOURCES)
+    others.begin(SOURCES[::-1])
     assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
     assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
-    [row] = begin(plain, [[5]], [[6, 1]])  # a row of the first runner is not one of the second
-    assert max(rounds.round(12), rounds.round(3)) < EXACT
-    assert difference(plain.score_block(torch.tensor([0]), 2)[0], masked_scores(plain.model, row.source, [5, 0], 2)) < EXACT
+    for _ in range(2):
+        assert max(rounds.round(12), others.round(BLOCK)) < close
     with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
         plain.score_block(torch.tensor([3]), 12)
 
@@ -245,6 +249,14 @@ def test_control_answers_of_other_positions(monkeypatch):
         MaskedBlockDrafter, "_answers",
         lambda self, source, positions: plain(self, source, positions if source.answers is None else positions - 1),
     )  # fmt: skip
+    assert rounds.round(BLOCK) > WRONG
+
+
+def test_control_a_mask_that_hides_nothing(monkeypatch):
+    rounds = masked_rounds("openvino")
+    rounds.round(scored=False)
+    made = "draftwood.runners.blocks.openvino_network.bias_of"
+    monkeypatch.setattr(made, lambda seen, dtype: torch.zeros(len(seen), 1, 1, seen.shape[1], dtype=dtype))
     assert rounds.round(BLOCK) > WRONG
 
 

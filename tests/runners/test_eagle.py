@@ -74,31 +74,6 @@ def test_scores_are_those_of_a_fresh_reading_after_any_rounds(ends, flags):
     assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
 
 
-def test_rows_come_and_go_without_changing_the_others():
-    texts, runner = [some(n) for n in (70, 9, 31)], runner_of(TARGET)
-    rows = [Row(tokens=text[:length]) for text, length in zip(texts, (4, 4, 31), strict=True)]
-    runner.set_rows(rows[:2])
-    runner.commit([[], []], [HIDDEN[:3]] * 2)
-    scored(runner, [texts[0][3], texts[1][3]], [5])
-    rows[0].tokens, rows[1].tokens = texts[0][:41], texts[1][:9]
-    runner.commit([[0], [0]], [HIDDEN[3:40], HIDDEN[3:8]])
-    runner.set_rows(rows)
-    roots = [texts[0][40], texts[1][8], texts[2][30]]
-    assert torch.isinf(scored(runner, roots, [5])[2]).all()  # the row that came has no hidden states yet
-    ends = [40, 8, 30]
-    rows[0].tokens = texts[0][:70]
-    runner.commit([[0], [], []], [HIDDEN[40:69], HIDDEN[8:8], HIDDEN[:30]])
-    ends[0] = 69
-    found = scored(runner, [text[end] for text, end in zip(texts, ends, strict=True)], PATH)
-    for text, scores in zip(texts, found, strict=True):
-        assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
-    runner.commit([[]] * 3, [HIDDEN[:0]] * 3)
-    runner.set_rows(rows[1:])
-    found = scored(runner, [texts[1][8], texts[2][30]], PATH)
-    for text, scores in zip(texts[1:], found, strict=True):
-        assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
-
-
 def test_nodes_of_several_depths_in_one_call_are_those_level_by_level():
     text, runner = some(12), runner_of(TARGET)
     runner.set_rows([Row(tokens=text)])

@@ -79,29 +79,6 @@ def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, mo
         assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
 
 
-def test_rows_come_and_go_without_changing_the_others(monkeypatch):
-    exact_hidden(monkeypatch)
-    model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256)
-    _, runner = hidden_pair(model, block=BLOCK)
-    layers, path = tuple(runner.model.config.target_layers), [4, 7]
-    texts = [torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (70, 9, 31)]
-    hidden = [plain_hidden(model, text, layers) for text in texts]
-    rows = rows_of(texts)
-    runner.set_rows(rows[:2])
-    given(runner, [hidden[0][:20], hidden[1][:8]])
-    scores_after(runner, 1, [])
-    given(runner, [hidden[0][:0], hidden[1][:0]])
-    runner.set_rows(rows)
-    given(runner, [hidden[0][20:40], hidden[1][8:8], hidden[2][:30]])
-    scores_after(runner, 1, [])
-    given(runner, [part[:0] for part in hidden])
-    for number, text in enumerate(texts[1:], 1):
-        runner.set_rows(rows[number:])
-        expected = as_trained(model, runner.model, text, path)
-        assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
-        given(runner, [hidden[1][:0] for _ in runner._memory.lengths])
-
-
 def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
     exact_hidden(monkeypatch)
     model = tiny_gpt(VOCAB, 1, dtype=torch.float32)

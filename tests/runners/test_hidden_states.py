@@ -12,7 +12,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from tests.helpers import ancestors_of, begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import tiny
+from tests.runners.zoo import runner_of, tiny
 
 LAYERS = (0, 2, 1)
 
@@ -49,17 +49,20 @@ class HiddenWalk(Walk):
         return worst
 
 
-def hidden_walk(kind: str, lengths: list[int], **settings) -> HiddenWalk:
-    return HiddenWalk(TorchRunner(tiny(kind, **settings), hidden_layers=LAYERS), None, lengths)
+def hidden_walk(kind: str, lengths: list[int], engine: str = "torch", **settings) -> HiddenWalk:
+    model = tiny(kind, dtype=torch.float64 if engine == "torch" else torch.float32, **settings)
+    return HiddenWalk(runner_of(engine, model, hidden_layers=LAYERS), None, lengths)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt"])
-def test_they_are_those_of_each_path_after_ragged_commits_and_as_rows_come_and_go(kind):
-    rows = hidden_walk(kind, [5, 1, 9, 0])
-    assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-9
+@pytest.mark.parametrize(
+    ("kind", "engine"), [*((kind, "torch") for kind in ("llama", "gpt2", "opt")), ("llama", "openvino"), ("llama", "paged")]
+)
+def test_they_are_those_of_each_path_after_ragged_commits_and_as_rows_come_and_go(kind, engine):
+    rows, close = hidden_walk(kind, [5, 1, 9, 0], engine), 1e-9 if engine == "torch" else 1e-4
+    assert max(rows.round(), rows.round(unscored=2), rows.round()) < close
     rows.keep([0, 1, 3])
     rows.add([6, 2])
-    assert max(rows.round(unscored=3), rows.round()) < 1e-9
+    assert max(rows.round(unscored=3), rows.round()) < close
 
 
 def test_they_are_collected_over_the_chunks_of_a_long_prompt():
@@ -77,18 +80,6 @@ def test_there_are_none_unless_they_are_wanted():
 def test_layers_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match=r"hidden_layers \(1, 7\), but the model has \d layers: give 0 to"):
         TorchRunner(tiny("llama"), hidden_layers=(1, 7))
-
-
-def test_openvino_returns_them_too():
-    pytest.importorskip("openvino")
-    from draftwood.runners.openvino.runner import OpenVinoRunner
-
-    runner = OpenVinoRunner(tiny("llama", dtype=torch.float32), hidden_layers=LAYERS)
-    rows = HiddenWalk(runner, None, [5, 1, 9])
-    assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-4
-    rows.keep([0, 2])
-    rows.add([6, 2])
-    assert max(rows.round(unscored=3), rows.round()) < 1e-4
 
 
 @pytest.mark.parametrize("method", ["ar", "rsd-s"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,31 +10,21 @@ import torch
 
 from draftwood.runners import rows
 from draftwood.runners.openvino import memory
-from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny
+from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, runner_of, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
 LONG = {"max_position_embeddings": 256}
-
-
-def openvino_runner(model: Any) -> Any:
-    pytest.importorskip("openvino")
-    from draftwood.runners.openvino.runner import OpenVinoRunner
-
-    return OpenVinoRunner(model, paged=False)  # it keeps the number of new tokens, where another one may add padding
-
-
-BACKENDS = [pytest.param(TorchRunner, id="torch"), pytest.param(openvino_runner, id="openvino")]
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino"])  # with blocks, padding may be read too
 
 
 class Chat(Walk):
     """A walk over one row that begins again, with a text that shares its beginning with the last one."""
 
-    def __init__(self, make: Callable[[Any], Any], kind: str = "llama", **settings: Any) -> None:
+    def __init__(self, engine: str, kind: str = "llama", **settings: Any) -> None:
         model = tiny(kind, dtype=torch.float32, **settings)
-        super().__init__(make(model), lambda text: plain_scores(model, text), [9])
+        super().__init__(runner_of(engine, model), lambda text: plain_scores(model, text), [9])
         self.read: list[int] = []
 
     def _logits(self, *nodes: torch.Tensor) -> torch.Tensor:
@@ -56,21 +46,23 @@ class Chat(Walk):
         self.read.clear()
 
 
-@pytest.mark.parametrize("make", BACKENDS)
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
-def test_the_scores_after_a_kept_beginning_are_those_of_the_model(make: Any, kind: str) -> None:
-    walk = Chat(make, kind)
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [*product(("llama", "gpt2", "gemma2"), ("torch", "openvino")), *product(("llama", "gpt2"), ("paged",))],
+)
+def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, kind: str) -> None:
+    walk = Chat(engine, kind)
     for common in (9, 100, 3, 12, 1):
         assert max(walk.round(), walk.round(unscored=2), walk.round(unscored=3)) < CLOSE
         walk.again(min(common, len(walk.texts[0])), 4)
     assert walk.round() < CLOSE
 
 
-@pytest.mark.parametrize("make", BACKENDS)
+@BY_ENGINE
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
-def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(make: Any, kind: str) -> None:
+def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(engine: str, kind: str) -> None:
     """A memory of the last window alone would lack the tokens that are visible again (huggingface/transformers#48280)."""
-    walk = Chat(make, kind, **{"sliding_window": WINDOW, **WINDOWED[kind]})
+    walk = Chat(engine, kind, **{"sliding_window": WINDOW, **WINDOWED[kind]})
     for common in (9, WINDOW + 3, WINDOW - 3, WINDOW, 2):
         assert max(walk.round(), walk.round(nodes=9), walk.round(unscored=2), walk.round()) < CLOSE
         assert len(walk.texts[0]) > WINDOW
@@ -78,57 +70,40 @@ def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(make: Any, kin
     assert walk.round() < CLOSE
 
 
-@pytest.mark.parametrize("make", BACKENDS)
-def test_only_the_new_tokens_are_read(make: Any) -> None:
-    walk = Chat(make)
+@BY_ENGINE
+@pytest.mark.parametrize(("cut", "keep"), [(0, True), (3, True), (3, False)])
+def test_only_the_new_tokens_are_read(cut: int, keep: bool, engine: str) -> None:
+    walk = Chat(engine)
     walk.round()
     walk.round()
-    length = len(walk.texts[0])
-    walk.again(length, 5)
-    walk.round(check=False)
-    assert sum(walk.read) == 5 + 7, "the new tokens and the nodes"
-    walk.again(length - 3, 5)
-    walk.round(check=False)
-    assert sum(walk.read) == 5 + 7
-    walk.again(length - 3, 5, keep=False)
-    walk.round(check=False)
-    assert sum(walk.read) == length - 3 + 5 + 7
+    common = len(walk.texts[0]) - cut
+    walk.again(common, 5, keep=keep)
+    assert walk.round() < CLOSE
+    assert sum(walk.read) == (0 if keep else common) + 5 + 7, "the new tokens and the nodes"
 
 
-@pytest.mark.parametrize("make", BACKENDS)
-def test_tokens_that_were_pending_are_read_later(make: Any) -> None:
-    walk = Chat(make)
+@BY_ENGINE
+def test_what_was_not_kept_is_read_again(engine: str) -> None:
+    walk = Chat(engine)
     walk.round(check=False)
-    walk.round(nodes=7, unscored=6, check=False)
+    walk.round(nodes=7, unscored=6, check=False)  # tokens are pending
     length, cached = len(walk.texts[0]), walk.runner._rows._cached[0]
     walk.again(length, 5)
-    walk.round(check=False)
+    assert walk.round() < CLOSE
     assert sum(walk.read) == length - cached + 5 + 7
-
-
-@pytest.mark.parametrize("make", BACKENDS)
-def test_a_text_without_a_common_beginning_starts_afresh(make: Any) -> None:
-    walk = Chat(make)
-    walk.round()
-    walk.again(0, 6)
+    walk.again(0, 6)  # without a common beginning
     assert walk.round() < CLOSE
     assert sum(walk.read) == 6 + 7
-
-
-@pytest.mark.parametrize("make", BACKENDS)
-def test_an_unfinished_round_is_not_kept(make: Any) -> None:
-    walk = Chat(make)
-    walk.round()
-    walk._score([walk._tree(1, 7)], 7, check=False)
+    walk._score([walk._tree(1, 7)], 7, check=False)  # an unfinished round
     length = len(walk.texts[0])
     walk.again(length, 5)
     assert walk.round() < CLOSE
     assert sum(walk.read) == length + 5 + 7
 
 
-@pytest.mark.parametrize("make", BACKENDS)
-def test_a_batch_is_not_kept_but_its_last_row_is(make: Any) -> None:
-    walk = Chat(make)
+@BY_ENGINE
+def test_a_batch_is_not_kept_but_its_last_row_is(engine: str) -> None:
+    walk = Chat(engine)
     walk.round()
     walk.add([4])
     assert walk.round() < CLOSE
@@ -144,7 +119,7 @@ def test_a_batch_is_not_kept_but_its_last_row_is(make: Any) -> None:
 
 
 def test_clearing_twice_keeps_the_memory() -> None:
-    walk = Chat(TorchRunner)
+    walk = Chat("torch")
     walk.round()
     walk.runner.clear(keep=True)
     walk.again(len(walk.texts[0]), 3)
@@ -155,7 +130,7 @@ def test_clearing_twice_keeps_the_memory() -> None:
 def test_a_long_text_that_is_cut_leaves_few_dead_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr(memory, "_PATIENCE", 4.0)
-    walk = Chat(openvino_runner, **LONG)
+    walk = Chat("openvino", **LONG)
     walk.again(9, 90)
     assert walk.round() < CLOSE
     walk.again(12, 3)
@@ -163,11 +138,11 @@ def test_a_long_text_that_is_cut_leaves_few_dead_slots(monkeypatch: pytest.Monke
     assert walk.round() < CLOSE
 
 
-@pytest.mark.parametrize("make", BACKENDS)
-def test_control_a_common_beginning_that_is_too_long_is_seen(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@BY_ENGINE
+def test_control_a_common_beginning_that_is_too_long_is_seen(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = rows.common_length
     monkeypatch.setattr(rows, "common_length", lambda one, other: inner(one, other) + 1)
-    walk = Chat(make)
+    walk = Chat(engine)
     walk.round()
     walk.again(5, 6)
     assert walk.round() > WRONG

@@ -31,14 +31,18 @@ def target() -> Any:
     return marian()
 
 
-@pytest.fixture(scope="module")
-def drafter(target: Any) -> Any:
-    torch.manual_seed(1)
+def drafter_of(target: Any, *, seed: int = 1) -> Any:
+    torch.manual_seed(seed)
     made = MaskedBlockDrafter.for_target(target, MASK, decoder_layers=2, decoder_ffn_dim=20, block=5, dropout=0.1)
     for part in (made.question, made.layers):  # so large that every input shows
         for weight in part.parameters():
             torch.nn.init.normal_(weight, std=0.3)
     return made.eval()
+
+
+@pytest.fixture(scope="module")
+def drafter(target: Any) -> Any:
+    return drafter_of(target)
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,9 @@ import pytest
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from draftwood.core.errors import CacheError
 from draftwood.runners.context import context
-from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import begin
-from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import plain_scores, tiny
+from tests.runners.test_logit_identity import Walk, check_the_last_tokens
+from tests.runners.zoo import ENGINES, plain_scores, runner_of, tiny
 
 _SHORT = 32  # tokens of the short range, or of the context
 _PAIRS = 4  # frequencies of a head
@@ -48,15 +45,6 @@ def by_layer(kind: str):
     return tiny("gemma3_text", dtype=torch.float32, max_position_embeddings=2 * _SHORT, rope_parameters=ropes)
 
 
-def runner(engine: str, model):
-    if engine == "torch":
-        return TorchRunner(model)
-    pytest.importorskip("openvino")
-    from draftwood.runners.openvino.runner import OpenVinoRunner
-
-    return OpenVinoRunner(model, paged=engine == "paged")
-
-
 def test_every_kind_that_transformers_knows_is_tried():
     assert set(ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
 
@@ -65,42 +53,26 @@ def test_every_kind_that_transformers_knows_is_tried():
 @pytest.mark.parametrize("kind", ROPES)
 def test_a_tree_is_scored_as_its_paths(kind, engine):
     model = rotary(kind)
-    rows = Walk(runner(engine, model), lambda text: plain_scores(model, text), [5, 14, 0])
+    rows = Walk(runner_of(engine, model), lambda text: plain_scores(model, text), [5, 14, 0])
     assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-4
 
 
-def check_the_last_tokens(read, model, plain) -> None:
-    """Trees of three tokens in a chain, some of whose nodes lie beyond the last position that is scored exactly."""
-    texts = [[(7 * i) % 90 + 1 for i in range(length)] for length in (28, 30, 5)]
-    begin(read, texts)
-    tokens, depths = torch.tensor([[1, 2, 3]] * 3), torch.tensor([[0, 1, 2]] * 3)
-    scores = read.extend(tokens, depths, torch.ones(3, 3, 3, dtype=torch.bool).tril()).logits
-    for row, nodes in enumerate((3, 2, 3)):  # the third node of the second row would be at position 32
-        for node in range(nodes):
-            wanted = plain_scores(plain, texts[row] + tokens[row, : node + 1].tolist())
-            assert torch.allclose(scores[row, node], wanted, atol=1e-4)
-    begin(read, [[5] * _SHORT])
-    with pytest.raises(CacheError, match=f"33 tokens but {model.config.model_type} takes 32"):
-        read.extend(tokens[:1, :1], depths[:1, :1], torch.ones(1, 1, 1, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("engine", ["torch", "openvino", "paged"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", BY_LENGTH)
 def test_nodes_beyond_the_change_leave_other_scores_alone(kind, engine):
-    model = rotary(kind)
-    check_the_last_tokens(runner(engine, model), model, rotary(kind))
+    check_the_last_tokens(runner_of(engine, rotary(kind)), rotary(kind))
 
 
 @pytest.mark.parametrize("engine", ["torch", "openvino"])
 def test_a_change_in_the_layers_of_one_type_ends_the_context_too(engine):
     model = by_layer("longrope")
     assert context(model.config) == (_SHORT, f"its rotary embedding changes after {_SHORT} tokens")
-    check_the_last_tokens(runner(engine, model), model, by_layer("longrope"))
+    check_the_last_tokens(runner_of(engine, model), by_layer("longrope"))
 
 
 @pytest.mark.parametrize("engine", ["openvino", "paged"])
 def test_a_context_shorter_than_the_text_that_is_traced_is_converted(engine):
     """The frequencies of dynamic scaling would change while the graph is made."""
     model = rotary("dynamic", longest=4)
-    rows = Walk(runner(engine, model), lambda text: plain_scores(rotary("dynamic", longest=4), text), [2, 0])
+    rows = Walk(runner_of(engine, model), lambda text: plain_scores(rotary("dynamic", longest=4), text), [2, 0])
     assert rows.round(nodes=2) < 1e-4

@@ -40,24 +40,16 @@ def test_only_its_alibi_variant_makes_falcon_unfit():
         TorchRunner(FalconForCausalLM(FalconConfig(**settings, alibi=True)).eval())
 
 
-def test_encoder_decoders_are_refused_by_name():
+def test_encoder_decoders_layers_with_a_state_and_models_without_a_head_are_refused_by_name():
     config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
         TorchRunner(AutoModelForSeq2SeqLM.from_config(config))
-
-
-def test_layers_with_a_state_are_refused_by_the_configuration_alone():
-    config = SimpleNamespace(model_type="new", layer_types=["full_attention", "conv"])
-    config.get_text_config = lambda: config
-    model = SimpleNamespace(config=config, get_output_embeddings=lambda: object())
-    with pytest.raises(ModelError, match=r"'new' .*type conv keep a state"):
-        check_architecture(model)
-
-
-def test_a_model_without_a_head_is_refused():
-    model = tiny("gpt2").transformer
     with pytest.raises(ModelError, match="no language-model head"):
-        TorchRunner(model)
+        TorchRunner(tiny("gpt2").transformer)
+    config = SimpleNamespace(model_type="new", layer_types=["full_attention", "conv"])  # it says enough
+    config.get_text_config = lambda: config
+    with pytest.raises(ModelError, match=r"'new' .*type conv keep a state"):
+        check_architecture(SimpleNamespace(config=config, get_output_embeddings=lambda: object()))
 
 
 @pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
@@ -83,16 +75,12 @@ def test_dropout_is_not_blamed_on_the_architecture():
         TorchRunner(model)
 
 
-def chain(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    tokens = torch.arange(10, 10 + length).unsqueeze(0)
-    return tokens, torch.arange(length).unsqueeze(0), torch.ones(1, length, length, dtype=torch.bool).tril()
-
-
 def test_a_text_beyond_the_position_embeddings_is_refused_by_name():
     runner = TorchRunner(tiny("gpt2", max_position_embeddings=32))
     begin(runner, [[5] * 32])
+    one = torch.tensor([[10]])
     with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32 \(its configuration says .*=32\)"):
-        runner.extend(*chain(1))
+        runner.extend(one, one * 0, one[None] > 0)
 
 
 def test_rotary_embeddings_that_change_with_the_length_end_the_context_there():

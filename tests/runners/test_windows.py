@@ -14,20 +14,34 @@ from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import Window, mask_argument, sliding_window
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
-from tests.runners.window_walks import CLOSE, WRONG, check_beyond_the_window, window_walk
-from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny, windowed
+from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
 
+CLOSE = 1e-4  # float32, scores of up to 10
+WRONG = 1e-2  # a negative control must be at least this far off
 LENGTHS = [5, 20, 40, 0]  # tokens of the first texts; all of them outgrow the window
 MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some layers slide, others do not
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino"])
 
 
-def walk(kind: str, lengths: list[int] = LENGTHS, **settings) -> Walk:
-    return window_walk(TorchRunner, kind, lengths, **settings)
+def walk(kind: str, lengths: list[int] = LENGTHS, engine: str = "torch", **settings) -> Walk:
+    model = windowed(kind, **settings)
+    return Walk(runner_of(engine, model), lambda text: plain_scores(model, text), lengths)
 
 
+@BY_ENGINE
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_trees_are_scored_as_their_paths_beyond_the_window(kind):
-    check_beyond_the_window(walk(kind))
+def test_trees_are_scored_as_their_paths_beyond_the_window(kind, engine):
+    if (kind, engine) == ("gpt_oss", "openvino"):
+        pytest.skip("it has experts")
+    rows = walk(kind, engine=engine)
+    assert rows.runner.max_length == 256
+    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
+    rows.keep([0, 1, 3])
+    rows.add([30, 3])
+    assert max(rows.round(nodes) for nodes in (12, 7, 1, 3, 7)) < CLOSE
+    rows.keep([1])
+    assert max(rows.round(nodes) for nodes in (12, 1, 5)) < CLOSE
+    assert len(rows.texts[0]) > 3 * WINDOW
 
 
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
@@ -37,9 +51,10 @@ def test_paths_longer_than_the_window(kind):
     assert max(rows.round(nodes=16) for _ in range(3)) < CLOSE
 
 
+@BY_ENGINE
 @pytest.mark.parametrize("kind", ["mistral", "gemma2"])
-def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
-    rows = walk(kind, [3, 1100, 515], max_position_embeddings=1200, window=20)
+def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind, engine):
+    rows = walk(kind, [3, 1100, 515], engine, max_position_embeddings=1200, window=20)
     assert max(rows.round(nodes=4), rows.round(nodes=4)) < CLOSE
 
 
@@ -48,6 +63,20 @@ def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
 def test_control_a_window_that_is_wrong_by_one(kind, off, monkeypatch):
     monkeypatch.setattr(torch_runner, "used_window", lambda model: sliding_window(model.config)._replace(size=WINDOW + off))
     assert walk(kind).round() > WRONG
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_control_a_window_of_openvino_that_is_wrong_by_one(kind, off, monkeypatch):
+    pytest.importorskip("openvino")
+    from draftwood.runners.openvino import runner
+
+    monkeypatch.setattr(runner, "used_window", lambda model: sliding_window(model.config)._replace(size=WINDOW + off))
+    monkeypatch.setattr(runner, "is_compared", lambda *_: False)  # the right window was, with this graph
+    with pytest.raises(ModelError, match="scores a text differently in OpenVinoRunner"):
+        walk(kind, engine="openvino")
+    monkeypatch.setattr(runner, "check_scores", lambda _: None)
+    assert walk(kind, [20], "openvino").round() > WRONG
 
 
 def test_control_layers_of_the_wrong_kind(monkeypatch):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from draftwood.runners.torch_runner import TorchRunner
 
 VOCAB = 97
 PAD, EOS = 0, 3
@@ -30,6 +33,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
 }
 SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
 SLIDING = ["gemma2", "gemma3_text"]
+ENGINES = ["torch", "openvino", "paged"]
 WINDOW = 8
 WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
     "mistral": {},
@@ -57,6 +61,16 @@ def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, **sett
 def windowed(kind: str, seed: int = 0, *, window: int = WINDOW, **settings: Any) -> Any:
     """A model of :data:`WINDOWED` in float32."""
     return tiny(kind, seed, dtype=torch.float32, **{"sliding_window": window, **WINDOWED[kind], **settings})
+
+
+def runner_of(engine: str, model: Any, **options: Any) -> Any:
+    """A runner of this engine: ``openvino`` holds keys and values in the state of a graph, ``paged`` in blocks."""
+    if engine == "torch":
+        return TorchRunner(model, **options)
+    pytest.importorskip("openvino")
+    from draftwood.runners.openvino.runner import OpenVinoRunner
+
+    return OpenVinoRunner(model, paged=engine == "paged", **options)
 
 
 @torch.no_grad()
