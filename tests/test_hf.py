@@ -14,7 +14,7 @@ from transformers import MaxLengthCriteria, PreTrainedTokenizerFast, StoppingCri
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner
-from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
 from draftwood.runners.unpadded import Unpadded
