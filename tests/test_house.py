@@ -45,11 +45,11 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2750, "grammar": 550, "hardware": 400, "sampling": 1050, "runners": 8150, "draft": 3250, "verify": 900,
-    "loading": 2550, "trace": 3800, "engine": 2700, "hf": 350, "train": 3700, "exactness": 1500, "tune": 1050, "serve": 3500,
-    "cli": 4400,
+    "core": 2720, "grammar": 530, "hardware": 370, "sampling": 1020, "runners": 7800, "draft": 3000, "verify": 680,
+    "loading": 2520, "trace": 3480, "engine": 2690, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030, "serve": 3280,
+    "cli": 3880,
 }  # fmt: skip
-TESTS = 38400
+TESTS = 34100
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
