@@ -132,6 +132,8 @@ def _accepted(
             return [m.traversal(nodes) if verifier.name == "traversal" else m.recursive(nodes) for m in means]
         verdict = verify(verifier, tree, distributions, rng)
         this_round = Round(tree=tree, scores=scores, target_log_probs=distributions, verdict=verdict)
+        for row, new in zip(made, this_round.tokens, strict=True):
+            row.tokens += new
         drafter.commit(this_round)
         return [float(len(path)) for path in this_round.paths]
 

@@ -46,10 +46,10 @@ INNER = {
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
     "core": 2720, "grammar": 530, "hardware": 370, "sampling": 1020, "runners": 7800, "draft": 3000, "verify": 680,
-    "loading": 2520, "trace": 3480, "engine": 2690, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030, "serve": 3280,
+    "loading": 2520, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030, "serve": 3290,
     "cli": 3880,
 }  # fmt: skip
-TESTS = 34100
+TESTS = 34200
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -53,13 +53,13 @@ def shown(pair: draftwood.Pair) -> Shown:
 
 
 def _shown(made: draftwood.Round, tokenizer: Any) -> Shown:
-    tree, words = made.tree, made.tree.lists[0][0]
+    tree, words = made.tree, made.tree.host.tokens[0]
     draft, target = tree.draft_logp, made.target_log_probs.dense()
     assert draft is not None
     fates, rows = _fates(tree.children[0], made.paths[0]), _rows(tree.children[0])
     nodes = []
     for node, token in enumerate(words):
-        parent = tree.lists[1][0][node]
+        parent = tree.host.parents[0][node]
         nodes.append(
             Node(
                 token=tokenizer.decode([token]),

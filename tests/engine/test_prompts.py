@@ -237,6 +237,19 @@ def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts(pla
     assert texts == {0: whole[0], 2: whole[2]}
 
 
+def test_no_memory_is_kept_for_a_prompt_that_is_dropped(plain):
+    target = plain.pipeline.target
+    with plain.batch(chunk=CHUNK) as batch:
+        for one in (request([1, 2], 2), request(prompt_of(20), 5)):
+            batch.add(one, Sampling())
+            batch.step()
+        batch.drop(1)
+        while len(batch):
+            batch.step()
+        assert [target._rows.rows, target._prefill._made[0].rows] == [[], []]
+        assert target._cache.keys is None
+
+
 def test_common_beginnings_are_read_once(plain):
     alike = [request(prompt_of(20), 5, seed=seed) for seed in range(3)]
     longer = request([*prompt_of(15), 3, 4, 5], 5)

@@ -98,6 +98,20 @@ def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens):
     assert torch.isfinite(after.logits).all()
 
 
+def test_what_was_kept_does_not_serve_a_row_after_one_that_was_read_ahead():
+    text, runner = some(12), runner_of(TARGET)
+    runner.set_rows([Row(tokens=text)])
+    runner.commit([[]], [HIDDEN[:11]])
+    runner.clear(keep=True)
+    ahead, late = Row(tokens=some(9)), Row(tokens=[*text[:6], 5])
+    runner.prefill(ahead, 8, hidden=HIDDEN[:8])
+    for rows in ([ahead], [ahead, late]):
+        runner.set_rows(rows)
+    runner.commit([[], []], [HIDDEN[8:8], HIDDEN[:6]])
+    for row, scores in zip((ahead, late), scored(runner, [ahead.tokens[-1], 5], PATH), strict=True):
+        assert float((scores - fresh(runner, row.tokens, HIDDEN)).abs().max()) < 1e-9
+
+
 def test_control_hidden_states_of_another_token_are_seen():
     text, runner = some(12), runner_of(TARGET)
     runner.set_rows([Row(tokens=text)])

@@ -118,6 +118,47 @@ def test_a_batch_is_not_kept_but_its_last_row_is(engine: str) -> None:
     assert sum(walk.read) == 5 + 7
 
 
+@BY_ENGINE
+def test_a_row_that_is_left_alone_keeps_its_own_keys(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_PATIENCE", 0.01)  # dead slots are removed at once
+    walk = Chat(engine)
+    walk.add([7])
+    assert walk.round() < CLOSE
+    walk.keep([1])
+    walk.again(5, 4)
+    assert max(walk.round(), walk.round()) < CLOSE
+    assert sum(walk.read) < 5 + 4 + 2 * 7
+
+
+@BY_ENGINE
+def test_a_row_of_which_nothing_was_read_ahead_joins_as_any(engine: str) -> None:
+    walk = Chat(engine)
+    walk.round()
+    [row] = rows_of([[]], roots=[3])
+    walk.runner.prefill(row, 0)
+    walk.rows = [*walk.rows, row]
+    walk.runner.set_rows(walk.rows)
+    assert max(walk.round(), walk.round()) < CLOSE
+
+
+@BY_ENGINE
+def test_a_change_of_rows_that_is_interrupted_leaves_nothing_to_keep(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = Chat(engine)
+    walk.round()
+
+    def cut(length: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(walk.runner._rows.cache, "cut", cut)
+        with pytest.raises(KeyboardInterrupt):
+            walk.again(5, 4)
+    length = len(walk.texts[0])
+    walk.again(length, 2)
+    assert walk.round() < CLOSE
+    assert sum(walk.read) == length + 2 + 7
+
+
 def test_clearing_twice_keeps_the_memory() -> None:
     walk = Chat("torch")
     walk.round()

@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
+from draftwood.serve.errors import refused as refused_error
 from draftwood.serve.run import listen
 from draftwood.serve.schemas import ChatBody, CompletionBody
 from draftwood.serve.settings import MAX_BODY, ServeOptions, read_keys
@@ -271,3 +272,8 @@ def test_any_body_is_answered_or_refused(client: TestClient, strange: dict[str, 
     assert response.status_code in (200, 400, 404)
     if response.status_code != 200:
         shapes.check_error(response.json())
+
+
+def test_an_error_that_is_not_the_requests_own_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert refused_error(RuntimeError("no room")).status == 500
+    assert "no room" in caplog.text

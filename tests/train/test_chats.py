@@ -19,6 +19,7 @@ from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
+from draftwood.train.loop import claim
 from draftwood.train.sample import drawn
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.zoo import windowed
@@ -232,7 +233,11 @@ def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_p
     with pytest.raises(ConfigError, match="other settings"):
         write_chats(replace(config, seed=5))
     record = config.out / "run.json"
-    record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k != "temperature"}))
+    settings = json.loads(record.read_text())
+    record.write_text(json.dumps({**settings, "loss": "ce"}))
+    with pytest.raises(ConfigError, match=r"other settings \(loss='ce' there, 'kl' here\)"):  # which has left since
+        claim(config)
+    record.write_text(json.dumps({k: v for k, v in settings.items() if k != "temperature"}))
     with pytest.raises(ConfigError, match="other settings"):  # a record from before there were temperatures
         write_chats(replace(config, temperature=(0.5,)))
     written = sorted(config.out.iterdir())

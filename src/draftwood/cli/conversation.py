@@ -160,7 +160,7 @@ class Conversation:
         earlier, self._system = self._system, text
         try:
             self._check()
-        except ConfigError:
+        except DraftwoodError:
             self._system = earlier
             raise
 

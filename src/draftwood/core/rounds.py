@@ -45,7 +45,8 @@ class Round:
         target_log_probs: the target's distributions at its nodes.
         verdict: what the verifier decided.
         seconds: wall time by stage; complete once the round's pieces are out.
-        taken: per row, how many of :attr:`tokens` its text took, which may end before the others; empty if all.
+        taken: per row, how many of :attr:`tokens` its text took, which may end before the others; empty if all. It is
+            complete once the round's pieces are out, as :attr:`joined` and :attr:`hidden` are.
     """
 
     tree: DraftTree
@@ -68,7 +69,8 @@ class Round:
 
     @cached_property
     def tokens(self) -> list[list[int]]:
-        """Committed tokens per row: the accepted ones and the next token (host sync if any was accepted)."""
+        """Per row, the accepted tokens and the next one, of which its text takes all or the first (host sync if any was
+        accepted)."""
         rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
         return [[*(self.tree.host.tokens[row][node] for node in path), last] for row, (path, last) in rows]
 

@@ -50,5 +50,6 @@ class Drafter(Protocol):
         ...
 
     def commit(self, this_round: Round) -> None:
-        """Keep the accepted path of the last tree."""
+        """End the round: :attr:`draftwood.core.rounds.Round.joined` are the nodes that the texts took, and the rows hold
+        their tokens already."""
         ...

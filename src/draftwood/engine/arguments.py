@@ -41,7 +41,10 @@ def method_of(given: MethodLike | None) -> Method:
 
 
 class CallSettings(TypedDict, total=False):
-    """The settings of a call, whole or one by one; those that are left out, or None, are the session's own."""
+    """The settings of a call, whole or one by one; those that are left out, or None, are the session's own.
+
+    :meth:`draftwood.engine.session.Session.generate` says what each is.
+    """
 
     method: MethodLike | None
     sampling: SamplingLike | None

@@ -119,8 +119,11 @@ class Batch:
         """
         if not 0 <= number < self._next:
             raise ConfigError(f"row {number} is not in the batch: give the number that add returned")
-        self._waiting.pop(number, None)
+        if (waiting := self._waiting.pop(number, None)) is not None:
+            self._prompts.forget(waiting)
         self._keep([i for i, entry in enumerate(self._entries) if entry.row.number != number])
+        if not self._entries:
+            self._prompts.clear()
 
     def step(self) -> list[Piece]:
         """One round: a piece for every row that takes part in it and has not :attr:`failed`; none without any row.

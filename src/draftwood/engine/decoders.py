@@ -114,7 +114,7 @@ class DrafterCache:
     """
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool, bool], _Made]]]
+        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool], _Made]]]
         self._kept = WeakKeyDictionary()
 
     @contextmanager
@@ -134,7 +134,7 @@ class DrafterCache:
             ConfigError, PairingError: as :func:`draftwood.engine.methods.build`.
         """
         kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
-        key = method, greedy, isinstance(runner, BlockRunner)
+        key = method, greedy
         if (found := kept.pop(key, None)) is None:
             hidden = Unpadded(runner, padding)
             found = hidden, *build(method, hidden, greedy=greedy)

@@ -111,7 +111,7 @@ def _block(args: BuildArgs) -> BlockChain:
     if not isinstance(runner, BlockRunner):
         raise PairingError(
             f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
-            "not: give one made by 'draftwood train spec-drafter', or use --method chain"
+            "not: use --method chain, or for translation a draft made by 'draftwood train spec-drafter'"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
     if length != runner.block and isinstance(runner, LongBlockRunner):  # its scores depend on the length of the block

@@ -45,6 +45,7 @@ class Prompts:
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
         self._left: int | None = None  # tokens of this step; None for no limit
+        self._given = 0  # rows that both models have
         self._pads = target.pads
         self._padding = PADDING if target.pads and target.device.type == "cpu" else None  # of a round; None for no limit
 
@@ -54,7 +55,7 @@ class Prompts:
             if not any(row is self._current for row in coming):
                 self._current = None
             self.clear()
-        self._left = self._chunk if rows else None
+        self._left, self._given = self._chunk if rows else None, len(rows)
         now, width = list(rows), 0
         for i, row in enumerate(coming):
             wider, padded = self._widened(width, len(row.context), len(now))
@@ -70,6 +71,11 @@ class Prompts:
             now.append(row)
         self._set_rows(now, clock)
         return now[len(rows) :]
+
+    def forget(self, entry: Entry) -> None:
+        """A row that may have been read in part comes no more."""
+        if entry is self._current:
+            self._current = None
 
     def clear(self) -> None:
         """Remove all rows of both models; what serves later ones stays."""
@@ -128,7 +134,10 @@ class Prompts:
                 clock.claim("draft", perf_counter() - read)
 
     def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
-        """Give both models their rows; the clock takes the encoder's seconds."""
+        """Give both models their rows, if new ones are among them; the clock takes the encoder's seconds."""
+        if len(entries) == self._given:
+            return
+        self._given = len(entries)
         rows = [entry.row for entry in entries]
         before = self._target.forward_seconds
         self._target.set_rows(rows)

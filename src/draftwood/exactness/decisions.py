@@ -13,7 +13,7 @@ from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays
-from draftwood.trace.walks import walk_recursive, walk_traversal
+from draftwood.trace.walks import WALKS
 
 _MIN_MASS: Final = 1e-4  # probability that must remain after earlier siblings; below it rounding errors are too large
 
@@ -57,18 +57,15 @@ class Decision:
 RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
 """Draws that choose siblings at random from recorded distributions."""
 
-RULES: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
-"""How a verifier's tests are walked again, by its name. A matching verifier has none: it decides nothing at random."""
-
 
 def decisions(this_round: Round, verifier: str) -> list[Decision]:
-    """Each row's verdict, with a verifier of :data:`RULES`."""
+    """Each row's verdict, with a verifier of :data:`draftwood.trace.walks.WALKS`."""
     arrays = RoundArrays(this_round, argmax=False)
     tree, last = arrays.tree, torch.tensor(list(this_round.verdict.next_tokens))
     columns = (last if arrays.columns is None else torch.searchsorted(arrays.columns.cpu(), last)).tolist()
     found, depths = [], tree.depths.tolist()
     for row, path in enumerate(this_round.paths):
-        walk, end, children = RULES[verifier](arrays, row, path), path[-1] if path else 0, tree.children[row]
+        walk, end, children = WALKS[verifier](arrays, row, path), path[-1] if path else 0, tree.children[row]
         ranks = {child: rank for below in children for rank, child in enumerate(below, 1)}
         target = torch.from_numpy(arrays.target_vector(row, end))
         trials = [

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.exactness.decisions import RANDOM_DRAWS, RULES, Decision, Trial, decisions, drafted
+from draftwood.exactness.decisions import RANDOM_DRAWS, Decision, Trial, decisions, drafted
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
+from draftwood.trace.walks import WALKS
 
 DEEPEST: Final = 8  # deeper trials share one test
 LAST: Final = 4  # later siblings share one test
@@ -70,7 +71,7 @@ class Rounds:
                 self._drafted.setdefault(min(rank, LAST), []).append(pit)
             now = [Remembered() for _ in rows]
             self._origins(this_round.tree, rows, now)
-            if self._verifier in RULES:
+            if self._verifier in WALKS:
                 for decision, row, current in zip(decisions(this_round, self._verifier), rows, now, strict=True):
                     self._add_decision(decision, row, current)
         self._before.update(zip(rows, now, strict=True))

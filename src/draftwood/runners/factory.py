@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple
 
-from draftwood.core.errors import DraftwoodError
+from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library
@@ -58,6 +58,8 @@ def make_runners(
         ModelError: a model cannot score a tree, or the backend cannot run it.
         PairingError: the drafter was trained for another target.
     """
+    if model.config.is_encoder_decoder and (weights != "same" or place is not None):
+        raise ConfigError(f"weights {weights!r} and place {place!r} are for causal language models only: leave them out")
     if requested_backend(backend) == "auto" and (weights != "same" or place is not None):
         backend = "openvino"
     if isinstance(draft_model, PublishedDrafter | MaskedBlockDrafter):

@@ -66,5 +66,6 @@ def refuse_parallel(config: Any) -> None:
     if getattr(config, "draft_block", None) is not None and getattr(config, "mask_token_id", None) is not None:
         raise ModelError(
             "this is a parallel drafter (draft_block and mask_token_id in its config.json), made by 'draftwood train draft "
-            "--parallel' of an older version; this version does not draft with it: train one with 'draftwood train drafter'"
+            "--parallel' of an older version; this version cannot draft with it: train one with 'draftwood train drafter', "
+            "for translation with 'draftwood train spec-drafter'"
         )

@@ -31,7 +31,7 @@ class Prefill:
         self._made: tuple[SlotTable, Forward] | None = None
 
     def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows of the table, and forget the row that is read, unless it is kept."""
+        """Remove all rows of the table, and forget the row that is read; ``keep`` leaves both, as far as it can."""
         self._table.clear(keep=keep)
         if self._made is not None and not keep:
             self._made[0].clear()
@@ -50,7 +50,7 @@ class Prefill:
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """Replace the rows of the table; the row that was read joins as what it is."""
-        if self._made is None or not rows or self._made[0].rows != rows[-1:]:
+        if self._made is None or not rows or not self._made[0].cached(rows[-1]):
             self._table.set_rows(rows)
             return
         self._table.set_rows(rows[:-1])

@@ -65,11 +65,11 @@ class Runner(Protocol):
 
         Args:
             keep: the memory of a single row may stay. If a single row with the same beginning comes next, the runner need
-                not read that beginning again. A runner may ignore it.
+                not read that beginning again. What :meth:`prefill` has read stays too. A runner may ignore it.
         """
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """The rows from the next round on. Rows are themselves, whatever their tokens; a row that is missing is gone.
+        """The rows from the next round on. A row is recognised by itself, not by its tokens; one that is missing is gone.
 
         Rows that stay keep their order, and new ones come last. Of a new row all tokens before the root are pending, except
         what :meth:`prefill` has read and a beginning that :meth:`clear` kept. Models without an encoder ignore sources.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar, final
 
 import torch
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 @final
 class RowList:
-    """The rows of a memory; and, after a single one has left, the text whose memory is kept for the next.
+    """The rows of a memory; and, after :meth:`clear` of a single one, the text whose memory is kept for the next.
 
     Attributes:
         rows: the present rows, in order.
@@ -25,37 +26,42 @@ class RowList:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self._kept: list[int] | None = None
+        self._whole = True  # the memory holds these rows: no change of them was interrupted
 
     def clear(self, *, keep: bool) -> bool:
         """Remove all rows; returns whether the memory of a single one stays."""
         if self.rows:
             self._kept = self.rows[0].tokens[:-1] if len(self.rows) == 1 else None
-        if not keep:
+        if not keep or not self._whole:
             self._kept = None
-        self.rows = []
+        self.rows, self._whole = [], True
         return self._kept is not None
 
-    def set(self, rows: Sequence[Row]) -> tuple[list[int], int, int | None]:
-        """Replace the rows.
+    @contextmanager
+    def changing(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], int, int | None]]:
+        """A context in which the memory is changed to hold these rows.
 
-        Returns:
-            The indices of those that have gone, the number of new ones, and how many tokens before its root a new one
-            shares with the text that was kept; None if none was, or no row is new.
+        Yields:
+            The indices of those that have gone, the number of new ones, and how many tokens before its root a single new
+            one shares with the text that was kept: 0 of several, None if no text was kept or no row is new.
         """
         gone, new = changes(self.rows, rows)
         shared = None
         if self._kept is not None and new:
             shared = common_length(self._kept, new[0].tokens[:-1]) if len(new) == 1 else 0
             self._kept = None
-        self.rows = list(rows)
-        return gone, len(new), shared
+        self._whole = False
+        yield gone, len(new), shared
+        self.rows, self._whole = list(rows), True
 
 
 def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
     """The indices of old rows that have gone, and the new rows, which come last."""
     present = set(rows)
     gone = [index for index, row in enumerate(old) if row not in present]
-    return gone, list(rows[len(old) - len(gone) :])
+    stay = remaining(old, gone)
+    assert list(rows[: len(stay)]) == stay, "rows that stay keep their order, and new ones come last"
+    return gone, list(rows[len(stay) :])
 
 
 def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:

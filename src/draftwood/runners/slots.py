@@ -93,19 +93,23 @@ class SlotTable:
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
-        gone, new, shared = self._list.set(rows)
-        if gone:
-            self.cache.drop(gone)
-            self._cached = remaining(self._cached, gone)
-        kept = 0
-        if shared is not None:
-            kept = min(shared, *self._cached)
-            self.cache.cut(kept)
-            self._cached = []
-        if new and not kept:
-            self.cache.add(new)
-        self._cached += [kept] * new
-        self._now = None
+        with self._list.changing(rows) as (gone, new, shared):
+            if gone:
+                self.cache.drop(gone)
+                self._cached = remaining(self._cached, gone)
+            kept = 0
+            if shared is not None:
+                kept = min(shared, *self._cached)
+                self.cache.cut(kept)
+                self._cached = []
+            if new and not kept:
+                self.cache.add(new)
+            self._cached += [kept] * new
+            self._now = None
+
+    def cached(self, row: Row) -> int:
+        """How many tokens of a row the cache holds."""
+        return self._cached[self.rows.index(row)] if row in self.rows else 0
 
     def another(self, cache: KVCache) -> SlotTable:
         """A table without rows, with the same settings and another cache."""
@@ -117,23 +121,21 @@ class SlotTable:
     def begin(self, row: Row, other: SlotTable, prefix: Prefix | None) -> None:
         """Replace all rows by one, and copy what the cache of another table holds of its beginning."""
         self.clear()
-        self._list.set([row])
-        index = other.rows.index(prefix.row) if prefix is not None and prefix.row in other.rows else None
-        if prefix is None or index is None:
-            self.cache.add(1)
-            self._cached = [0]
-        else:
-            self._cached = [min(prefix.length, other._cached[index])]
-            self.cache.begin(other.cache, index, *self._cached)
+        with self._list.changing([row]):
+            self._cached = [0 if prefix is None else min(prefix.length, other.cached(prefix.row))]
+            if prefix is None or self._cached == [0]:
+                self.cache.add(1)
+            else:
+                self.cache.begin(other.cache, other.rows.index(prefix.row), *self._cached)
 
     def join(self, other: SlotTable) -> None:
         """Append the only row of another table, which is then empty."""
         if not self.rows:
             self.clear()
-        self.cache.join(other.cache, len(self.rows))
-        self._list.set([*self.rows, *other.rows])
-        self._cached += other._cached
-        self._now = None
+        with self._list.changing([*self.rows, *other.rows]):
+            self.cache.join(other.cache, len(self.rows))
+            self._cached += other._cached
+            self._now = None
         other._forget_rows()
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:

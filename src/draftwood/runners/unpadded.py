@@ -56,7 +56,6 @@ class Unpadded(ReadsAtOnce):
             own.tokens = row.tokens[self._padding[row.number] :]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
-        self._read_texts()
         scores = self._runner.extend(tokens, depths, ancestors)
         self.forward_seconds = self._runner.forward_seconds
         return scores

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, final
 
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
 
+_LOG = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1
 """``Retry-After`` of a full queue: rows end every few seconds."""
 _KINDS: Final = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
@@ -63,6 +65,7 @@ def refused(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, CacheError | ConfigError):
+        _LOG.error("a request failed", exc_info=error)
         return failed(error)
     message = str(error).replace("max_new_tokens", "max_tokens")
     first = message.partition(" ")[0]

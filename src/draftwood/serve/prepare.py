@@ -30,6 +30,7 @@ from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, Tokenize
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
+_NAME = 32  # characters: longer names, roles and types count as text
 _DRAWN = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -270,11 +271,14 @@ def _grammar_of(body: Settings) -> Grammar | None:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """All texts in a value of JSON but roles and types, which are short."""
+    """All texts in a value of JSON but short names, roles and types, of which a chat template has its own."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from _texts_in([inner for name, inner in value.items() if name not in ("role", "type")])
+        for name, inner in value.items():
+            yield from (one for one in (name,) if len(one) > _NAME)
+            if name not in ("role", "type") or not isinstance(inner, str) or len(inner) > _NAME:
+                yield from _texts_in(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _texts_in(inner)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, final
+from typing import final
 
 import torch
 
@@ -15,9 +15,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays, real_nodes
 from draftwood.trace.records import Choice, Distribution, Node, Part, TracedRound, Trial, Verdict
-from draftwood.trace.walks import Walk, walk_recursive, walk_traversal
-
-_WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
+from draftwood.trace.walks import WALKS, Walk
 
 
 @final
@@ -88,8 +86,8 @@ class RowRecord:
         """The record."""
         arrays, row, rules, place = self._arrays, self._row, self._rules, self._place
         last, trials, walk = self._shown(self._end), list[Trial](), None
-        if rules.verifier in _WALKS:
-            walk = _WALKS[rules.verifier](arrays, row, self._path)
+        if rules.verifier in WALKS:
+            walk = WALKS[rules.verifier](arrays, row, self._path)
             trials, rest = self._trials(walk)
             last = rest or last
         tree = self._tree

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from draftwood.core.draws import Draw
 from draftwood.trace.arrays import RoundArrays, Vector
@@ -165,3 +165,7 @@ def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
         order=order,
         weights=[found.weights[node] for node in order],
     )
+
+
+WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
+"""How a verifier's tests are walked again, by its name. A matching verifier has none: it decides nothing at random."""

@@ -122,7 +122,8 @@ class Writer:
             if self._runner.pads:
                 self._runner.prefill(row.text, len(row.tokens) - 1)
                 self._runner.set_rows([one.text for one in self._rows])
-        self._runner.set_rows([one.text for one in self._rows])
+        if new and not self._runner.pads:
+            self._runner.set_rows([one.text for one in self._rows])
 
     def _append(self, row: _Row, token: int) -> bool:
         """Append the template's next token, or else this sampled one; whether the chat is finished."""

@@ -27,6 +27,7 @@ from draftwood.train.optim import MuonAdamW
 Report = Callable[[Any], dict[str, Any]]
 """From a model to named figures."""
 
+_GONE = {"loss": "kl", "parallel": None, "cuts": None}  # settings of earlier versions, as all runs have them now
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
     *("tokens", "rows", "epochs", "chats", "dtype"),  # of chats
@@ -52,10 +53,12 @@ def claim(config: RunConfig | ChatsConfig) -> None:
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
-        found = _defaults(config) | json.loads(path.read_text(encoding="utf-8"))  # settings newer than the record
-        differ = sorted(k for k in wanted.keys() - _MAY_CHANGE if found.get(k) != wanted[k])
+        # Settings may be newer than the record, or may have left since.
+        found = _GONE | _defaults(config) | json.loads(path.read_text(encoding="utf-8"))
+        now = _GONE | wanted
+        differ = sorted(k for k in now.keys() - _MAY_CHANGE if found.get(k) != now[k])
         if differ:
-            what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} here" for k in differ)
+            what = ", ".join(f"{k}={found.get(k)!r} there, {now[k]!r} here" for k in differ)
             raise ConfigError(f"{config.out} holds a run with other settings ({what}); give another folder")
     config.out.mkdir(parents=True, exist_ok=True)
     write_json(path, wanted)

@@ -67,7 +67,9 @@ def figure_class() -> Any:
     return Figure
 
 
-def draw_bars(name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360) -> str:
+def draw_bars(
+    name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360, one: float | None = None
+) -> str:
     """A chart of bars.
 
     Args:
@@ -75,6 +77,7 @@ def draw_bars(name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, widt
         panels: title -> bars, from top to bottom; all panels have the same scale.
         note: below the chart: the unit, the meaning of marks, the source.
         width: in pixels. Two panels stand side by side from 700 on.
+        one: a value at which a line is drawn through every panel; None without.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -91,6 +94,8 @@ def draw_bars(name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, widt
         for panel, (title, bars) in zip(axes.flat, panels.items(), strict=False):
             _bars(panel, title, bars, labels, _BAR / row)
             panel.set_xlim(0.0, 1.3 * reach)
+            if one is not None:
+                panel.axvline(one, color=_COLOURS["ink"][0], linewidth=1, linestyle=":")
         for panel in list(axes.flat)[len(panels) :]:
             panel.set_axis_off()
         return _svg(figure, name)

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from draftwood.cli.console import standard_output
 from draftwood.cli.job.forms import Form
-from draftwood.cli.job.journal import Journal, line_of
+from draftwood.cli.job.journal import Journal, check_output, line_of
 from draftwood.cli.job.lines import Line
 from draftwood.cli.job.resume import Facts, difference
 from draftwood.core.errors import ConfigError
@@ -53,6 +53,7 @@ class Output:
             )
 
     def _open(self, path: Path) -> Journal:
+        check_output(path)
         form, by_index = self.form, {line.index: line for line in self._lines}
         place = path.with_name(path.name + _PARTIAL) if form.whole else path
         journal = Journal(place, good=form.is_record, kind=form.record, beginnings=form.beginnings)

@@ -85,7 +85,8 @@ class MaskedBlockRunner(ReadsAtOnce):
         longest = max(map(len, sources), default=0)
         if self.max_source is not None and longest > self.max_source:
             raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
-        self._network.drop(gone)
+        if gone:
+            self._network.drop(gone)
         self._network.add(sources)
         self._rows = list(rows)
 

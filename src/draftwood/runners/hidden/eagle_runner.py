@@ -82,15 +82,16 @@ class Eagle3Runner:
     def set_rows(self, rows: Sequence[Row]) -> None:
         gone, new = changes([text.row for text in self._texts], rows)
         joins = bool(new) and self._prefill.reads(new[-1])
+        kept = self._kept if len(new) == 1 and not joins else None
+        if new:
+            self._kept = None
         if joins:
             new = new[:-1]
         self._texts = remaining(self._texts, gone)
-        if self._kept is not None and len(new) == 1:
-            self._texts.append(self._kept.for_row(new[0], len(new[0].tokens) - 1))
+        if kept is not None:
+            self._texts.append(kept.for_row(new[0], len(new[0].tokens) - 1))
         else:
             self._texts += map(EagleText, new)
-        if new:
-            self._kept = None
         self._slots.set_rows([text.entries for text in self._texts])
         if joins:
             self._texts.append(self._prefill.join())

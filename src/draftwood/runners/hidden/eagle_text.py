@@ -52,8 +52,8 @@ class EagleText:
         return self.last is not None and self.known == len(self.row.tokens) - 1 and not self.fresh
 
     def alone(self) -> EagleText:
-        """The same, of a copy of the row's text; the row itself may go."""
-        self.row = Row(tokens=self.row.tokens)
+        """This text, of a row with a copy of its tokens, so that nothing else of the row is kept."""
+        self.row = Row(tokens=list(self.row.tokens))
         return self
 
     def for_row(self, row: Row, length: int) -> EagleText:

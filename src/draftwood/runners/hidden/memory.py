@@ -100,8 +100,10 @@ class HiddenMemory:
         self.waiting = remaining(self.waiting, rows)
 
     def cut(self, end: int) -> None:
-        """Keep the tokens before a position of the only row; those that were not read are forgotten."""
-        self._unread, self.waiting = [[]], [0]
+        """Keep what is known of the tokens before a position of the only row, read or not."""
+        left = max(0, end - self.starts[0] - self.lengths[0])
+        self._unread = [[part for part in (torch.cat(self._unread[0])[:left],) if len(part)] if self._unread[0] else []]
+        self.waiting = [sum(map(len, self._unread[0]))]
         self.lengths = [max(0, min(self.lengths[0], end - self.starts[0]))]
 
     def append(self, hidden: Sequence[Float[Tensor, "_token taps_width"]], ends: Sequence[int]) -> None:

@@ -85,19 +85,20 @@ class HiddenBlockRunner:
         self._scores = None
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        gone, new, shared = self._list.set(rows)
-        if gone:
-            self._memory.drop(gone)
-        joins = self._ahead_row is not None and rows and rows[-1] is self._ahead_row
-        if shared and not joins:
-            self._memory.cut(shared)
-            return
-        if shared is not None:
-            self._memory.clear()
-        self._memory.add(new - bool(joins))
-        if joins:
-            self._memory.join(self._ahead)
-            self._ahead_row = None
+        joins = self._ahead_row is not None and self._ahead_row in rows[-1:]
+        with self._list.changing(rows) as (gone, new, shared):
+            if gone:
+                self._memory.drop(gone)
+            if shared and not joins:
+                self._memory.cut(shared)
+                new = 0
+            elif shared is not None:
+                self._memory.clear()
+            if count := new - joins:
+                self._memory.add(count)
+            if joins:
+                self._memory.join(self._ahead)
+                self._ahead_row = None
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
@@ -119,7 +120,10 @@ class HiddenBlockRunner:
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
-        known = self._memory.known
+        known = [
+            known and self._memory.end(index) == len(row.tokens) - 1
+            for index, (known, row) in enumerate(zip(self._memory.known, self._list.rows, strict=True))
+        ]
         with torch.inference_mode():
             if self._scores is None and any(known):
                 self._scores = self._pass(self._memory, tokens[:, 0])

@@ -270,5 +270,6 @@ class GrowingMemory:
                 kept = np.empty(shape, state.dtype)
                 buffer = typed(kept, held)
             for row, slots in enumerate(order):
-                np.take(state[row], slots, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
+                np.take(state[self._rows[row]], slots, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
             part.state = buffer  # a copy
+        self._rows = list(range(len(order)))
