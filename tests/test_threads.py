@@ -303,9 +303,9 @@ def test_translation_reads_sources_with_the_chosen_threads(
         seen: list[int] = []
         encoder = translator.model.get_encoder()
         encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
-        add = translator.target.add
-        noted = lambda *given: (seen.append(torch.get_num_threads()), add(*given))[1]  # noqa: E731
-        monkeypatch.setattr(translator.target, "add", noted)
+        set_rows = translator.target.set_rows
+        noted = lambda rows: (seen.append(torch.get_num_threads()), set_rows(rows))[1]  # noqa: E731
+        monkeypatch.setattr(translator.target, "set_rows", noted)
         box.passes(2.0, others=2.0)
         translator.translate([4, 5], max_new_tokens=2)
     assert seen
