@@ -10,6 +10,7 @@ from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
@@ -181,6 +182,7 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(betw
     assert reused == written(decoder(target, None, "ar", greedy=True), second)
     assert between is not None or read[0] < 5
     del memory.append
+    draft.set_rows([Row(tokens=[*second, *reused])])
     assert scores_now(draft).isfinite().all()
 
 
