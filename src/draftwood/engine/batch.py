@@ -121,9 +121,9 @@ class Batch:
             raise ConfigError(f"row {number} is not in the batch: give the number that add returned")
         if (waiting := self._waiting.pop(number, None)) is not None:
             self._prompts.forget(waiting)
+            if not self._entries:
+                self._prompts.clear()
         self._keep([i for i, entry in enumerate(self._entries) if entry.row.number != number])
-        if not self._entries:
-            self._prompts.clear()
 
     def step(self) -> list[Piece]:
         """One round: a piece for every row that takes part in it and has not :attr:`failed`; none without any row.

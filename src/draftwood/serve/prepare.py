@@ -276,7 +276,8 @@ def _texts_in(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from (one for one in (name,) if len(one) > _NAME)
+            if len(name) > _NAME:
+                yield name
             if name not in ("role", "type") or not isinstance(inner, str) or len(inner) > _NAME:
                 yield from _texts_in(inner)
     elif isinstance(value, list):

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
@@ -196,7 +196,7 @@ class _Nodes:
         self.depths: list[Int[Tensor, "row node"]] = []
         self.states: list[Float[Tensor, "row node width"]] = []
 
-    def add(self, depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]) -> Int[Tensor, "row node"]:
+    def add(self, depths: PerNode, ancestors: Seen) -> PerNode:
         """Note new nodes; returns their parents, 0 for the root."""
         self.depths.append(depths)
         above = torch.cat(self.depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1

@@ -102,8 +102,8 @@ class HiddenMemory:
     def cut(self, end: int) -> None:
         """Keep what is known of the tokens before a position of the only row, read or not."""
         left = max(0, end - self.starts[0] - self.lengths[0])
-        self._unread = [[part for part in (torch.cat(self._unread[0])[:left],) if len(part)] if self._unread[0] else []]
-        self.waiting = [sum(map(len, self._unread[0]))]
+        self.waiting = [min(left, self.waiting[0])]
+        self._unread = [[torch.cat(self._unread[0])[:left]] if self.waiting[0] else []]
         self.lengths = [max(0, min(self.lengths[0], end - self.starts[0]))]
 
     def append(self, hidden: Sequence[Float[Tensor, "_token taps_width"]], ends: Sequence[int]) -> None:
@@ -125,11 +125,10 @@ class HiddenMemory:
         """Length of a row's text, read or not."""
         return self.starts[row] + self.lengths[row] + self.waiting[row]
 
-    @property
-    def known(self) -> list[bool]:
-        """Which rows have a text."""
-        rows = zip(self.lengths, self.waiting, self._fresh, strict=True)
-        return [length + waiting > 0 and not fresh for length, waiting, fresh in rows]
+    def known(self, ends: Sequence[int]) -> list[bool]:
+        """Which rows' texts, of these lengths without their roots, are known to the end."""
+        rows = enumerate(zip(self.lengths, self.waiting, self._fresh, ends, strict=True))
+        return [n + waiting > 0 and not fresh and self.end(row) == end for row, (n, waiting, fresh, end) in rows]
 
     def unread(self) -> Unread:
         """What the next pass reads: a multiple of :data:`_NEW` tokens, of which the mask hides the padding."""

@@ -69,6 +69,11 @@ class HiddenBlockRunner:
         self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
 
     @property
+    def _ends(self) -> list[int]:
+        """Lengths of the rows' texts without their roots."""
+        return [len(row.tokens) - 1 for row in self._list.rows]
+
+    @property
     def vocab_size(self) -> int:
         return int(self.model.config.vocab_size)
 
@@ -120,10 +125,7 @@ class HiddenBlockRunner:
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
-        known = [
-            known and self._memory.end(index) == len(row.tokens) - 1
-            for index, (known, row) in enumerate(zip(self._memory.known, self._list.rows, strict=True))
-        ]
+        known = self._memory.known(self._ends)
         with torch.inference_mode():
             if self._scores is None and any(known):
                 self._scores = self._pass(self._memory, tokens[:, 0])
@@ -162,5 +164,5 @@ class HiddenBlockRunner:
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
         hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
-        self._memory.append(hidden, [len(row.tokens) - 1 for row in self._list.rows])
+        self._memory.append(hidden, self._ends)
         self._scores = None
