@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ModelError
-from tests.helpers import begin
+from tests.helpers import ancestors_of, begin
 from tests.runners.test_hidden_states import LAYERS, HiddenWalk
 from tests.runners.test_logit_identity import Walk
 from tests.runners.test_logit_identity import walk as walk_of
@@ -130,6 +130,20 @@ def test_another_runner_of_the_network_has_blocks_of_its_own():
     other = Walk(rows.runner.another(), rows.scores_of, [4], seed=1)
     for _ in range(2):
         assert max(other.round(), rows.round()) < CLOSE
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+def test_in_bfloat16_a_tree_is_scored_as_its_paths_up_to_rounding(kind):
+    target, tokens = OpenVinoRunner(small(kind).bfloat16(), paged=True), torch.arange(5, 12)[None]
+    seen = ancestors_of(torch.tensor([[0, 0, 0, 1, 2, 4, 4]]), depth=7)
+    begin(target, [[*range(5, 60)]])
+    for node, scores in enumerate(target.extend(tokens, seen.sum(-1) - 1, seen).logits[0]):
+        path = tokens[:, seen[0, node]]
+        length = path.shape[1]
+        begin(target, [[*range(5, 60)]])
+        chain = target.extend(path, torch.arange(length)[None], torch.ones(1, length, length, dtype=torch.bool).tril())
+        assert float((scores - chain.logits[0, -1]).abs().max() / scores.abs().max()) < 2e-2
 
 
 # ---- negative controls ----
