@@ -16,7 +16,7 @@ from draftwood.core.unknown import known_fields
 from draftwood.core.verifiers import VerifierName
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-Backend: TypeAlias = Literal["torch", "openvino"]
+Backend: TypeAlias = Literal["native", "openvino", "torch"]
 """The library that runs a model."""
 Weights: TypeAlias = Literal["same", "int8", "int4"]
 """Unchanged, or rounded to eight or four bits."""
@@ -34,9 +34,9 @@ TAU: Final = 1.0
 class LoadOptions:
     """How models are loaded and run.
 
-    ``threads`` apply to the whole process. By default PyTorch's number follows the cores that other processes leave free,
-    from round to round, and OpenVINO's is that of the moment (:mod:`draftwood.hardware.threads`). A number that you gave
-    with ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` is left alone.
+    ``threads`` apply to the whole process. By default their number follows the cores that other processes leave free, from
+    round to round; OpenVINO's is that of the moment (:mod:`draftwood.hardware.threads`). A number that you gave with
+    ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` is left alone.
 
     Raises:
         ConfigError: a value of another type, or an unknown one.
@@ -45,12 +45,14 @@ class LoadOptions:
     dtype: DTypeName = setting("auto", "number format of weights and arithmetic")
     device: str = setting("auto", "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one")
     backend: BackendName = setting(
-        "auto", "library that runs the models; auto: OpenVINO on a CPU if installed and able to run both, else PyTorch"
+        "auto",
+        "library that runs the models; auto: on a CPU the native engine if it runs both, else OpenVINO if it is installed "
+        "and runs both, else PyTorch",
     )
     weights: Weights = setting(
         "same", "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"
     )
-    threads: int | None = setting(None, "threads of PyTorch and OpenVINO; by default the number of free cores")
+    threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
     trust_remote_code: bool = setting(False, "run code that comes with a model")
     profile: str = setting(
         "auto",
@@ -69,23 +71,23 @@ class LoadOptions:
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
         flag("trust_remote_code", self.trust_remote_code)
-        if self.backend == "torch":
-            check_torch(self.weights, self.device)
-        if self.backend == "openvino" and self.dtype in ("float16", "float64"):
-            raise not_openvino(self.dtype)
+        if self.backend in ("native", "torch"):
+            check_own(self.weights, self.device)
+        if self.backend in ("native", "openvino") and self.dtype in ("float16", "float64"):
+            raise no_format(self.backend, self.dtype)
 
 
-def check_torch(weights: Weights, device: str) -> None:
-    """Raise a ConfigError for settings that PyTorch does not have."""
+def check_own(weights: Weights, device: str) -> None:
+    """Raise a ConfigError for settings that OpenVINO alone has."""
     if weights != "same":
         raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
     if device.startswith("openvino:"):
         raise ConfigError(f"device {device!r} is for OpenVINO: add --backend openvino")
 
 
-def not_openvino(dtype: str) -> ConfigError:
-    """The error for a number format that OpenVINO does not compute in here."""
-    return ConfigError(f"dtype {dtype} is impossible with OpenVINO: use --dtype float32 or bfloat16, or --backend torch")
+def no_format(backend: str, dtype: str) -> ConfigError:
+    """The error for a number format that a backend does not compute in here."""
+    return ConfigError(f"dtype {dtype} is impossible with --backend {backend}: use float32 or bfloat16, or --backend torch")
 
 
 def _named(option: Option) -> str:

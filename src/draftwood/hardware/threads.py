@@ -1,9 +1,9 @@
-"""The number of threads of PyTorch and OpenVINO. It is chosen here for the command line, the server and Python.
+"""The number of threads of the engines. It is chosen here for the command line, the server and Python.
 
 It is what the user says: ``threads``, or ``OMP_NUM_THREADS``, or ``torch.set_num_threads``. Else it is one for each core
-that other processes leave free (:mod:`draftwood.hardware.cores`). PyTorch's number follows them from round to round;
-OpenVINO compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps the number that it
-had.
+that other processes leave free (:mod:`draftwood.hardware.cores`). PyTorch's and the native engine's number follows them
+from round to round; OpenVINO compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps
+the number that it had.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class ThreadRule:
 
     Attributes:
         given: the number that was given to Draftwood; it counts as long as it is PyTorch's.
+        now: the number of the present round; None outside of rounds.
     """
 
     def __init__(self, free: FreeCores) -> None:
         self._free, self._defaults = free, default_threads()
         self.given: int | None = None
+        self.now: int | None = None
 
     @property
     def said(self) -> str | None:
@@ -99,5 +101,9 @@ def chosen_threads(runner: object) -> Iterator[None]:
     Next to another engine it is one: once woken, PyTorch's threads keep spinning for a while, and take cores from the
     threads of that engine.
     """
-    with torch_threads(RULE.count() if getattr(runner, "engine", "torch") == "torch" else 1):
-        yield
+    RULE.now = RULE.count()
+    try:
+        with torch_threads(RULE.now if getattr(runner, "engine", "torch") == "torch" else 1):
+            yield
+    finally:
+        RULE.now = None

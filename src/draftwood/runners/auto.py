@@ -1,4 +1,4 @@
-"""The choice of ``auto``: OpenVINO for models on a CPU if it is installed and memory suffices, else PyTorch."""
+"""What ``auto`` asks: which libraries are there for models on a device, and whether memory suffices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import BackendName
 from draftwood.hardware.machine import available_memory, version_of
+from draftwood.native.library import why_missing
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13
@@ -27,11 +28,16 @@ def requested_backend(backend: BackendName) -> BackendName:
         return backend
     if found in get_args(BackendName):
         return cast(BackendName, found)
-    raise ConfigError(f"{VARIABLE} is {found!r}: set it to auto, torch or openvino, or unset it")
+    raise ConfigError(f"{VARIABLE} is {found!r}: set it to one of {', '.join(get_args(BackendName))}, or unset it")
+
+
+def why_not_native(device: torch.device) -> str | None:
+    """Why ``auto`` does not try the native engine for any models on this device; None if it does."""
+    return f"the models are on {device}" if device.type != "cpu" else why_missing()
 
 
 def why_not_openvino(device: torch.device) -> str | None:
-    """Why ``auto`` chooses PyTorch for any models on this device; None if it tries OpenVINO."""
+    """Why ``auto`` does not try OpenVINO for any models on this device; None if it does."""
     if device.type != "cpu":
         return f"the models are on {device}"
     if version_of("openvino") is None:
@@ -40,9 +46,9 @@ def why_not_openvino(device: torch.device) -> str | None:
 
 
 def why_no_room(models: Sequence[Any]) -> str | None:
-    """Why memory does not suffice to convert and compile these loaded models; None if it does.
+    """Why memory does not suffice to prepare these loaded models; None if it does.
 
-    The compiled weights are a copy in the models' number format.
+    The prepared weights are a copy in the models' number format.
     """
     room = available_memory()
     weights = [weight for model in models for weight in model.parameters()]

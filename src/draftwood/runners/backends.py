@@ -10,10 +10,11 @@ from typing import Any, Final, final
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.core.settings import Weights, check_torch
-from draftwood.runners.auto import why_no_room, why_not_openvino
+from draftwood.core.settings import Weights, check_own
+from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
@@ -22,7 +23,7 @@ from draftwood.runners.torch_runner import TorchRunner
 
 
 def _cannot_run(*_: Any, **__: Any) -> Any:
-    raise ModelError("this backend runs no models of this kind: use --backend torch")
+    raise ModelError("it runs no models of this kind: use --backend openvino or torch")
 
 
 @final
@@ -51,8 +52,13 @@ class Library:
 
 
 def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner:
-    check_torch(weights, "" if place is None else f"openvino:{place}")
+    check_own(weights, "" if place is None else f"openvino:{place}")
     return TorchRunner(model, **settings)
+
+
+def _native(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> NativeRunner:
+    check_own(weights, "" if place is None else f"openvino:{place}")
+    return NativeRunner(model, **settings)
 
 
 def _openvino(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> OpenVinoRunner:
@@ -60,6 +66,13 @@ def _openvino(model: Any, *, weights: Weights, place: str | None, **settings: An
 
 
 BACKENDS: Final[Mapping[str, Library]] = {
+    "native": Library(
+        name="the native engine",
+        causal=_native,
+        hidden_block=partial(HiddenBlockRunner, engine="native"),
+        why_not=why_not_native,
+        no_room=why_no_room,
+    ),
     "openvino": Library(
         name="OpenVINO",
         causal=_openvino,

@@ -24,7 +24,7 @@ class Runners(NamedTuple):
     """A target and its draft, run by the same library.
 
     Attributes:
-        fallback: why ``auto`` took the last library; None if it took another one, or a backend was named.
+        fallback: why ``auto`` did not take a library before this one; None if it took the first, or a backend was named.
     """
 
     target: TargetRunner | SourceRunner
@@ -46,9 +46,9 @@ def make_runners(
         model: a ``transformers`` causal language model, or a text-to-text model.
         draft_model: another one; or a drafter of a causal model's hidden states, or for a text-to-text model a masked-block
             drafter or a causal model; or None.
-        backend: a name of :data:`draftwood.runners.backends.BACKENDS`. ``auto`` chooses OpenVINO on a CPU if it is
-            installed, runs both models and has enough memory. Otherwise it chooses PyTorch and gives the reason in
-            ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
+        backend: a name of :data:`draftwood.runners.backends.BACKENDS`. ``auto`` chooses the first that is installed, runs
+            both models and has enough memory, and gives in ``fallback`` the reasons why those before it do not. The
+            variable ``DRAFTWOOD_BACKEND`` overrides it.
         weights: ``int8`` and ``int4`` quantize them; the quantized target is then the target. OpenVINO only; ``auto``
             chooses it then.
         place: OpenVINO's name of the device, by default its CPU. OpenVINO only; ``auto`` chooses it then.
@@ -84,16 +84,16 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
         return *both(BACKENDS[chosen]), None
     models = [model] if draft_model is None else [model, draft_model]
     *others, last = BACKENDS.values()
-    reasons = []
+    reasons: list[str] = []
     for library in others:
         if (reason := library.why_not(model.device)) is None:
             try:
                 if (reason := library.no_room(models)) is None:
-                    return *both(library), None
+                    return *both(library), "; ".join(reasons) or None
             except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
                 reason = " ".join(str(error).split()) or type(error).__name__
-            _LOG.info("%s runs the models, as %s does not: %s", last.name, library.name, reason)
-        reasons.append(reason)
+            _LOG.info("%s does not run the models: %s", library.name, reason)
+        reasons.append(f"{library.name} does not run the models ({reason})")
     return *both(last), "; ".join(reasons)
 
 

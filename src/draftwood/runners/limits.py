@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from jaxtyping import Int
@@ -34,3 +34,7 @@ class TextLimits:
     def clamp(self, tokens: Int[Tensor, "row new"]) -> Int[Tensor, "row new"]:
         """The tokens that the model reads; a draft model reads its last known token for unknown ones."""
         return tokens.clamp(max=self._known - 1) if self._drafts else tokens
+
+    def clamp_texts(self, texts: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """The same for lists of tokens."""
+        return [[min(token, self._known - 1) for token in text] for text in texts] if self._drafts else texts

@@ -55,6 +55,7 @@ class DFlashDrafter(PublishedDrafter):
 
     config_class = DFlashConfig
     causal = False
+    norms_sources = False
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__(config)
@@ -106,3 +107,9 @@ class DFlashDrafter(PublishedDrafter):
         if self.config.markov_rank:
             return self.markov_head(tokens)
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(*tokens.shape, self.config.draft_vocab_size)
+
+    def markov_weights(self) -> tuple[Float[Tensor, "vocab rank"], Float[Tensor, "draft_vocab rank"]] | None:
+        """The two factors of what tokens add; None without a Markov head."""
+        if not self.config.markov_rank:
+            return None
+        return self.markov_head.markov_w1.weight, self.markov_head.markov_w2.weight

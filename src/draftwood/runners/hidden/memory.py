@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,31 +23,102 @@ class Unread(NamedTuple):
     positions: Int[Tensor, "row new"]
 
 
+@runtime_checkable
+class HiddenStore(Protocol):
+    """Keys and values of the rows."""
+
+    def clear(self) -> None:
+        """Remove all rows."""
+
+    def add(self, rows: int) -> None:
+        """Append rows without text."""
+
+    def begin(self, other: Any, row: int, length: int) -> None:
+        """Replace all rows by one, with the first ``length`` slots of a row of another store."""
+
+    def join(self, other: Any) -> None:
+        """Append the only row of another store, which is cleared then."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows only."""
+
+
 @final
-class HiddenMemory:
-    """Keys and values of hidden states that were read, and hidden states that were not.
+class TensorStore:
+    """Keys and values in one tensor, whose rows have the same number of slots.
 
     Args:
         shape: layers, key-value heads, and their width.
-        width: width of the hidden states.
-        dtype, device: of keys, values and hidden states.
+        dtype, device: of keys and values.
 
     Attributes:
         parts: the keys and values.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        self._shape = shape
+        self._like = torch.zeros((), dtype=dtype, device=device)
+        self.clear()
+
+    def clear(self) -> None:
+        layers, heads, dim = self._shape
+        self.parts: Float[Tensor, "layer part row kv_head slot dim"] = self._like.new_zeros(layers, 2, 0, heads, _STEP, dim)
+
+    def add(self, rows: int) -> None:
+        layers, parts, _, heads, slots, dim = self.parts.shape
+        self.parts = torch.cat([self.parts, self.parts.new_zeros(layers, parts, rows, heads, slots, dim)], dim=2)
+
+    def begin(self, other: TensorStore, row: int, length: int) -> None:
+        slots = max(1, -(-length // _STEP)) * _STEP
+        layers, parts, _, heads, _, dim = other.parts.shape
+        self.parts = other.parts.new_zeros(layers, parts, 1, heads, slots, dim)
+        self.parts[:, :, 0, :, :length] = other.parts[:, :, row, :, :length]
+
+    def join(self, other: TensorStore) -> None:
+        slots = max(self.parts.shape[4], other.parts.shape[4])
+        wide = [torch.nn.functional.pad(part, (0, 0, 0, slots - part.shape[4])) for part in (self.parts, other.parts)]
+        self.parts = torch.cat(wide, dim=2)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.parts = self.parts[:, :, list(rows)]
+
+    def write(
+        self, new: Float[Tensor, "layer part row kv_head new dim"], starts: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        """Per row, put the first of the new slots where its slots end."""
+        longest = max(start + count for start, count in zip(starts, counts, strict=True))
+        if (missing := longest - self.parts.shape[4]) > 0:
+            more = -(-missing // _STEP) * _STEP
+            self.parts = torch.nn.functional.pad(self.parts, (0, 0, 0, more))
+        for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            self.parts[:, :, row, :, start : start + count] = new[:, :, row, :, :count]
+
+
+@final
+class HiddenMemory:
+    """What was read of each row's hidden states, and hidden states that were not read.
+
+    Args:
+        store: keys and values of what was read.
+        width: width of the hidden states.
+        dtype, device: of hidden states.
+
+    Attributes:
+        store: as given.
         starts: positions of the tokens in the rows' first slots.
         lengths: slots [0, length) of a row hold tokens.
         waiting: tokens of each row whose hidden states were not read.
     """
 
-    def __init__(self, shape: tuple[int, int, int], width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._shape, self._width = shape, width
+    def __init__(self, store: HiddenStore, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.store: Any = store
+        self._width = width
         self._like = torch.zeros((), dtype=dtype, device=device)
         self.clear()
 
     def clear(self) -> None:
         """Remove all rows."""
-        layers, heads, dim = self._shape
-        self.parts: Float[Tensor, "layer part row kv_head slot dim"] = self._like.new_zeros(layers, 2, 0, heads, _STEP, dim)
+        self.store.clear()
         self.starts: list[int] = []
         self.lengths: list[int] = []
         self._unread: list[list[Tensor]] = []
@@ -56,8 +127,7 @@ class HiddenMemory:
 
     def add(self, rows: int) -> None:
         """Append rows without text."""
-        layers, parts, _, heads, slots, dim = self.parts.shape
-        self.parts = torch.cat([self.parts, self.parts.new_zeros(layers, parts, rows, heads, slots, dim)], dim=2)
+        self.store.add(rows)
         self.starts += [0] * rows
         self.lengths += [0] * rows
         self._unread += [[] for _ in range(rows)]
@@ -71,9 +141,7 @@ class HiddenMemory:
         if other.starts[row]:  # it does not know the first ones
             return
         read = min(length, other.lengths[row])
-        slots = max(1, -(-read // _STEP)) * _STEP
-        self.parts = self.parts.new_zeros(*self.parts.shape[:4], slots, self.parts.shape[5])
-        self.parts[:, :, 0, :, :read] = other.parts[:, :, row, :, :read]
+        self.store.begin(other.store, row, read)
         self.lengths = [read]
         if length > read and other._unread[row]:
             new = torch.cat(other._unread[row])[: length - read]
@@ -81,9 +149,7 @@ class HiddenMemory:
 
     def join(self, other: HiddenMemory) -> None:
         """Append the only row of another memory, which is then empty. It is known from its second round on, as any row."""
-        slots = max(self.parts.shape[4], other.parts.shape[4])
-        wide = [torch.nn.functional.pad(part, (0, 0, 0, slots - part.shape[4])) for part in (self.parts, other.parts)]
-        self.parts = torch.cat(wide, dim=2)
+        self.store.join(other.store)
         self.starts += other.starts
         self.lengths += other.lengths
         self._unread += other._unread
@@ -94,7 +160,7 @@ class HiddenMemory:
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
         stay = remaining_rows(len(self.lengths), rows)
-        self.parts = self.parts[:, :, stay]
+        self.store.keep(stay)
         self.starts, self.lengths = remaining(self.starts, rows), remaining(self.lengths, rows)
         self._unread, self._fresh = remaining(self._unread, rows), remaining(self._fresh, rows)
         self.waiting = remaining(self.waiting, rows)
@@ -130,13 +196,17 @@ class HiddenMemory:
         rows = enumerate(zip(self.lengths, self.waiting, self._fresh, ends, strict=True))
         return [n + waiting > 0 and not fresh and self.end(row) == end for row, (n, waiting, fresh, end) in rows]
 
+    def unread_of(self, row: int) -> Float[Tensor, "_token taps_width"] | None:
+        """The hidden states of a row that were not read; None without any."""
+        return torch.cat(self._unread[row]) if self._unread[row] else None
+
     def unread(self) -> Unread:
         """What the next pass reads: a multiple of :data:`_NEW` tokens, of which the mask hides the padding."""
         new = max(1, -(-max(self.waiting) // _NEW)) * _NEW
         hidden = self._like.new_zeros(len(self.waiting), new, self._width)
-        for row, states in enumerate(self._unread):
-            if states:
-                hidden[row, : self.waiting[row]] = torch.cat(states)
+        for row, count in enumerate(self.waiting):
+            if (states := self.unread_of(row)) is not None:
+                hidden[row, :count] = states
         first = torch.tensor([s + n for s, n in zip(self.starts, self.lengths, strict=True)], device=hidden.device)
         return Unread(hidden, first.unsqueeze(1) + torch.arange(new, device=hidden.device))
 
@@ -146,7 +216,7 @@ class HiddenMemory:
 
     def mask(self, new: int, block: int, *, causal: bool) -> Float[Tensor, "row 1 block seen"]:
         """Additive mask of a block over the memory, the new tokens and the block itself, causal or not."""
-        slots, rows = self.parts.shape[4], len(self.lengths)
+        slots, rows = self.store.parts.shape[4], len(self.lengths)
         seen = np.zeros((rows, 1, block, slots + new + block), dtype=np.bool_)
         for row, (length, waiting) in enumerate(zip(self.lengths, self.waiting, strict=True)):
             seen[row, :, :, :length] = True
@@ -155,14 +225,7 @@ class HiddenMemory:
         bias = np.where(seen, np.float32(0), np.float32(-np.inf))
         return torch.from_numpy(bias).to(self._like.device, self._like.dtype)
 
-    def read(self, new: Float[Tensor, "layer part row kv_head new dim"]) -> None:
-        """Keep the keys and values of what was unread."""
-        counts = self.waiting
-        longest = max(length + count for length, count in zip(self.lengths, counts, strict=True))
-        if (missing := longest - self.parts.shape[4]) > 0:
-            more = -(-missing // _STEP) * _STEP
-            self.parts = torch.nn.functional.pad(self.parts, (0, 0, 0, more))
-        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
-            self.parts[:, :, row, :, length : length + count] = new[:, :, row, :, :count]
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        self._unread, self.waiting = [[] for _ in counts], [0] * len(counts)
+    def read(self) -> None:
+        """All was read, and the store has its keys and values."""
+        self.lengths = [length + count for length, count in zip(self.lengths, self.waiting, strict=True)]
+        self._unread, self.waiting = [[] for _ in self.waiting], [0] * len(self.waiting)

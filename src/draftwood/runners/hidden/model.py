@@ -19,7 +19,15 @@ from torch.nn import functional
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer, block_states, rotation, target_embedding, target_head, text_memory
+from draftwood.runners.hidden.layers import (
+    HiddenLayer,
+    block_states,
+    first_rotations,
+    rotation,
+    target_embedding,
+    target_head,
+    text_memory,
+)
 
 
 class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
@@ -48,6 +56,7 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
 
     config_class = HiddenBlockConfig
     causal = True
+    norms_sources = True
 
     def __init__(self, config: HiddenBlockConfig) -> None:
         super().__init__(config)
@@ -116,7 +125,15 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
         """What a node's own token adds to the scores of its children."""
         return self.markov_out(self.markov_in(tokens))
 
+    def markov_weights(self) -> tuple[Float[Tensor, "vocab rank"], Float[Tensor, "draft_vocab rank"]]:
+        """The two factors of what tokens add."""
+        return self.markov_in.weight, self.markov_out.weight
+
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
         dim, theta = self.config.head_dim, self.config.rope_theta
         return rotation(positions, [theta ** (-i / dim) for i in range(0, dim, 2)])
+
+    def first_rotations(self, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+        """Cosines and sines of rotary embeddings of the first positions."""
+        return first_rotations(self, positions)

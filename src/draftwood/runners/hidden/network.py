@@ -19,10 +19,12 @@ class BlockDrafter(Protocol):
         config: ``target_layers, vocab_size, hidden_size, block, draft_vocab_size``, and the shape of its layers as in Llama.
             ``block`` is the number of depths that the block scores, with its last tokens.
         causal: tokens of the block do not see later ones.
+        norms_sources: hidden states of each layer of the target are normed first.
         draft_tokens: the target's numbers of the drafter's tokens.
     """
 
     causal: bool
+    norms_sources: bool
     draft_tokens: Int[Tensor, "draft_vocab"]
 
     @property
@@ -69,6 +71,14 @@ class BlockDrafter(Protocol):
 
     def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
         """What a node's own token adds to the scores of its children."""
+        ...
+
+    def markov_weights(self) -> tuple[Float[Tensor, "vocab rank"], Float[Tensor, "draft_vocab rank"]] | None:
+        """The two factors of what tokens add; None if they add nothing."""
+        ...
+
+    def first_rotations(self, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+        """Cosines and sines of rotary embeddings of the first positions."""
         ...
 
 

@@ -14,19 +14,59 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.layers import proposed
-from draftwood.runners.hidden.memory import HiddenMemory
-from draftwood.runners.hidden.network import (
-    BlockDrafter,
-    HiddenPass,
-    ObservablePass,
-    PassOutput,
-    TorchHiddenNetwork,
-)
+from draftwood.runners.hidden.memory import HiddenMemory, HiddenStore, TensorStore
+from draftwood.runners.hidden.native import NativeDrafter
+from draftwood.runners.hidden.network import BlockDrafter, HiddenPass, ObservablePass, PassOutput, TorchHiddenNetwork
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList
 from draftwood.sampling.rows import Row
+
+
+@final
+class TensorDrafter:
+    """A drafter in PyTorch or OpenVINO, whose memory is a tensor.
+
+    Args:
+        drafter, target, engine: as for :class:`HiddenBlockRunner`.
+    """
+
+    def __init__(self, drafter: BlockDrafter, target: Any, engine: Backend) -> None:
+        kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
+        self.model = drafter
+        self.dtype = torch.float32 if engine == "openvino" else drafter.dtype
+        self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
+
+    def store(self) -> HiddenStore:
+        """An empty store."""
+        config = self.model.config
+        shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        return TensorStore(shape, self.dtype, self.model.device)
+
+    def scores(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
+        """Scores of the block after each root; reads the hidden states that wait."""
+        new = memory.unread()
+        mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
+        out: PassOutput = self.network(
+            input_ids=root.unsqueeze(1),
+            hidden=new.hidden,
+            positions=new.positions,
+            root_position=memory.ends(),
+            memory=memory.store.parts,
+            mask=mask,
+        )
+        memory.store.write(out.memory, memory.lengths, memory.waiting)
+        memory.read()
+        return out.scores
+
+    def below(
+        self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
+    ) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
+        row, block = torch.arange(len(tokens), device=scores.device).unsqueeze(1), scores.shape[1]
+        found = scores[row, depths.clamp(max=block - 1)] + self.model.markov(tokens)
+        return found.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
 
 
 @final
@@ -57,12 +97,10 @@ class HiddenBlockRunner:
         self.max_length: int | None = None
         self.device = drafter.device
         self.forward_seconds = 0.0
-        kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
-        self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
-        shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        kept = torch.float32 if engine == "openvino" else drafter.dtype
-        width = len(config.target_layers) * config.hidden_size
-        self._memory, self._ahead = (HiddenMemory(shape, width, kept, self.device) for _ in range(2))
+        made = NativeDrafter(drafter, target) if engine == "native" else TensorDrafter(drafter, target, engine)
+        self._drafter, self.network = made, made.network
+        width = len(config.target_layers) * getattr(config, "target_size", config.hidden_size)
+        self._memory, self._ahead = (HiddenMemory(made.store(), width, made.dtype, self.device) for _ in range(2))
         self._list = RowList()
         self._ahead_row: Row | None = None  # whose hidden states ``_ahead`` holds
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -79,7 +117,7 @@ class HiddenBlockRunner:
 
     @property
     def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self._memory.parts.element_size())
+        return token_bytes(self.model.config, self._drafter.dtype.itemsize)
 
     def clear(self, *, keep: bool = False) -> None:
         if not self._list.clear(keep=keep):
@@ -120,7 +158,7 @@ class HiddenBlockRunner:
             if max(self._memory.waiting, default=0) <= self.model.slots:  # else the rows are not drafted for now
                 with torch.inference_mode():
                     last = torch.tensor([row.tokens[end - 1]], device=self.device)
-                    self._pass(self._ahead, last)  # for the memory alone
+                    self._drafter.scores(self._ahead, last)  # for the memory alone
         self.forward_seconds += perf_counter() - start
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
@@ -128,25 +166,10 @@ class HiddenBlockRunner:
         known = self._memory.known(self._ends)
         with torch.inference_mode():
             if self._scores is None and any(known):
-                self._scores = self._pass(self._memory, tokens[:, 0])
+                self._scores = self._drafter.scores(self._memory, tokens[:, 0])
             logits = self._logits(tokens, depths, known)
         self.forward_seconds += perf_counter() - start
         return Scores(logits, tokens=self._tokens)
-
-    def _pass(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
-        """Scores of the block after each root; reads the hidden states that wait."""
-        new = memory.unread()
-        mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
-        out: PassOutput = self.network(
-            input_ids=root.unsqueeze(1),
-            hidden=new.hidden,
-            positions=new.positions,
-            root_position=memory.ends(),
-            memory=memory.parts,
-            mask=mask,
-        )
-        memory.read(out.memory)
-        return out.scores
 
     def _logits(
         self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], known: Sequence[bool]
@@ -154,12 +177,11 @@ class HiddenBlockRunner:
         """Scores of the nodes' depths and tokens."""
         if self._scores is None:
             shape = *tokens.shape, len(self.model.draft_tokens)
-            return torch.full(shape, -torch.inf, device=self.device, dtype=self._memory.parts.dtype)
-        row, block = torch.arange(len(tokens), device=self.device).unsqueeze(1), self._scores.shape[1]
-        scores = self._scores[row, depths.clamp(max=block - 1)] + self.model.markov(tokens)
+            return torch.full(shape, -torch.inf, device=self.device, dtype=self._drafter.dtype)
+        scores = self._drafter.below(self._scores, tokens, depths)
         if not all(known):
             scores[[not one for one in known]] = -torch.inf
-        return scores.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
+        return scores
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.settings import not_openvino
+from draftwood.core.settings import no_format
 from draftwood.runners.forward import ForwardOutput
 from draftwood.runners.openvino.ahead import THREADS, compiled
 from draftwood.runners.openvino.graph import core, shared
@@ -168,7 +168,7 @@ def check_precision(model: Any, device: str = CPU) -> None:
             f"the model is on {model.device}, but OpenVINO reads it on the CPU: use --device cpu, or --backend torch"
         )
     if model.dtype not in _PRECISIONS:
-        raise not_openvino(str(model.dtype)[6:])
+        raise no_format("openvino", str(model.dtype)[6:])
     found = core().available_devices if device != CPU else [CPU]
     if not any(one == device or one.startswith(f"{device}.") for one in found):
         raise ConfigError(

@@ -1,0 +1,96 @@
+// The plain C interface that Python calls. A function that fails returns null or -1, and draftwood_error says why.
+#include <cstring>
+
+#include "engine.h"
+
+using namespace draftwood;
+
+namespace {
+
+thread_local std::string problem;
+
+template <class F>
+auto guarded(F what, decltype(what()) failed) -> decltype(what()) {
+    try {
+        return what();
+    } catch (const std::bad_alloc&) {
+        problem = "there is not enough memory";
+    } catch (const std::exception& error) {
+        problem = error.what();
+    }
+    return failed;
+}
+
+typedef std::shared_ptr<Engine> Handle;
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+const char* draftwood_version() { return DRAFTWOOD_VERSION; }
+const char* draftwood_error() { return problem.c_str(); }
+
+const char* draftwood_instruction_sets() {
+    static const std::string names = instruction_sets();
+    return names.c_str();
+}
+
+int draftwood_use(const char* name) {
+    return guarded([&] { return use_instruction_set(name), 0; }, -1);
+}
+
+void* draftwood_model(const Facts* facts, const int* taps, const void* embedding, const void* head, const float* norm,
+                      const LayerSource* layers, int threads) {
+    return guarded([&]() -> void* {
+        return new Handle(std::make_shared<Engine>(*facts, taps, embedding, head, norm, layers, threads));
+    }, nullptr);
+}
+
+void draftwood_free_model(void* model) { delete (Handle*)model; }
+
+int draftwood_rotate(void* model, int table, const float* cos, const float* sin, int positions) {
+    return guarded([&] { return (*(Handle*)model)->rotate(table, cos, sin, positions), 0; }, -1);
+}
+
+long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
+
+void* draftwood_row(void* model) {
+    return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr);
+}
+
+void* draftwood_fork(const void* row, int length) {
+    return guarded([&]() -> void* { return new Row(*(const Row*)row, length); }, nullptr);
+}
+
+void draftwood_free_row(void* row) { delete (Row*)row; }
+int draftwood_length(const void* row) { return ((const Row*)row)->text; }
+
+int draftwood_cut(void* row, int length) {
+    return guarded([&] { return ((Row*)row)->cut(length), 0; }, -1);
+}
+
+int draftwood_commit(void* row, const int* nodes, int count) {
+    return guarded([&] { return ((Row*)row)->commit(nodes, count), 0; }, -1);
+}
+
+int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads) {
+    return guarded([&] { return read_tokens(rows, count, logits, hidden, threads), 0; }, -1);
+}
+
+int draftwood_drafter(void* model, const DrafterSource* source) {
+    return guarded([&] { return (*(Handle*)model)->drafter(*source), 0; }, -1);
+}
+
+int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* shape, float* logits, int threads) {
+    return guarded([&] { return draft_block(rows, count, *shape, logits, threads), 0; }, -1);
+}
+
+int draftwood_add_markov(void* model, const int* tokens, const int* depths, int rows, int nodes, const float* scores,
+                         int block, float* logits, int threads) {
+    return guarded([&] {
+        return add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads), 0;
+    }, -1);
+}
+}
+#pragma GCC visibility pop

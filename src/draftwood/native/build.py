@@ -1,0 +1,84 @@
+"""The compiler's part: the library of this folder's C++ sources, for all instruction sets of the processor's family."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBRARY = HERE / ("draftwood.dll" if sys.platform == "win32" else "libdraftwood.so")
+_AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_BF16 = (*_AVX512, "-mavx512bf16")
+_X86 = {
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": _AVX512,
+    "avx512bf16": _BF16,
+    "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-DDRAFTWOOD_AMX"),
+}
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden")
+
+
+class CompilerError(Exception):
+    """There is no C++ compiler, or it cannot compile the sources."""
+
+
+def digest() -> str:
+    """What the sources are: a library that says another digest was made from others."""
+    found = hashlib.sha256()
+    for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def compiler() -> str | None:
+    """The C++ compiler: ``CXX``, or the first that is found."""
+    return next(
+        (found for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name and (found := shutil.which(name))), None
+    )
+
+
+def build(target: Path = LIBRARY, more: Sequence[str] = ()) -> Path:
+    """Compile the library; ``more`` are further flags.
+
+    Raises:
+        CompilerError: with what the compiler said.
+    """
+    chosen = compiler()
+    if chosen is None:
+        raise CompilerError("no C++ compiler was found (c++, g++, clang++, or what CXX names)")
+    isas = {"generic": ()} | (_X86 if platform.machine().lower() in ("x86_64", "amd64") else {})
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = {path.stem: [str(path), f'-DDRAFTWOOD_VERSION="{digest()}"'] for path in HERE.glob("*.cpp")}
+        forward = jobs.pop("forward")
+        for name, flags in isas.items():
+            jobs[f"forward_{name}"] = [*forward, f"-DDRAFTWOOD_FORWARD=forward_{name}", *flags]
+        objects = [os.path.join(folder, f"{name}.o") for name in jobs]
+        commands = [
+            [chosen, *_FLAGS, *more, *job, "-c", "-o", name] for job, name in zip(jobs.values(), objects, strict=True)
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, commands))
+        made = os.path.join(folder, target.name)
+        _run([chosen, *_FLAGS, *more, "-shared", *objects, "-o", made])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, partial := target.with_suffix(".partial"))
+        partial.replace(target)
+    return target
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CompilerError(f"{command[0]} failed: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    print(build())

@@ -1,0 +1,247 @@
+#include "engine.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+namespace draftwood {
+namespace {
+
+int padded(int number, int unit) { return (number + unit - 1) / unit * unit; }
+
+// ``one(i)`` for 0 .. count - 1 on several threads.
+template <class F>
+void in_parallel(int threads, int count, F one) {
+    std::vector<std::thread> others;
+    auto part = [&](int t) {
+        for (int i = (long)count * t / threads; i < (long)count * (t + 1) / threads; i++) one(i);
+    };
+    for (int t = 1; t < threads; t++) others.emplace_back(part, t);
+    part(0);
+    for (auto& thread : others) thread.join();
+}
+
+template <class W, class S, class C>
+void pack_group(W* to, int group, int inputs, int step, S source, C column) {
+    for (int block = 0; block < 2; block++)
+        for (int lane = 0; lane < LANES; lane++) {
+            const W* row = (const W*)source(group, block, lane);
+            for (int k = 0; k < inputs; k++) {
+                int from = row ? column(k) : -1;
+                to[((k / step * 2 + block) * LANES + lane) * step + k % step] = from < 0 ? W(0) : row[from];
+            }
+        }
+}
+
+}  // namespace
+
+void* Engine::reserve(size_t bytes) {
+    memory_.push_back(std::make_unique<Buffer>());
+    return memory_.back()->reserve(bytes);
+}
+
+// ``source(group, block, lane)`` is the row of an output, or null; ``column(k)`` the place of an input in it, or -1.
+template <class S, class C>
+Linear Engine::pack(int outputs, int inputs, S source, C column) {
+    size_t bytes = (size_t)outputs * inputs * number_bytes_;
+    char* to = (char*)reserve(bytes);
+    in_parallel(threads_, outputs / GROUP, [&](int g) {
+        char* place = to + (size_t)g * GROUP * inputs * number_bytes_;
+        if (model_.facts.bfloat16) pack_group((uint16_t*)place, g, inputs, 2, source, column);
+        else pack_group((float*)place, g, inputs, 1, source, column);
+    });
+    weights_.emplace_back(to, bytes);
+    return {outputs, inputs, to, nullptr};
+}
+
+float* Engine::copy(const float* from, int size, int padded) {
+    if (!from) return nullptr;
+    float* to = (float*)reserve(4 * padded);
+    memset(to, 0, 4 * padded);
+    memcpy(to, from, 4 * size);
+    return to;
+}
+
+template <class F>
+float* Engine::bias(int outputs, F of) {
+    float* to = (float*)reserve(4 * outputs);
+    for (int o = 0; o < outputs; o++) to[o] = of(o);
+    return to;
+}
+
+Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const void* head, const float* norm,
+               const LayerSource* layers, int threads)
+    : number_bytes_(facts.bfloat16 ? 2 : 4), threads_(threads), taps_(taps, taps + facts.taps) {
+    Model& m = model_;
+    m.facts = facts;
+    int width = m.padded_width = padded(facts.width, GROUP), dim = m.padded_dim = padded(facts.head_dim, GROUP);
+    int inner = m.padded_inner = padded(facts.inner, GROUP);
+    m.embedding = embedding;
+    m.tap = taps_.data();
+    m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
+    m.norm = copy(norm, facts.width, width);
+    auto row = [&](const void* from, int at, int rows, int columns) -> const void* {
+        return at < rows ? (const char*)from + (size_t)at * columns * number_bytes_ : nullptr;
+    };
+    auto all = [](int columns) { return [columns](int k) { return k < columns ? k : -1; }; };
+    auto rows_of = [&](const void* from, int rows, int columns) {
+        return [=](int g, int b, int lane) { return row(from, g * GROUP + b * LANES + lane, rows, columns); };
+    };
+    // Heads are padded one by one: an output or input of all heads is one of a head, or none.
+    auto in_head = [=](int at) { return at % dim < facts.head_dim ? at / dim * facts.head_dim + at % dim : -1; };
+    for (int l = 0; l < facts.layers; l++) {
+        const LayerSource& s = layers[l];
+        Layer to{};
+        struct Part {
+            const void* weights;
+            const float* bias;
+            int heads;
+        } parts[] = {{s.query, s.query_bias, facts.heads}, {s.key, s.key_bias, facts.kv_heads}, {s.value, s.value_bias, facts.kv_heads}};
+        auto part_of = [&](int& output) {
+            for (Part& part : parts) {
+                if (output < part.heads * dim) return part;
+                output -= part.heads * dim;
+            }
+            throw std::logic_error("an output of no head");
+        };
+        int outputs = (facts.heads + 2 * facts.kv_heads) * dim;
+        to.qkv = pack(outputs, width, [&](int g, int b, int lane) -> const void* {
+            int output = g * GROUP + b * LANES + lane;
+            Part part = part_of(output);
+            int at = in_head(output);
+            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, facts.width);
+        }, all(facts.width));
+        if (s.query_bias || s.key_bias || s.value_bias) to.qkv.bias = bias(outputs, [&](int output) {
+            Part part = part_of(output);
+            int at = in_head(output);
+            return at < 0 || !part.bias ? 0.f : part.bias[at];
+        });
+        to.out = pack(width, facts.heads * dim, rows_of(s.out, facts.width, facts.heads * facts.head_dim), in_head);
+        to.out.bias = copy(s.out_bias, facts.width, width);
+        to.gate_up = pack(2 * inner, width, [&](int g, int b, int lane) {
+            return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width);
+        }, all(facts.width));
+        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner), all(facts.inner));
+        to.norm = copy(s.norm, facts.width, width), to.ffn_norm = copy(s.ffn_norm, facts.width, width);
+        to.query_norm = copy(s.query_norm, facts.head_dim, dim), to.key_norm = copy(s.key_norm, facts.head_dim, dim);
+        to.window = s.window, to.rotary = s.rotary;
+        layers_.push_back(to);
+    }
+    m.layer = layers_.data();
+    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width), all(facts.width));
+}
+
+void Engine::drafter(const DrafterSource& source) {
+    Model& m = model_;
+    int numbers = source.sources * source.source_width;
+    m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
+    m.rank = source.rank;
+    auto plain = [&](const void* from, int outputs, int inputs) {
+        auto rows = [=](int g, int b, int lane) -> const void* {
+            int at = g * GROUP + b * LANES + lane;
+            return at < outputs ? (const char*)from + (size_t)at * inputs * number_bytes_ : nullptr;
+        };
+        return pack(padded(outputs, GROUP), padded(inputs, GROUP), rows, [=](int k) { return k < inputs ? k : -1; });
+    };
+    m.features = plain(source.features, m.facts.width, numbers);
+    m.feature_norm = copy(source.feature_norm, m.facts.width, m.padded_width);
+    m.markov_embedding = source.markov_in;
+    if (source.rank) m.markov = plain(source.markov_out, m.facts.vocab, source.rank);
+}
+
+void Engine::embed(int token, std::vector<float>& to) const {
+    for (int i = 0; i < model_.facts.width; i++) {
+        size_t at = (size_t)token * model_.facts.width + i;
+        uint32_t bits = model_.facts.bfloat16 ? (uint32_t)((const uint16_t*)model_.embedding)[at] << 16 : ((const uint32_t*)model_.embedding)[at];
+        float number;
+        memcpy(&number, &bits, 4);
+        to.push_back(number);
+    }
+}
+
+void Engine::rotate(int table, const float* cos, const float* sin, int positions) {
+    size_t size = (size_t)positions * (model_.facts.rotary_dim / 2);
+    tables_[table][0].assign(cos, cos + size);
+    tables_[table][1].assign(sin, sin + size);
+    model_.rotary[table] = {tables_[table][0].data(), tables_[table][1].data(), positions};
+}
+
+long Engine::read(int threads) const {
+    std::atomic<long> found{0};
+    in_parallel(threads, threads, [&](int t) {
+        long sum[8] = {0};
+        for (auto& [start, bytes] : weights_) {
+            const long* words = (const long*)start;
+            size_t count = bytes / 64, from = count * t / threads, to = count * (t + 1) / threads;
+            for (size_t i = from; i < to; i++)
+                for (int j = 0; j < 8; j++) sum[j] ^= words[8 * i + j];
+        }
+        for (long part : sum) found += part;
+    });
+    return found;
+}
+
+std::shared_ptr<char> Row::new_page() const {
+    size_t bytes = (engine_->page_bytes() + 63) / 64 * 64;
+    char* page = (char*)aligned_alloc(64, bytes);
+    if (!page) throw std::bad_alloc();
+    memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
+    return {page, free};
+}
+
+Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
+    if (length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
+    pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
+    if (length % PAGE) own(length / PAGE);
+}
+
+void Row::own(int page) {
+    if (pages_[page].use_count() == 1) return;
+    std::shared_ptr<char> copied = new_page();
+    memcpy(copied.get(), pages_[page].get(), engine_->page_bytes());
+    pages_[page] = copied;
+}
+
+void Row::cut(int length) {
+    text = std::min(text, length), nodes = 0;
+    pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
+    if (text % PAGE) own(text / PAGE);
+}
+
+void Row::reserve(int slots) {
+    while ((int)pages_.size() * PAGE < slots) pages_.push_back(new_page());
+}
+
+template <class W>
+static void move_numbers(char* from_page, char* to_page, int from, int to, const Model& m, int step) {
+    int dim = m.padded_dim;
+    for (int part = 0; part < m.facts.layers * m.facts.kv_heads; part++) {
+        W *source = (W*)from_page + (size_t)part * 2 * PAGE * dim, *target = (W*)to_page + (size_t)part * 2 * PAGE * dim;
+        auto key = [&](W* keys, int slot, int i) -> W& {
+            return keys[slot / LANES * LANES * dim + i / step * LANES * step + slot % LANES * step + i % step];
+        };
+        auto value = [&](W* keys, int slot, int i) -> W& {
+            return keys[PAGE * dim + slot / step * dim * step + i * step + slot % step];
+        };
+        for (int i = 0; i < dim; i++) key(target, to, i) = key(source, from, i), value(target, to, i) = value(source, from, i);
+    }
+}
+
+void Row::move(int from, int to) {
+    char *source = pages_[from / PAGE].get(), *target = pages_[to / PAGE].get();
+    if (engine_->model().facts.bfloat16) move_numbers<uint16_t>(source, target, from % PAGE, to % PAGE, engine_->model(), 2);
+    else move_numbers<float>(source, target, from % PAGE, to % PAGE, engine_->model(), 1);
+}
+
+void Row::commit(const int* kept, int count) {
+    for (int i = 0; i < count; i++)
+        if (kept[i] < i || kept[i] >= nodes) throw std::invalid_argument("a node that the round does not have");
+    for (int i = 0; i < count; i++)
+        if (kept[i] != i) move(text + kept[i], text + i);
+    text += count, nodes = 0;
+}
+
+}  // namespace draftwood

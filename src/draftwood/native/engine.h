@@ -1,0 +1,123 @@
+// A model with its weights, rows of keys and values, and forwards of tokens of rows.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "threads.h"
+
+namespace draftwood {
+
+// Weights of a layer as they come: [output][input], in the model's format. Biases and norms are float32, or null.
+struct LayerSource {
+    const void *query, *key, *value, *out, *gate, *up, *down;
+    const float *query_bias, *key_bias, *value_bias, *out_bias, *norm, *ffn_norm, *query_norm, *key_norm;
+    int window, rotary;
+};
+
+// What a drafter of hidden states has beside its layers.
+struct DrafterSource {
+    int sources, source_width, norm_sources, rank;  // rank 0: no Markov head
+    const void* features;
+    const float* feature_norm;
+    const void *markov_in, *markov_out;
+};
+
+// A model whose weights are packed in the order in which they are read.
+class Engine {
+  public:
+    // ``embedding`` stays where it is. ``threads`` pack.
+    Engine(const Facts& facts, const int* taps, const void* embedding, const void* head, const float* norm,
+           const LayerSource* layers, int threads);
+    const Model& model() const { return model_; }
+    void drafter(const DrafterSource& source);
+    // Appends the embedding of a token.
+    void embed(int token, std::vector<float>& to) const;
+    void rotate(int table, const float* cos, const float* sin, int positions);
+    size_t page_bytes() const { return model_.page_numbers * number_bytes_; }
+    size_t number_bytes() const { return number_bytes_; }
+    // Reads all weights once, and returns something of them: the floor of a forward's time.
+    long read(int threads) const;
+
+  private:
+    template <class S, class C>
+    Linear pack(int outputs, int inputs, S source, C column);
+    float* copy(const float* from, int size, int padded);
+    template <class F>
+    float* bias(int outputs, F of);
+    void* reserve(size_t bytes);
+
+    Model model_{};
+    size_t number_bytes_;
+    int threads_;
+    std::vector<Layer> layers_;
+    std::vector<int> taps_;
+    std::vector<float> tables_[2][2];
+    std::vector<std::unique_ptr<Buffer>> memory_;
+    std::vector<std::pair<const char*, size_t>> weights_;
+};
+
+typedef std::vector<std::shared_ptr<char>> Pages;
+
+// The text of a row in memory, and the nodes of its round behind it.
+class Row {
+  public:
+    explicit Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+    // A row with the first tokens of another one, whose full pages they share.
+    Row(const Row& other, int length);
+    void cut(int length);
+    // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.
+    void commit(const int* nodes, int count);
+    void reserve(int slots);
+    Engine& engine() const { return *engine_; }
+    const std::shared_ptr<Engine>& shared() const { return engine_; }
+    const Pages& pages() const { return pages_; }
+
+    int text = 0, nodes = 0;
+
+  private:
+    std::shared_ptr<char> new_page() const;
+    void own(int page);
+    void move(int from, int to);
+
+    std::shared_ptr<Engine> engine_;
+    Pages pages_;
+};
+
+// New tokens of a row: those of its text that come next, then nodes. A node sees the text, and what ``seen`` says of the nodes
+// of its round: [node][nodes of the round so far], itself the last.
+struct NewTokens {
+    Row* row;
+    int pending, nodes;
+    const int *tokens, *depths;
+    const unsigned char* seen;
+};
+
+// Reads them; ``logits`` are [node][vocab], ``hidden`` is [token][tap][width] or null.
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads);
+
+// Hidden states of a row's next tokens, and its root; the first token of its memory is at position ``start`` of the text.
+struct NewHidden {
+    Row* row;
+    int start, count, root;
+    const float* hidden;  // [token][source][source_width]
+};
+
+// A block that begins with the root and is filled with ``mask``.
+struct BlockShape {
+    int slots, scored, causal;  // tokens, of which the last ones are scored; a token sees later ones unless causal
+    const float* mask;          // [width]
+};
+
+// Reads hidden states, and scores a block after each root: [row][scored][vocab].
+void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads);
+
+// Scores of nodes from those of their depths: [row][node][vocab]. They are -inf beyond the block.
+void add_markov(const std::shared_ptr<Engine>& engine, const int* tokens, const int* depths, int rows, int nodes,
+                const float* scores, int block, float* logits, int threads);
+
+// Instruction sets that this processor has, the best one last, separated by spaces.
+std::string instruction_sets();
+// Compute with this one; throws std::invalid_argument.
+void use_instruction_set(const std::string& name);
+
+}  // namespace draftwood

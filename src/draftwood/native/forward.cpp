@@ -1,0 +1,470 @@
+// The forward of a block of tokens through all layers, as each thread runs it.
+//
+// This file is compiled once for each instruction set, so it must not instantiate templates of the standard library: the
+// linker would keep one of several copies, with instructions that another processor lacks.
+#include "model.h"
+
+#include "lanes.h"
+#if defined(DRAFTWOOD_AMX)
+#include "tiles.h"
+#endif
+
+namespace {
+using namespace draftwood;
+
+#if defined(__AVX512F__)
+const int ROWS = 12;  // rows of a tile whose sums stay in registers
+#elif defined(__AVX2__)
+const int ROWS = 3;
+#else
+const int ROWS = 1;
+#endif
+const int CHUNKS = 4;      // of a phase, for each thread
+const int LONGEST = 16;    // groups of a chunk, at most: its time bounds how long threads wait for the last one
+const int AHEAD = 1024;    // bytes of weights that are fetched before they are needed
+
+inline int least(int a, int b) { return a < b ? a : b; }
+inline int most(int a, int b) { return a > b ? a : b; }
+inline int share(int a, int b) { return (a + b - 1) / b; }
+
+// Where the weights of two blocks of sixteen outputs lie: distances are in numbers.
+template <class N>
+struct Blocks {
+    const typename N::Weight* weights;
+    size_t next_step, next_block;
+    int inputs;
+};
+
+// The products of R rows x[r] with two blocks of outputs; ``more`` adds them to what out[r] holds.
+template <class N, int R>
+void tile(const Blocks<N>& a, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+    Lanes sums[R][2];
+    for (int r = 0; r < R; r++)
+        for (int b = 0; b < 2; b++) sums[r][b] = more ? load(out + r * next_out + b * LANES) : splat(0.f);
+    const typename N::Weight* w = a.weights;
+    for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
+        __builtin_prefetch((const char*)w + AHEAD);
+        __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
+        typename N::Vector first = N::vector(w), second = N::vector(w + a.next_block);
+        for (int r = 0; r < R; r++) {
+            sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
+            sums[r][1] = N::add_product(sums[r][1], second, x + r * next_x + k);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int b = 0; b < 2; b++) store(out + r * next_out + b * LANES, sums[r][b]);
+}
+
+template <class N>
+struct Tiles {
+    typedef void (*Tile)(const Blocks<N>&, const typename N::Input*, size_t, float*, size_t, bool);
+    template <int R>
+    static Tile of(int rows) {
+        if constexpr (R == ROWS) return tile<N, R>;
+        else return rows == R ? tile<N, R> : of<R + 1>(rows);
+    }
+};
+
+// The same for any number of rows.
+template <class N>
+void tiles(const Blocks<N>& a, int rows, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+    int size = share(rows, share(rows, ROWS));
+    for (int r = 0; r < rows; r += size)
+        Tiles<N>::template of<1>(least(size, rows - r))(a, x + r * next_x, next_x, out + r * next_out, next_out, more);
+}
+
+template <class N>
+struct Block {
+    typedef typename N::Input Input;
+    typedef typename N::Weight Weight;
+    const Work& work;
+    const Model& model;
+    const Facts& facts;
+    Phases* phases;
+    Scratch& own;
+    int threads, count, dim, group, phase = 0;  // group: heads that share keys
+    size_t width, heads_width, qkv_width, inner;
+    float *x, *qkv;
+    Input *queries, *attended, *acted, *normed;
+
+    Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int threads)
+        : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), threads(threads),
+          count(given.count), dim(model.padded_dim), group(facts.heads / facts.kv_heads), width(model.padded_width),
+          heads_width((size_t)facts.heads * dim), qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim),
+          inner(model.padded_inner), x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
+          attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {}
+
+    // One phase: ``each(chunk)`` for chunks of ``size`` of all items.
+    template <class F>
+    void in_chunks(int items, int size, F each) {
+        int chunks = share(items, size);
+        for (int c; (c = claim(phases, phase, chunks)) >= 0; finish(phases, phase))
+            for (int i = c * size; i < least(items, (c + 1) * size); i++) each(i);
+        phase++;
+    }
+
+    template <class F>
+    void each_token(F one) {
+        in_chunks(count, share(count, 2 * threads), one);
+    }
+
+    // One phase: products of rows with a matrix from a group on; ``out(group, row, sums)`` takes those of a group.
+    template <class P, class F>
+    void linear(const Linear& a, int rows, const Input* in, int from, P prepare, F out) {
+        bool ready = false;
+        float found[MOST * GROUP];
+        int groups = a.outputs / GROUP - from;
+        in_chunks(groups, most(1, least(LONGEST, groups / (threads * CHUNKS))), [&](int g) {
+            if (!ready) prepare(), ready = true;
+            const Weight* weights = (const Weight*)a.weights + (size_t)(g + from) * GROUP * a.inputs;
+#if defined(DRAFTWOOD_AMX)
+            if (N::step == 2)
+                tiles_of_amx((const uint16_t*)weights, a.inputs, rows, (const uint16_t*)in, found, own.tile_rows);
+            else
+#endif
+                tiles<N>({weights, GROUP * N::step, LANES * N::step, a.inputs}, rows, in, a.inputs, found, GROUP, false);
+            for (int r = 0; r < rows; r++) {
+                float* sums = found + r * GROUP;
+                if (a.bias)
+                    for (int i = 0; i < GROUP; i += LANES)
+                        store(sums + i, load(sums + i) + load(a.bias + (g + from) * GROUP + i));
+                out(g + from, r, sums);
+            }
+        });
+    }
+
+    float inverse_rms(const float* row, int size, int numbers) const {
+        Lanes squares = splat(0.f);
+        for (int i = 0; i < size; i += LANES) squares = fma(load(row + i), load(row + i), squares);
+        return 1.f / sqrtf(sum(squares) / numbers + facts.epsilon);
+    }
+
+    template <class F>
+    void rms_norm(const float* row, const float* weight, int size, int numbers, F out) const {
+        Lanes factor = splat(inverse_rms(row, size, numbers));
+        for (int i = 0; i < size; i += LANES) out(i, load(row + i) * factor * load(weight + i));
+    }
+
+    void norm_all(const float* weight) {
+        for (int r = 0; r < count; r++)
+            rms_norm(x + r * width, weight, width, facts.width, [&](int i, const Lanes& a) {
+                N::round(normed + r * width + i, a);
+            });
+    }
+
+    void begin(int i) {
+        float* row = x + i * width;
+        for (size_t j = facts.width; j < width; j++) row[j] = 0;
+        if (work.inputs) {
+            memcpy(row, work.inputs + (size_t)i * facts.width, 4 * facts.width);
+            return;
+        }
+        const Weight* from = (const Weight*)model.embedding + (size_t)work.tokens[i].token * facts.width;
+        for (int j = 0; j < facts.width; j++) row[j] = number(from[j]);
+    }
+
+    static float number(float weight) { return weight; }
+    static float number(uint16_t weight) {
+        uint32_t bits = (uint32_t)weight << 16;
+        float found;
+        memcpy(&found, &bits, 4);
+        return found;
+    }
+
+    Weight* keys(int row, int page, int layer, int head) const {
+        size_t at = (size_t)(layer * facts.kv_heads + head) * 2 * PAGE * dim;
+        return (Weight*)work.pages[row][page] + at;
+    }
+    Weight* values(int row, int page, int layer, int head) const { return keys(row, page, layer, head) + PAGE * dim; }
+
+    void copy_taps(int i, int layer, const float* row) {
+        for (int t = 0; work.hidden && t < facts.taps; t++)
+            if (model.tap[t] == layer)
+                memcpy(work.hidden + ((size_t)i * facts.taps + t) * facts.width, row, 4 * facts.width);
+    }
+
+    void rotate(float* head, const Layer& layer, int position) const {
+        if (layer.rotary < 0) return;
+        const Rotary& table = model.rotary[layer.rotary];
+        int half = facts.rotary_dim / 2;
+        const float *cos = table.cos + (size_t)position * half, *sin = table.sin + (size_t)position * half;
+        for (int j = 0; j < half; j++) {
+            float a = head[j], b = head[j + half];
+            head[j] = a * cos[j] - b * sin[j];
+            head[j + half] = b * cos[j] + a * sin[j];
+        }
+    }
+
+    // Queries, keys and values of a token: normed, rotated, rounded, and put where attention reads them.
+    void place(int i, int l) {
+        const Layer& layer = model.layer[l];
+        const Token& token = work.tokens[i];
+        float* row = qkv + i * qkv_width;
+        int page = token.slot / PAGE, slot = token.slot % PAGE;
+        copy_taps(i, l, x + i * width);
+        for (int h = work.mode == FEATURES ? facts.heads : 0; h < facts.heads + facts.kv_heads; h++) {
+            float* head = row + h * dim;
+            if (const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm)
+                rms_norm(head, weight, dim, facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
+            rotate(head, layer, token.position);
+            if (h < facts.heads) {
+                Input* to = queries + ((size_t)(h / group * count + i) * group + h % group) * dim;
+                for (int j = 0; j < dim; j += LANES) N::round(to + j, load(head + j));
+                continue;
+            }
+            Weight rounded[LANES], *to = keys(token.row, page, l, h - facts.heads) + slot / LANES * LANES * dim;
+            for (int j = 0; j < dim; j += LANES) {
+                N::keep(rounded, load(head + j));
+                for (int m = 0; m < LANES; m++)
+                    to[(j + m) / N::step * LANES * N::step + slot % LANES * N::step + m % N::step] = rounded[m];
+            }
+        }
+        for (int h = 0; h < facts.kv_heads; h++) {
+            const float* head = row + (facts.heads + facts.kv_heads + h) * dim;
+            Weight rounded[LANES], *to = values(token.row, page, l, h) + slot / N::step * dim * N::step + slot % N::step;
+            for (int j = 0; j < dim; j += LANES) {
+                N::keep(rounded, load(head + j));
+                for (int m = 0; m < LANES; m++) to[(j + m) * N::step] = rounded[m];
+            }
+        }
+    }
+
+    int length(const Token& token) const { return token.text + token.seen; }
+    // Values of positions before this one are read where they lie, in the steps in which they will lie for later tokens.
+    int direct(const Token& token) const { return token.seen ? token.text / N::step * N::step : token.text; }
+
+    // Scores of a row of queries become weights: of slots until ``direct``, then of the tail.
+    float soften(const Token& token, float* scores, Input* weights, Input* tail, int window, int from, int to) const {
+        int end = length(token), low = window ? most(0, end - window) : 0, kept = direct(token);
+        for (int i = 0; i < token.seen; i++) scores[token.text + i] = scores[work.path[token.first + i]];
+        int first = low / LANES * LANES, last = share(end, LANES) * LANES;
+        for (int p = first; p < low; p++) scores[p] = -INFINITY;
+        for (int p = end; p < last; p++) scores[p] = -INFINITY;
+        Lanes top = splat(-INFINITY), total = splat(0.f), scale = splat(facts.scale);
+        for (int p = first; p < last; p += LANES) top = greater(top, load(scores + p));
+        top = splat(greatest(top));
+        for (int p = first; p < last; p += LANES) {
+            store(scores + p, exponential((load(scores + p) - top) * scale));
+            for (int q = p; q < low; q++) scores[q] = 0;
+            for (int q = most(p, end); q < p + LANES; q++) scores[q] = 0;
+            total = total + load(scores + p);
+            N::round(weights + p, load(scores + p));
+        }
+        for (int p = kept; p < share(end, N::step) * N::step; p++) tail[p - kept] = p >= first && p < end ? weights[p] : (Input)0;
+        for (int p = from; p < first; p++) weights[p] = 0;
+        for (int p = kept; p < to; p++) weights[p] = 0;
+        return sum(total);
+    }
+
+    // The values of the positions from ``direct`` on, in the order of text.
+    int gather(const Token& token, int l, int head) const {
+        int from = direct(token), end = length(token);
+        for (int p = from; p < end; p += N::step) {
+            Weight* to = (Weight*)own.gathered + (size_t)(p - from) * dim;
+            int slot[2] = {0, -1};
+            for (int s = 0; s < N::step && p + s < end; s++)
+                slot[s] = p + s < token.text ? p + s : work.path[token.first + p + s - token.text];
+            const Weight* a = values(token.row, slot[0] / PAGE, l, head) + slot[0] % PAGE / N::step * dim * N::step;
+            if (N::step == 1) {
+                memcpy(to, a, dim * sizeof(Weight));
+                continue;
+            }
+            const Weight* b = slot[1] < 0 ? a : values(token.row, slot[1] / PAGE, l, head) + slot[1] % PAGE / 2 * dim * 2;
+            int shift = slot[0] % 2 * 16, other = slot[1] % 2 * 16;
+            uint32_t keep = slot[1] < 0 ? 0 : 0xffff;
+            for (int i = 0; i < dim; i++) {
+                uint32_t u, v;
+                memcpy(&u, a + 2 * i, 4), memcpy(&v, b + 2 * i, 4);
+                u = (u >> shift & 0xffff) | (v >> (other & 31) & keep) << 16;
+                memcpy(to + 2 * i, &u, 4);
+            }
+        }
+        return share(end - from, N::step) * N::step;
+    }
+
+    // Attention of rows of queries that share the keys of a head; rows are those of the tokens from ``start`` on.
+    void attend(int l, int head, int start, int low, int high) {
+        int rows = high - low, window = model.layer[l].window, end = 0, kept = 0, from = INT32_MAX;
+        for (int r = low; r < high; r++) {
+            const Token& token = work.tokens[start + r / group];
+            end = most(end, token.text), kept = most(kept, direct(token));
+            for (int i = 0; i < token.seen; i++) end = most(end, work.path[token.first + i] + 1);
+            from = least(from, window ? most(0, length(token) - window) / PAGE * PAGE : 0);
+        }
+        int row = work.tokens[start].row, stride = share(end, PAGE) * PAGE;
+        const Input* x = queries + ((size_t)(head * count + start) * group + low) * dim;
+        for (int p = from; p < end; p += GROUP) {
+            const Weight* k = keys(row, p / PAGE, l, head) + p % PAGE * dim;
+            tiles<N>({k, (size_t)LANES * N::step, (size_t)LANES * dim, dim}, rows, x, dim, own.scores + p, stride, false);
+        }
+        int longest = 0;  // of the tails
+        for (int r = low; r < high; r++) {
+            const Token& token = work.tokens[start + r / group];
+            longest = most(longest, length(token) - direct(token) + 1);
+        }
+        Input *weights = (Input*)own.weights, *tails = weights + (size_t)rows * stride;
+        float totals[QUERIES];
+        for (int r = 0; r < rows; r++)
+            totals[r] = soften(work.tokens[start + (low + r) / group], own.scores + (size_t)r * stride,
+                               weights + (size_t)r * stride, tails + (size_t)r * longest, window, from, stride);
+        memset(own.found, 0, 4 * (size_t)rows * dim);
+        for (int p = from; p < kept; p += PAGE)
+            for (int d = 0; d < dim; d += GROUP) {
+                const Weight* v = values(row, p / PAGE, l, head) + d * N::step;
+                int size = share(least(PAGE, kept - p), N::step) * N::step;
+                tiles<N>({v, (size_t)dim * N::step, (size_t)LANES * N::step, size}, rows, weights + p, stride,
+                         own.found + d, dim, true);
+            }
+        for (int r = 0, n; r < rows; r += n) {
+            int at = start + (low + r) / group;
+            const Token& token = work.tokens[at];
+            n = least(group - (low + r) % group, rows - r);
+            int size = token.seen ? gather(token, l, head) : 0;
+            for (int d = 0; size && d < dim; d += GROUP)
+                tiles<N>({(Weight*)own.gathered + d * N::step, (size_t)dim * N::step, (size_t)LANES * N::step, size}, n,
+                         tails + (size_t)r * longest, longest, own.found + (size_t)r * dim + d, dim, true);
+            for (int m = r; m < r + n; m++) {
+                Input* to = attended + at * heads_width + (size_t)(head * group + (low + m) % group) * dim;
+                Lanes part = splat(1.f / totals[m]);
+                for (int d = 0; d < dim; d += LANES) N::round(to + d, load(own.found + (size_t)m * dim + d) * part);
+            }
+        }
+    }
+
+    // One phase: attention of all tokens, in chunks of rows of queries that share a row's keys of a head.
+    void attention(int l) {
+        int size = most(1, least(QUERIES, share(count * facts.heads, threads * CHUNKS))), chunks = 0;
+        auto each_part = [&](auto part) {
+            for (int start = 0, end; start < count; start = end) {
+                for (end = start; end < count && work.tokens[end].row == work.tokens[start].row;) end++;
+                for (int h = 0; h < facts.kv_heads; h++)
+                    for (int q = 0; q < (end - start) * group; q += size)
+                        part(h, start, q, least(q + size, (end - start) * group));
+            }
+        };
+        each_part([&](int, int, int, int) { chunks++; });
+        for (int c; (c = claim(phases, phase, chunks)) >= 0; finish(phases, phase)) {
+            int at = 0;
+            each_part([&](int h, int start, int low, int high) {
+                if (at++ == c) attend(l, h, start, low, high);
+            });
+        }
+        phase++;
+    }
+
+    void add(int g, int r, const float* sums) {
+        float* to = x + r * width + (size_t)g * GROUP;
+        for (int i = 0; i < GROUP; i += LANES) store(to + i, load(to + i) + load(sums + i));
+    }
+
+    void through(int l) {
+        const Layer& layer = model.layer[l];
+        auto nothing = [] {};
+        auto to_qkv = [&](int g, int r, const float* sums) { memcpy(qkv + r * qkv_width + g * GROUP, sums, 4 * GROUP); };
+        if (work.mode == FEATURES) {
+            linear(layer.qkv, count, normed, heads_width / GROUP, [&] { norm_all(model.feature_norm); }, to_qkv);
+            return each_token([&](int i) { place(i, l); });
+        }
+        linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, to_qkv);
+        each_token([&](int i) { place(i, l); });
+        attention(l);
+        auto added = [&](int g, int r, const float* sums) { add(g, r, sums); };
+        linear(layer.out, count, attended, 0, nothing, added);
+        linear(layer.gate_up, count, normed, 0, [&] { norm_all(layer.ffn_norm); }, [&](int g, int r, const float* sums) {
+            Lanes gate = load(sums), up = load(sums + LANES);
+            gate = gate / (splat(1.f) + exponential(splat(0.f) - gate));
+            N::round(acted + r * inner + (size_t)g * LANES, gate * up);
+        });
+        linear(layer.down, count, acted, 0, nothing, added);
+    }
+
+    // The last norm: of scored tokens for the head, and of hidden states that are asked for.
+    void end(int i) {
+        int to = work.tokens[i].scored;
+        float last[LANES];
+        rms_norm(x + i * width, model.norm, width, facts.width, [&](int j, const Lanes& a) {
+            if (to >= 0) N::round(attended + to * width + j, a);
+            store(last, a);
+            int size = least(LANES, facts.width - j);
+            if (size <= 0) return;
+            for (int t = 0; work.hidden && t < facts.taps; t++)
+                if (model.tap[t] == facts.layers)
+                    memcpy(work.hidden + ((size_t)i * facts.taps + t) * facts.width + j, last, 4 * size);
+        });
+    }
+
+    // What lies in memory, or other numbers, as inputs of a product; the rest of a row of ``padded`` numbers is zero.
+    template <class F>
+    void take(Input* to, int size, int padded, F number) const {
+        float some[LANES];
+        for (int j = 0; j < padded; j += LANES) {
+            for (int i = 0; i < LANES; i++) some[i] = j + i < size ? number(j + i) : 0;
+            N::round(to + j, load(some));
+        }
+    }
+
+    // The hidden states of a token become inputs of the features.
+    void take_sources(int i) {
+        int size = model.source_width, all = model.sources * size;
+        const float* from = work.inputs + (size_t)i * all;
+        float factor[LANES];
+        for (int s = 0; s < model.sources; s++) {
+            float squares = 0;
+            for (int j = 0; j < size; j++) squares += from[s * size + j] * from[s * size + j];
+            factor[s] = model.norm_sources ? 1.f / sqrtf(squares / size + 1.1920929e-7f) : 1.f;  // as rms_norm of PyTorch
+        }
+        take(acted + (size_t)i * model.features.inputs, all, model.features.inputs, [&](int j) { return from[j] * factor[j / size]; });
+    }
+
+    void features() {
+        each_token([&](int i) { take_sources(i); });
+        linear(model.features, count, acted, 0, [] {}, [&](int g, int r, const float* sums) {
+            memcpy(x + r * width + (size_t)g * GROUP, sums, 4 * GROUP);
+        });
+        for (int l = 0; l < facts.layers; l++) through(l);
+    }
+
+    void scores() {
+        each_token([&](int i) { begin(i); });
+        for (int l = 0; l < facts.layers; l++) through(l);
+        each_token([&](int i) { end(i); });
+        if (!work.scored) return;
+        linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, const float* sums) {
+            float* to = work.logits + (size_t)r * facts.vocab + (size_t)g * GROUP;
+            memcpy(to, sums, 4 * least(GROUP, facts.vocab - g * GROUP));
+        });
+    }
+
+    void markov() {
+        int rank = model.markov.inputs;
+        each_token([&](int i) {
+            const Weight* from = (const Weight*)model.markov_embedding + (size_t)work.tokens[i].token * model.rank;
+            take(acted + (size_t)i * rank, model.rank, rank, [&](int j) { return number(from[j]); });
+        });
+        linear(model.markov, count, acted, 0, [] {}, [&](int g, int r, const float* sums) {
+            const Token& node = work.tokens[r];
+            size_t at = (size_t)g * GROUP, size = least(GROUP, facts.vocab - g * GROUP);
+            const float* own = work.depths + ((size_t)node.row * work.block + node.position) * facts.vocab + at;
+            float* to = work.logits + (size_t)r * facts.vocab + at;
+            for (size_t i = 0; i < size; i++) to[i] = node.position < work.block ? own[i] + sums[i] : -INFINITY;
+        });
+    }
+
+    void run() {
+        if (work.mode == SCORES) scores();
+        else if (work.mode == FEATURES) features();
+        else markov();
+    }
+};
+
+void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int threads) {
+    if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, threads).run();
+    else Block<Float32>(*work, phases, *shared, *scratch, threads).run();
+}
+
+}  // namespace
+
+namespace draftwood {
+extern const Forward DRAFTWOOD_FORWARD;
+const Forward DRAFTWOOD_FORWARD = forward;
+}  // namespace draftwood

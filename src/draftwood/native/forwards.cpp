@@ -1,0 +1,237 @@
+// Forwards: which tokens see what, the memory that a job needs, and the instruction set that computes.
+#include <string.h>
+
+#include <algorithm>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "engine.h"
+
+namespace draftwood {
+
+extern const Forward forward_generic;
+#if defined(__x86_64__)
+extern const Forward forward_avx2, forward_avx512, forward_avx512bf16, forward_amx;
+#endif
+
+namespace {
+
+struct Isa {
+    std::string name;
+    Forward forward;
+};
+
+#if defined(__x86_64__)
+bool may_use_tiles() {
+#if defined(__linux__)
+    unsigned a, b, c, d;
+    const unsigned wanted = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE
+    const int request = 0x1023, data = 18;        // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && !syscall(SYS_arch_prctl, request, data);
+#else
+    return false;
+#endif
+}
+#endif
+
+const std::vector<Isa>& isas() {
+    static const std::vector<Isa> found = [] {
+        std::vector<Isa> all{{"generic", forward_generic}};
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+        bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+        if (avx2) all.push_back({"avx2", forward_avx2});
+        if (avx512) all.push_back({"avx512", forward_avx512});
+        if (bf16) all.push_back({"avx512bf16", forward_avx512bf16});
+        if (bf16 && may_use_tiles()) all.push_back({"amx", forward_amx});
+#endif
+        return all;
+    }();
+    return found;
+}
+
+std::atomic<Forward> chosen{nullptr};
+
+// How much the threads of a job need for tokens of these rows.
+void reserve(Job& job, const Model& m, int slots, int tail) {
+    const Facts& f = m.facts;
+    size_t width = m.padded_width, heads = (size_t)f.heads * m.padded_dim, qkv = heads + 2 * (size_t)f.kv_heads * m.padded_dim;
+    size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs});
+    size_t sizes[] = {width, qkv, heads, std::max(heads, width), inner};
+    size_t total = 0, at = 0;
+    for (size_t size : sizes) total += size;
+    char* memory = (char*)job.shared_memory.reserve(4 * MOST * total);
+    void* parts[5];
+    for (int i = 0; i < 5; i++) parts[i] = memory + at, at += 4 * MOST * sizes[i];
+    job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4]};
+    size_t stride = (slots + PAGE - 1) / PAGE * PAGE, rows = QUERIES;
+    size_t own[] = {MOST * width, rows * (stride + tail + 2), (tail + 2) * (size_t)m.padded_dim, rows * stride,
+                    rows * m.padded_dim};
+    for (int t = 0; t < job.threads; t++) {
+        if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());
+        size_t all = 0;
+        for (size_t size : own) all += (size + 31) / 16 * 16;
+        float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[5];
+        for (int i = 0; i < 5; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
+        if ((int)job.scratch.size() <= t) job.scratch.resize(t + 1);
+        job.scratch[t] = {place[0], place[1], place[2], place[3], place[4], 0};
+    }
+}
+
+void part(Job& job, int thread) {
+    Scratch own = job.scratch[thread];
+    chosen.load()(&job.work, &job.phases, &job.shared, &own, job.threads);
+}
+
+// All tokens of a forward, and what they point to.
+struct Plan {
+    std::shared_ptr<Engine> engine;
+    std::vector<Token> tokens;
+    std::vector<int> path;
+    std::vector<std::vector<void*>> pages;
+    std::vector<void* const*> lists;
+    std::vector<float> inputs;
+
+    explicit Plan(const std::shared_ptr<Engine>& engine) : engine(engine) {}
+
+    // Take a row's pages, which have room for all new tokens; returns its number.
+    int add(Row& row, int slots) {
+        row.reserve(slots);
+        pages.emplace_back();
+        for (auto& page : row.pages()) pages.back().push_back(page.get());
+        return pages.size() - 1;
+    }
+
+    // A token of the text in ``slot``, which is ``start`` positions further in the text.
+    void text(int row, int token, int slot, int start) {
+        tokens.push_back({row, token, placed(start + slot), slot, slot + 1, 0, 0, -1});
+    }
+
+    // A token behind a text of ``base`` slots, which sees the tokens behind it for which ``sees(j)``.
+    template <class F>
+    void node(int row, int token, int position, int base, int number, int all, bool scored, F sees) {
+        int first = path.size();
+        for (int j = 0; j < all; j++)
+            if (sees(j)) path.push_back(base + j);
+        int seen = (int)path.size() - first;
+        tokens.push_back({row, token, placed(position), base + number, base, first, seen, scored ? 0 : -1});
+    }
+
+    // Beyond a model's context no score is used.
+    int placed(int position) const {
+        for (const Rotary& table : engine->model().rotary)
+            if (table.positions) position = std::min(position, table.positions - 1);
+        return position;
+    }
+
+    void finish() {
+        for (auto& list : pages) lists.push_back(list.data());
+        int scored = 0;
+        for (size_t i = 0; i < tokens.size(); i++) {
+            if (i % MOST == 0) scored = 0;
+            if (tokens[i].scored >= 0) tokens[i].scored = scored++;
+        }
+    }
+};
+
+// The work of all jobs of a plan, a block of tokens each; pointers are those of the first token, and of the first scored one.
+void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int threads) {
+    plan->finish();
+    const Model& m = plan->engine->model();
+    int slots = 0, tail = 0;
+    for (auto& list : plan->pages) slots = std::max(slots, (int)list.size() * PAGE);
+    for (const Token& token : plan->tokens) tail = std::max(tail, token.seen + 1);
+    work.model = &m, work.path = plan->path.data(), work.pages = plan->lists.data();
+    for (size_t from = 0; from < plan->tokens.size(); from += MOST) {
+        std::shared_ptr<Job> job = new_job(6 * m.facts.layers + 3);
+        job->kept = plan, job->threads = threads;
+        reserve(*job, m, slots, tail);
+        work.tokens = plan->tokens.data() + from;
+        work.count = std::min(plan->tokens.size() - from, (size_t)MOST), work.scored = 0;
+        for (int i = 0; i < work.count; i++) work.scored += work.tokens[i].scored >= 0;
+        job->work = work;
+        run_job(job, part);
+        if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
+        if (work.hidden) work.hidden += (size_t)work.count * m.facts.taps * m.facts.width;
+        if (work.inputs) work.inputs += (size_t)work.count * input_width;
+    }
+}
+
+}  // namespace
+
+std::string instruction_sets() {
+    std::string names;
+    for (const Isa& isa : isas()) names += (names.empty() ? "" : " ") + isa.name;
+    return names;
+}
+
+void use_instruction_set(const std::string& name) {
+    for (const Isa& isa : isas())
+        if (isa.name == name) {
+            chosen = isa.forward;
+            return;
+        }
+    throw std::invalid_argument("this processor does not have it");
+}
+
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads) {
+    auto plan = std::make_shared<Plan>(rows[0].row->shared());
+    for (int r = 0; r < count; r++) {
+        const NewTokens& given = rows[r];
+        Row& row = *given.row;
+        const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
+        for (int i = 0; i < given.pending; i++) plan->text(number, given.tokens[i], row.text + i, 0);
+        for (int i = 0; i < given.nodes; i++)
+            plan->node(number, given.tokens[given.pending + i], base + given.depths[i], base, row.nodes + i, all, true,
+                       [&](int j) { return given.seen[(size_t)i * all + j]; });
+    }
+    Work work{};
+    work.logits = logits, work.hidden = hidden;
+    run(plan, work, 0, threads);
+    for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
+}
+
+void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads) {
+    const std::shared_ptr<Engine>& engine = rows[0].row->shared();
+    const Model& m = engine->model();
+    auto news = std::make_shared<Plan>(engine), block = std::make_shared<Plan>(engine);
+    const size_t width = m.facts.width, source = (size_t)m.sources * m.source_width;
+    for (int r = 0; r < count; r++) {
+        const NewHidden& given = rows[r];
+        const int base = given.row->text + given.count, slots = shape.slots;
+        news->add(*given.row, base + slots), block->add(*given.row, base + slots);
+        for (int i = 0; i < given.count; i++) news->text(r, 0, given.row->text + i, given.start);
+        news->inputs.insert(news->inputs.end(), given.hidden, given.hidden + given.count * source);
+        for (int i = 0; i < slots; i++) {
+            block->node(r, 0, given.start + base + i, base, i, slots, i >= slots - shape.scored,
+                        [&](int j) { return j <= i || !shape.causal; });
+            if (i) block->inputs.insert(block->inputs.end(), shape.mask, shape.mask + width);
+            else engine->embed(given.root, block->inputs);
+        }
+    }
+    Work work{};
+    work.mode = FEATURES, work.inputs = news->inputs.data();
+    run(news, work, source, threads);
+    work.mode = SCORES, work.inputs = block->inputs.data(), work.logits = logits;
+    run(block, work, width, threads);
+    for (int r = 0; r < count; r++) rows[r].row->text += rows[r].count;
+}
+
+void add_markov(const std::shared_ptr<Engine>& engine, const int* tokens, const int* depths, int rows, int nodes,
+                const float* scores, int block, float* logits, int threads) {
+    auto plan = std::make_shared<Plan>(engine);
+    for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, tokens[i], depths[i], 0, 0, 0, 0, 0});
+    Work work{};
+    work.mode = MARKOV, work.depths = scores, work.block = block, work.logits = logits;
+    run(plan, work, 0, threads);
+}
+
+}  // namespace draftwood

@@ -1,0 +1,253 @@
+// Sixteen float lanes, and products of numbers in them, for the instruction set that the file is compiled for.
+//
+// Every sum has one order: along the inputs of one output, or over fixed lanes. It never depends on other outputs.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+struct Lanes {
+    __m512 v;
+};
+inline Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Lanes a) { _mm512_storeu_ps(p, a.v); }
+inline Lanes splat(float a) { return {_mm512_set1_ps(a)}; }
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Lanes greater(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Lanes lesser(Lanes a, Lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Lanes nearest(Lanes a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Lanes times_power(Lanes a, Lanes exponent) { return {_mm512_scalef_ps(a.v, exponent.v)}; }
+inline float sum(Lanes a) { return _mm512_reduce_add_ps(a.v); }
+inline float greatest(Lanes a) { return _mm512_reduce_max_ps(a.v); }
+struct Pairs {
+    __m512i v;
+};
+inline Pairs load_pairs(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Lanes widened(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
+}
+#if defined(__AVX512BF16__)
+inline void narrow(uint16_t* p, Lanes a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v)); }
+#else
+inline Lanes low(Pairs a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
+inline Lanes high(Pairs a) { return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(0xffff0000)))}; }
+inline void narrow(uint16_t* p, Lanes a) {
+    __m512i u = _mm512_castps_si512(a.v), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7fff)), 16);
+    up = _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(up));
+}
+#endif
+
+#elif defined(__AVX2__) && defined(__FMA__)
+struct Lanes {
+    __m256 a, b;
+};
+inline Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, Lanes x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+inline Lanes splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Lanes operator+(Lanes x, Lanes y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline Lanes operator-(Lanes x, Lanes y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline Lanes operator*(Lanes x, Lanes y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline Lanes operator/(Lanes x, Lanes y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline Lanes fma(Lanes x, Lanes y, Lanes z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+inline Lanes greater(Lanes x, Lanes y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline Lanes lesser(Lanes x, Lanes y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline Lanes nearest(Lanes x) { return {_mm256_round_ps(x.a, 8), _mm256_round_ps(x.b, 8)}; }
+inline __m256 power(__m256 e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(e), _mm256_set1_epi32(127)), 23));
+}
+inline Lanes times_power(Lanes x, Lanes e) { return {_mm256_mul_ps(x.a, power(e.a)), _mm256_mul_ps(x.b, power(e.b))}; }
+template <class F>
+inline float folded(__m256 x, F both) {
+    __m128 y = both(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = both(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(both(y, _mm_shuffle_ps(y, y, 1)));
+}
+inline float sum(Lanes x) {
+    return folded(_mm256_add_ps(x.a, x.b), [](__m128 p, __m128 q) { return _mm_add_ps(p, q); });
+}
+inline float greatest(Lanes x) {
+    return folded(_mm256_max_ps(x.a, x.b), [](__m128 p, __m128 q) { return _mm_max_ps(p, q); });
+}
+struct Pairs {
+    __m256i a, b;
+};
+inline Pairs load_pairs(const uint16_t* p) {
+    return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 16))};
+}
+inline __m256 raised(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+inline __m256 cleared(__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xffff0000))); }
+inline Lanes low(Pairs x) { return {raised(x.a), raised(x.b)}; }
+inline Lanes high(Pairs x) { return {cleared(x.a), cleared(x.b)}; }
+inline Lanes widened(const uint16_t* p) {
+    return {raised(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p))),
+            raised(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8))))};
+}
+inline __m256i narrowed(__m256 x) {
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff)), 16);
+    return _mm256_blendv_epi8(up, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+}
+inline void narrow(uint16_t* p, Lanes x) {
+    __m256i both = _mm256_packus_epi32(narrowed(x.a), narrowed(x.b));
+    _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+
+#else
+// Any processor: the compiler turns these loops into what vectors it has.
+struct Lanes {
+    float v[16];
+};
+template <class F>
+inline Lanes each(F one) {
+    Lanes out;
+    for (int i = 0; i < 16; i++) out.v[i] = one(i);
+    return out;
+}
+inline Lanes load(const float* p) {
+    return each([&](int i) { return p[i]; });
+}
+inline void store(float* p, const Lanes& a) { memcpy(p, a.v, sizeof a.v); }
+inline Lanes splat(float a) {
+    return each([&](int) { return a; });
+}
+inline Lanes operator+(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Lanes operator-(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Lanes operator*(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline Lanes operator/(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) { return a * b + c; }
+inline Lanes greater(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Lanes lesser(const Lanes& a, const Lanes& b) {
+    return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Lanes nearest(const Lanes& a) {
+    return each([&](int i) { return (float)(int)(a.v[i] + (a.v[i] < 0 ? -0.5f : 0.5f)); });
+}
+inline float from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+inline Lanes times_power(const Lanes& a, const Lanes& exponent) {
+    return each([&](int i) { return a.v[i] * from_bits((uint32_t)((int)exponent.v[i] + 127) << 23); });
+}
+template <class F>
+inline float folded(Lanes a, F both) {
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++) a.v[i] = both(a.v[i], a.v[i + half]);
+    return a.v[0];
+}
+inline float sum(const Lanes& a) {
+    return folded(a, [](float p, float q) { return p + q; });
+}
+inline float greatest(const Lanes& a) {
+    return folded(a, [](float p, float q) { return p > q ? p : q; });
+}
+struct Pairs {
+    uint32_t v[16];
+};
+inline Pairs load_pairs(const uint16_t* p) {
+    Pairs out;
+    memcpy(out.v, p, sizeof out.v);
+    return out;
+}
+inline Lanes low(const Pairs& a) {
+    return each([&](int i) { return from_bits(a.v[i] << 16); });
+}
+inline Lanes high(const Pairs& a) {
+    return each([&](int i) { return from_bits(a.v[i] & 0xffff0000u); });
+}
+inline Lanes widened(const uint16_t* p) {
+    return each([&](int i) { return from_bits((uint32_t)p[i] << 16); });
+}
+inline void narrow(uint16_t* p, const Lanes& a) {
+    for (int i = 0; i < 16; i++) {
+        uint32_t u;
+        memcpy(&u, &a.v[i], 4);
+        p[i] = a.v[i] == a.v[i] ? (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16) : 0x7fc0;
+    }
+}
+#endif
+
+// e to the power of each lane; 0 below -87, as in single precision without denormals.
+inline Lanes exponential(Lanes x) {
+    x = lesser(splat(88.f), greater(splat(-87.f), x));  // in this order NaN stays NaN
+    Lanes n = nearest(x * splat(1.44269504f));
+    Lanes r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
+    const float terms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+    Lanes p = splat(1.9875691500e-4f);
+    for (float term : terms) p = fma(p, r, splat(term));
+    return times_power(fma(p, r * r, r + splat(1.f)), n);
+}
+
+// The formats of weights, and of keys and values. ``Input`` is what is multiplied with them: rounded to the format.
+// A vector of weights holds ``step`` successive inputs of sixteen outputs.
+struct Float32 {
+    typedef float Weight;
+    typedef float Input;
+    typedef Lanes Vector;
+    static const int step = 1;
+    static Vector vector(const Weight* w) { return load(w); }
+    static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) { return fma(w, splat(*x), into); }
+    static void round(Input* p, const Lanes& a) { store(p, a); }
+    static Lanes wide(const Weight* p) { return load(p); }
+    static void keep(Weight* p, const Lanes& a) { store(p, a); }
+};
+
+struct Bfloat16 {
+    typedef uint16_t Weight;
+    static const int step = 2;
+    static Lanes wide(const Weight* p) { return widened(p); }
+    static void keep(Weight* p, const Lanes& a) { narrow(p, a); }
+#if defined(__AVX512BF16__)
+    typedef uint16_t Input;
+    typedef Pairs Vector;
+    static Vector vector(const Weight* w) { return load_pairs(w); }
+    static Lanes add_product(Lanes into, Vector w, const Input* x) {
+        int pair;
+        memcpy(&pair, x, 4);
+        return {_mm512_dpbf16_ps(into.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(pair))};
+    }
+    static void round(Input* p, Lanes a) { narrow(p, a); }
+#else
+    typedef float Input;
+    struct Vector {
+        Lanes first, second;
+    };
+    static Vector vector(const Weight* w) {
+        Pairs both = load_pairs(w);
+        return {low(both), high(both)};
+    }
+    static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) {
+        return fma(w.second, splat(x[1]), fma(w.first, splat(x[0]), into));
+    }
+    static void round(Input* p, const Lanes& a) {
+        Weight rounded[16];
+        narrow(rounded, a);
+        store(p, widened(rounded));
+    }
+#endif
+};
+
+}  // namespace

@@ -1,0 +1,135 @@
+"""The native library, as Python calls it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_long, c_void_p
+from functools import cache
+from typing import Any, Final
+
+from draftwood.core.errors import ConfigError
+from draftwood.native.build import LIBRARY, digest
+
+ISA_VARIABLE: Final = "DRAFTWOOD_ISA"
+
+
+class Facts(Structure):
+    """``draftwood::Facts``."""
+
+    _fields_ = [
+        *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab")),
+        *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16")),
+        *((name, c_float) for name in ("epsilon", "scale")),
+    ]
+
+
+class LayerSource(Structure):
+    """``draftwood::LayerSource``."""
+
+    WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
+    NUMBERS = ("query_bias", "key_bias", "value_bias", "out_bias", "norm", "ffn_norm", "query_norm", "key_norm")
+    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *NUMBERS)), ("window", c_int), ("rotary", c_int)]
+
+
+class NewTokens(Structure):
+    """``draftwood::NewTokens``."""
+
+    _fields_ = [("row", c_void_p), ("pending", c_int), ("nodes", c_int)]
+    _fields_ += [("tokens", c_void_p), ("depths", c_void_p), ("seen", c_void_p)]
+
+
+class DrafterSource(Structure):
+    """``draftwood::DrafterSource``."""
+
+    _fields_ = [
+        *((name, c_int) for name in ("sources", "source_width", "norm_sources", "rank")),
+        *((name, c_void_p) for name in ("features", "feature_norm", "markov_in", "markov_out")),
+    ]
+
+
+class NewHidden(Structure):
+    """``draftwood::NewHidden``."""
+
+    _fields_ = [("row", c_void_p), ("start", c_int), ("count", c_int), ("root", c_int), ("hidden", c_void_p)]
+
+
+class BlockShape(Structure):
+    """``draftwood::BlockShape``."""
+
+    _fields_ = [("slots", c_int), ("scored", c_int), ("causal", c_int), ("mask", c_void_p)]
+
+
+_SIGNATURES = {
+    "version": (c_char_p, []),
+    "error": (c_char_p, []),
+    "instruction_sets": (c_char_p, []),
+    "use": (c_int, [c_char_p]),
+    "model": (c_void_p, [POINTER(Facts), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "free_model": (None, [c_void_p]),
+    "rotate": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "read": (c_long, [c_void_p, c_int]),
+    "row": (c_void_p, [c_void_p]),
+    "fork": (c_void_p, [c_void_p, c_int]),
+    "free_row": (None, [c_void_p]),
+    "length": (c_int, [c_void_p]),
+    "cut": (c_int, [c_void_p, c_int]),
+    "commit": (c_int, [c_void_p, c_void_p, c_int]),
+    "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
+    "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
+    "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
+}
+
+
+def why_missing() -> str | None:
+    """Why there is no native library of these sources; None if there is one."""
+    if not LIBRARY.exists():
+        return "it was installed without a C++ compiler: install one (g++ or clang++) and install Draftwood again"
+    found = ctypes.CDLL(str(LIBRARY))
+    try:
+        found.draftwood_version.restype = c_char_p
+        version = found.draftwood_version().decode()
+    except AttributeError:
+        version = "unknown"
+    if version != digest():
+        return f"{LIBRARY} was made from other sources ({version}, not {digest()}): install Draftwood again"
+    return None
+
+
+@cache
+def library() -> Any:
+    """The library; its functions lack the prefix ``draftwood_``.
+
+    Raises:
+        ConfigError: there is none, or ``DRAFTWOOD_ISA`` names an instruction set that this processor lacks.
+    """
+    if (reason := why_missing()) is not None:
+        raise ConfigError(f"the native engine is missing: {reason}; or use --backend openvino or torch")
+    raw = ctypes.CDLL(str(LIBRARY))
+    found = type("Library", (), {})()
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(raw, f"draftwood_{name}")
+        function.restype, function.argtypes = result, arguments
+        setattr(found, name, function)
+    found.use(instruction_set().encode())
+    return found
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets of this processor that the library has code for, the best one last."""
+    raw = ctypes.CDLL(str(LIBRARY))
+    raw.draftwood_instruction_sets.restype = c_char_p
+    return str(raw.draftwood_instruction_sets().decode()).split()
+
+
+def instruction_set() -> str:
+    """The one in use: the best, or what the variable ``DRAFTWOOD_ISA`` names.
+
+    Raises:
+        ConfigError: this processor lacks it.
+    """
+    has, wanted = instruction_sets(), os.environ.get(ISA_VARIABLE)
+    if wanted and wanted not in has:
+        raise ConfigError(f"{ISA_VARIABLE} is {wanted!r}: this processor has {', '.join(has)}; set one of them, or unset it")
+    return wanted or has[-1]

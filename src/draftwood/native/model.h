@@ -1,0 +1,115 @@
+// What the forward works on. Plain structures: files of several instruction sets share them, and no code.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace draftwood {
+
+const int LANES = 16;        // outputs of a block
+const int GROUP = 2 * LANES; // outputs of two blocks, which lie together and are computed together
+const int PAGE = 64;         // tokens of a page of keys and values
+const int MOST = 64;         // tokens that go through all layers together
+const int TILE = 16;         // rows of a tile of AMX, at most
+const int QUERIES = 48;      // rows of queries that attend together, at most
+
+// A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
+// Outputs are padded to whole groups and inputs to the lanes, with zeros.
+struct Linear {
+    int outputs, inputs;  // padded
+    void* weights;
+    float* bias;  // or null
+};
+
+struct Layer {
+    Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
+    float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network
+    float *query_norm, *key_norm;    // of each head, or null
+    int window;                      // tokens that a token sees at most; 0 for all
+    int rotary;                      // number of the table of rotations; -1 for none
+};
+
+struct Facts {
+    int layers, width, heads, kv_heads, head_dim, inner, vocab;
+    int rotary_dim;   // leading numbers of a head that are rotated
+    int taps;         // number of hidden states that are returned
+    int bfloat16;     // weights, keys and values; else float32
+    float epsilon, scale;
+};
+
+struct Rotary {
+    const float *cos, *sin;  // [position][rotary_dim / 2]
+    int positions;
+};
+
+struct Model {
+    Facts facts;
+    int padded_width, padded_dim, padded_inner;  // padded numbers are zero
+    Layer* layer;
+    const void* embedding;  // [vocab][width], as it came
+    Linear head;
+    float* norm;
+    Rotary rotary[2];
+    const int* tap;  // which hidden states: 0 is the embedding, i the output of layer i, the last one is normed
+    size_t page_numbers;  // numbers of a page: [layer][kv head][keys, values][PAGE * padded_dim]
+    // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
+    // to the scores of the next one is a product of low rank.
+    int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
+    Linear features, markov;
+    float* feature_norm;
+    const void* markov_embedding;  // [vocab][rank], as it came
+    int rank;
+};
+
+// What a job computes.
+enum Mode {
+    SCORES,    // of tokens
+    FEATURES,  // keys and values of hidden states
+    MARKOV     // scores of nodes, from those of their depths and from their tokens
+};
+
+// A token of a forward.
+struct Token {
+    int row, token, position, slot;  // MARKOV: position is the depth
+    int text;         // slots [0, text) hold what it sees first
+    int first, seen;  // further slots that it sees, itself the last: path[first .. first + seen)
+    int scored;       // index of its scores, or -1
+};
+
+// One forward: tokens in blocks of at most MOST, each block through all layers.
+struct Work {
+    Mode mode;
+    const Model* model;
+    const Token* tokens;
+    int count, scored;
+    const int* path;
+    void* const* const* pages;  // [row][page]
+    float* logits;              // [scored][vocab]
+    float* hidden;              // [token][tap][width], or null
+    const float* inputs;        // [token][width] in place of embeddings, or null; FEATURES: [token][sources * source_width]
+    const float* depths;        // MARKOV: [row][depth][vocab] scores
+    int block;                  // MARKOV: number of depths
+};
+
+// Memory of a block of tokens, shared by all threads.
+struct Shared {
+    float *x, *qkv;
+    void *queries, *attended, *acted;
+};
+
+// Memory of one thread.
+struct Scratch {
+    void *normed, *weights, *gathered;
+    float *scores, *found;
+    int tile_rows;  // of the processor's tiles, as they are configured
+};
+
+// The chunks of a job's phases (threads.cpp).
+struct Phases;
+// The next chunk of a phase; -1 once all of them are done, by whichever thread.
+int claim(Phases* phases, int phase, int chunks);
+// A claimed chunk is done.
+void finish(Phases* phases, int phase);
+
+typedef void (*Forward)(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int threads);
+
+}  // namespace draftwood

@@ -1,0 +1,132 @@
+#include "threads.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace draftwood {
+namespace {
+
+const int SPINS = 2000;          // looks at a counter before the processor is given to another thread
+const int WAITS = 4000;          // looks for the next job before the thread sleeps
+const size_t HUGE = 2u << 20;    // bytes of a large page
+
+inline void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// The threads of this process beside the caller. They are never ended: an exit of the process ends them.
+struct Pool {
+    pid_t process = getpid();
+    std::mutex running, mutex;
+    std::condition_variable changed;
+    std::atomic<unsigned> number{0};  // of the present job
+    std::shared_ptr<Job> job;
+    void (*part)(Job&, int) = nullptr;
+    int threads = 1, asleep = 0;
+    std::vector<std::shared_ptr<Job>> jobs;
+
+    void work(int thread, unsigned seen) {
+        for (;;) {
+            for (int i = 0; i < WAITS && number.load(std::memory_order_acquire) == seen; i++) pause();
+            std::shared_ptr<Job> mine;
+            void (*run)(Job&, int);
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                asleep++;
+                changed.wait(lock, [&] { return number.load() != seen; });
+                asleep--;
+                seen = number.load();
+                mine = job;
+                run = part;
+            }
+            if (mine && thread < mine->threads) run(*mine, thread);
+        }
+    }
+};
+
+Pool& pool() {
+    static std::atomic<Pool*> present{nullptr};
+    static std::mutex making;
+    Pool* found = present.load();
+    if (found && found->process == getpid()) return *found;
+    std::lock_guard<std::mutex> lock(making);
+    found = present.load();
+    if (!found || found->process != getpid()) present = found = new Pool;  // after a fork its threads are gone
+    return *found;
+}
+
+}  // namespace
+
+void* Buffer::reserve(size_t bytes) {
+    if (bytes <= bytes_) return start_;
+    size_t unit = bytes < HUGE ? 64 : HUGE, whole = (bytes + unit - 1) / unit * unit;
+    free(start_);
+    bytes_ = 0;
+    start_ = aligned_alloc(unit, whole);
+    if (!start_) throw std::bad_alloc();
+    bytes_ = whole;
+#if defined(__linux__)
+    if (unit == HUGE) madvise(start_, whole, MADV_HUGEPAGE);
+#endif
+    return start_;
+}
+
+Buffer::~Buffer() { free(start_); }
+
+int claim(Phases* phases, int phase, int chunks) {
+    Counter& counter = phases->counters[phase];
+    if (counter.claimed.load(std::memory_order_relaxed) < chunks) {
+        int chunk = counter.claimed.fetch_add(1, std::memory_order_relaxed);
+        if (chunk < chunks) return chunk;
+    }
+    for (int i = 0; counter.done.load(std::memory_order_acquire) < chunks; i++) i < SPINS ? pause() : (void)sched_yield();
+    return -1;
+}
+
+void finish(Phases* phases, int phase) { phases->counters[phase].done.fetch_add(1, std::memory_order_release); }
+
+std::shared_ptr<Job> new_job(int phases) {
+    Pool& all = pool();
+    std::shared_ptr<Job> found;
+    {
+        std::lock_guard<std::mutex> lock(all.mutex);
+        for (auto& job : all.jobs)
+            if (job.use_count() == 1) found = job;
+        if (!found) all.jobs.push_back(found = std::make_shared<Job>());
+    }
+    if ((int)found->phases.counters.size() < phases) found->phases.counters = std::vector<Counter>(phases);
+    for (Counter& counter : found->phases.counters) counter.claimed = 0, counter.done = 0;
+    return found;
+}
+
+void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int)) {
+    Pool& all = pool();
+    std::lock_guard<std::mutex> alone(all.running);
+    if (job->threads > 1) {
+        std::lock_guard<std::mutex> lock(all.mutex);
+        for (; all.threads < job->threads; all.threads++)
+            std::thread(&Pool::work, &all, all.threads, all.number.load()).detach();
+        all.job = job;
+        all.part = part;
+        all.number.fetch_add(1, std::memory_order_release);
+        if (all.asleep) all.changed.notify_all();
+    }
+    part(*job, 0);
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.job.reset();
+}
+
+}  // namespace draftwood

@@ -1,0 +1,52 @@
+// Jobs, and the threads that do them together.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "model.h"
+
+namespace draftwood {
+
+// Memory that is aligned to cache lines; it grows, and what it held is lost then.
+class Buffer {
+  public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    ~Buffer();
+    void* reserve(size_t bytes);  // throws std::bad_alloc
+
+  private:
+    void* start_ = nullptr;
+    size_t bytes_ = 0;
+};
+
+struct alignas(64) Counter {
+    std::atomic<int> claimed{0}, done{0};
+};
+
+struct Phases {
+    std::vector<Counter> counters;
+};
+
+// What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
+// it is over; it finds no chunk left then.
+struct Job {
+    std::shared_ptr<void> kept;  // what the work points to
+    Work work;
+    Phases phases;
+    Shared shared;
+    std::vector<Scratch> scratch;
+    int threads;
+    Buffer shared_memory;
+    std::vector<std::unique_ptr<Buffer>> own_memory;
+};
+
+// A job that no thread uses, with ``phases`` that were not begun.
+std::shared_ptr<Job> new_job(int phases);
+
+// Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
+void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int));
+
+}  // namespace draftwood

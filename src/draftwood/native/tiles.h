@@ -1,0 +1,46 @@
+// Products by AMX: 16 rows of 32 inputs with 32 inputs of 16 outputs in one instruction.
+#pragma once
+#include <immintrin.h>
+
+namespace {
+
+struct __attribute__((packed)) TileConfig {
+    uint8_t palette, start, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+};
+
+// Tiles 0 and 1 are sums, 4 is the input; 6 and 7 are weights, of always 16 rows.
+__attribute__((noinline)) void configure(int rows) {
+    alignas(64) TileConfig config;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = i < 6 ? rows : 16;
+    asm volatile("" ::: "memory");  // gcc drops these stores otherwise
+    _tile_loadconfig(&config);
+    asm volatile("" ::: "memory");
+}
+
+// As ``tiles`` of two blocks whose weights lie side by side; inputs are a multiple of 32. ``x`` and ``out`` have room for whole
+// tiles of rows.
+void tiles_of_amx(const uint16_t* w, int inputs, int rows, const uint16_t* x, float* out, int& configured) {
+    int size = rows < draftwood::TILE ? rows : draftwood::TILE;
+    if (configured != size) configure(configured = size);
+    const int step = 2 * draftwood::GROUP * sizeof(uint16_t);  // bytes from a pair of inputs to the next one
+    for (int r = 0; r < rows; r += size) {
+        const uint16_t *weights = w, *row = x + (size_t)r * inputs;
+        _tile_zero(0);
+        _tile_zero(1);
+        for (int k = 0; k < inputs; k += 32, weights += 32 * draftwood::GROUP) {
+            _tile_loadd(4, row + k, inputs * sizeof(uint16_t));
+            _tile_loadd(6, weights, step);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, weights + 2 * draftwood::LANES, step);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        _tile_stored(0, out + r * draftwood::GROUP, draftwood::GROUP * sizeof(float));
+        _tile_stored(1, out + r * draftwood::GROUP + draftwood::LANES, draftwood::GROUP * sizeof(float));
+    }
+}
+
+}  // namespace

@@ -1,0 +1,1 @@
+"""The native engine: a forward made for verification."""

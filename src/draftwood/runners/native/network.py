@@ -1,0 +1,195 @@
+"""A model in the native engine, and the memory of its rows."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from ctypes import byref
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from draftwood.core.errors import CacheError, ModelError
+from draftwood.hardware.threads import RULE
+from draftwood.native.library import Facts, LayerSource, NewTokens, library
+from draftwood.runners.native.families import Held, facts_of, layer_sources, refuse, rotation, why_not
+
+_POSITIONS = 1024  # the first table of rotations
+Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]]
+"""Cosines and sines of the first positions."""
+
+
+def free_threads() -> int:
+    """The number of threads of a forward: that of the round, or of this moment."""
+    return RULE.now or RULE.count()
+
+
+def succeed(result: int) -> None:
+    """Raise a CacheError if a call has failed."""
+    if result < 0:
+        raise CacheError(f"the native engine: {library().error().decode()}")
+
+
+@final
+class Memory:
+    """Keys and values of a row."""
+
+    def __init__(self, handle: int | None) -> None:
+        if handle is None:
+            raise CacheError(f"the native engine: {library().error().decode()}")
+        self.handle = handle
+        self._end = weakref.finalize(self, library().free_row, handle)
+
+    def __len__(self) -> int:
+        """Number of tokens of the text that it holds."""
+        return int(library().length(self.handle))
+
+    def fork(self, length: int) -> Memory:
+        """A memory with the first ``length`` tokens of this one."""
+        return Memory(library().fork(self.handle, length))
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens, and no node."""
+        succeed(library().cut(self.handle, length))
+
+    def commit(self, nodes: Sequence[int]) -> None:
+        """End the round: these nodes, in this order, become text."""
+        succeed(library().commit(self.handle, (ctypes.c_int * len(nodes))(*nodes), len(nodes)))
+
+
+@final
+class Engine:
+    """Packed weights.
+
+    Args:
+        facts, layers, taps: of the model.
+        parts: the embedding, the head, and the weight of the last norm.
+        held: what keeps the memory of all these alive while they are packed.
+        rotate: the model's rotations.
+        longest: number of positions, None if unlimited; later ones are taken as the last.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        layers: Sequence[LayerSource],
+        taps: Sequence[int],
+        parts: tuple[Tensor, Tensor, Tensor],
+        held: Held,
+        rotate: Rotation,
+        longest: int | None,
+    ) -> None:
+        embedding, head, norm = parts
+        self._kept = Held(embedding.dtype)  # the embedding is read where it lies
+        handle = library().model(
+            byref(facts),
+            (ctypes.c_int * len(taps))(*taps),
+            self._kept.weights(embedding),
+            held.weights(head),
+            held.numbers(norm),
+            (LayerSource * len(layers))(*layers),
+            free_threads(),
+        )
+        if handle is None:
+            raise ModelError(f"the native engine: {library().error().decode()}")
+        self.handle = handle
+        self._end = weakref.finalize(self, library().free_model, handle)
+        self._rotate, self._longest, self._positions = rotate, longest, 0
+        self.reach(1)
+
+    def row(self) -> Memory:
+        """An empty memory."""
+        return Memory(library().row(self.handle))
+
+    def reach(self, positions: int) -> None:
+        """Make the table of rotations cover so many positions, as far as the model has them."""
+        if positions > self._positions and self._positions != self._longest:
+            self._positions = max(_POSITIONS, 2 * positions)
+            if self._longest is not None:
+                self._positions = min(self._positions, self._longest)
+            cos, sin = (part.float().contiguous() for part in self._rotate(self._positions))
+            succeed(library().rotate(self.handle, 0, cos.data_ptr(), sin.data_ptr(), self._positions))
+
+
+class Output(NamedTuple):
+    """What a forward returns.
+
+    Attributes:
+        logits: of each node.
+        hidden: of each token, row after row: first what was pending, then nodes. None without layers.
+    """
+
+    logits: Float[Tensor, "row node vocab"]
+    hidden: Float[Tensor, "token width"] | None
+
+
+@final
+class NativeNetwork(nn.Module):
+    """A causal model whose weights are packed for the native engine; a module, so that hooks can observe its calls.
+
+    Args:
+        model: a model of ``transformers``.
+        hidden_layers: layers whose hidden states are returned.
+        longest: as for :class:`Engine`.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not run the model, or memory does not suffice.
+    """
+
+    def __init__(self, model: Any, hidden_layers: Sequence[int], longest: int | None) -> None:
+        super().__init__()
+        refuse(why_not(model))
+        held = Held(model.dtype)
+        facts, parts = facts_of(model, len(hidden_layers)), (model.get_input_embeddings(), model.get_output_embeddings())
+        self.engine = Engine(
+            facts,
+            layer_sources(model, held),
+            hidden_layers,
+            (parts[0].weight, parts[1].weight, model.model.norm.weight),
+            held,
+            lambda positions: rotation(model, positions),
+            longest,
+        )
+        self.vocab_size = facts.vocab
+        self._hidden_width = len(hidden_layers) * facts.width
+
+    def read(self) -> None:
+        """Read all weights once: no forward can be faster."""
+        library().read(self.engine.handle, free_threads())
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        seen: Bool[Tensor, "row node seen"],
+        memories: Sequence[Memory],
+        pending: Sequence[Sequence[int]],
+    ) -> Output:
+        """Read each row's pending tokens and nodes; score the nodes.
+
+        Raises:
+            CacheError: memory does not suffice.
+        """
+        rows, nodes = input_ids.shape
+        both = zip(pending, input_ids.tolist(), strict=True)
+        tokens = [np.array([*waiting, *row], dtype=np.int32) for waiting, row in both]
+        depths, seen = depths.to(torch.int32).contiguous(), seen.contiguous()
+        given = (NewTokens * rows)()
+        for row, (memory, waiting, new) in enumerate(zip(memories, pending, tokens, strict=True)):
+            at, sees = depths.data_ptr() + 4 * nodes * row, seen.data_ptr() + nodes * seen.shape[2] * row
+            given[row] = NewTokens(memory.handle, len(waiting), nodes, new.ctypes.data, at, sees)
+            self.engine.reach(len(memory) + len(waiting) + seen.shape[2])
+        logits = torch.empty(rows, nodes, self.vocab_size)
+        hidden = torch.empty(sum(map(len, tokens)), self._hidden_width) if self._hidden_width else None
+        there = None if hidden is None else hidden.data_ptr()
+        succeed(library().read_tokens(given, rows, logits.data_ptr(), there, free_threads()))
+        return Output(logits, hidden)

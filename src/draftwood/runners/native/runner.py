@@ -1,0 +1,153 @@
+"""The runner of causal language models in the native engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+
+from draftwood.core.scores import Scores
+from draftwood.runners.context import context, token_bytes
+from draftwood.runners.native.network import Memory, NativeNetwork
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.rows import RowList, remaining
+from draftwood.runners.support import (
+    check_architecture,
+    check_evaluates,
+    check_hidden_layers,
+    check_scores,
+    check_tree_forward,
+    text_limits,
+)
+from draftwood.sampling.rows import Row
+
+
+@final
+class NativeRunner:
+    """A causal language model in the native engine: a node's scores are the same bits in any tree, block or company.
+
+    Args:
+        model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
+        check: compare a short text with the model, and a tree of five tokens with one forward per path.
+        drafts: the model is a draft model, as for :class:`draftwood.runners.torch_runner.TorchRunner`.
+        hidden_layers: layers whose hidden states are returned, as there.
+
+    Raises:
+        ConfigError: the native library is missing; a layer is missing.
+        ModelError: the engine does not run the model, or computes other scores.
+    """
+
+    reads_source = False
+    pads = False
+    engine = "native"
+
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
+        check_architecture(model)
+        check_evaluates(model)
+        check_hidden_layers(model, hidden_layers)
+        longest = context(model.config)
+        self.model = model
+        self.max_length = longest.length if longest is not None else None
+        self.device = model.device
+        self.network = NativeNetwork(model, hidden_layers, self.max_length)
+        self._limits = text_limits(model, drafts=drafts)
+        self._begin()
+        if check:
+            check_scores(self)
+            check_tree_forward(self)
+
+    def _begin(self) -> None:
+        self.forward_seconds = 0.0
+        self._list = RowList()
+        self._memories: list[Memory] = []
+        self._ahead: tuple[Row, Memory] | None = None  # a row that comes later
+        self._nodes = 0  # of the present round
+
+    def another(self) -> NativeRunner:
+        found = copy.copy(self)
+        found._begin()
+        return found
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.network.vocab_size)
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, self.model.dtype.itemsize)
+
+    def clear(self, *, keep: bool = False) -> None:
+        if not self._list.clear(keep=keep):
+            self._memories = []
+        if not keep:
+            self._ahead = None
+        self._end_round()
+
+    def _end_round(self) -> None:
+        if self._nodes:
+            for memory in self._memories:
+                memory.cut(len(memory))
+        self._nodes = 0
+
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self._end_round()
+        with self._list.changing(rows) as (gone, new, shared):
+            self._memories = remaining(self._memories, gone)
+            if shared is not None:  # the memory of an earlier text was kept
+                kept, self._memories = self._memories, []
+            for row in rows[len(rows) - new :]:
+                if self._ahead is not None and self._ahead[0] is row:
+                    self._memories.append(self._ahead[1])
+                    self._ahead = None
+                elif shared:
+                    kept[0].cut(shared)
+                    self._memories.append(kept[0])
+                else:
+                    self._memories.append(self.network.engine.row())
+
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
+        if self._ahead is None or self._ahead[0] is not row:
+            memory = self.network.engine.row()
+            if prefix is not None and prefix.row in self._list.rows:
+                source = self._memories[self._list.rows.index(prefix.row)]
+                memory = source.fork(min(prefix.length, len(source)))
+            self._ahead = row, memory
+        memory = self._ahead[1]
+        nothing = torch.zeros(1, 0, dtype=torch.long)
+        return self._forward(
+            nothing, nothing, torch.zeros(1, 0, 0, dtype=torch.bool), [memory], [row.tokens[len(memory) : end]]
+        )[1]
+
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
+        rows = self._list.rows
+        self._limits.check(max(len(row.tokens) for row in rows))
+        pending = [row.tokens[len(memory) : -1] for row, memory in zip(rows, self._memories, strict=True)]
+        logits, hidden = self._forward(tokens, depths, ancestors, self._memories, pending)
+        self._nodes += tokens.shape[1]
+        if hidden is None:
+            return Scores(logits)
+        parts = hidden.split([size for waiting in pending for size in (len(waiting), tokens.shape[1])])
+        return Scores(logits, torch.stack(parts[1::2]), list(parts[::2]))
+
+    def _forward(
+        self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Sequence[Memory], pending: Sequence[Sequence[int]]
+    ) -> Any:
+        start = perf_counter()
+        found = self.network(
+            input_ids=self._limits.clamp(tokens),
+            depths=depths,
+            seen=seen,
+            memories=memories,
+            pending=self._limits.clamp_texts(pending),
+        )
+        self.forward_seconds += perf_counter() - start
+        return found
+
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
+        if self._nodes:
+            for memory, kept in zip(self._memories, nodes, strict=True):
+                memory.commit(kept)
+        self._nodes = 0
