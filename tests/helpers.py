@@ -30,6 +30,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
+from tests.runners.zoo import tiny
 
 
 def tiny_gpt(
@@ -50,6 +51,13 @@ def tiny_gpt(
         bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     return GPT2LMHeadModel(config).to(dtype).eval()
+
+
+def tiny_model(backend: str, vocab: int, seed: int, layers: int = 2):
+    """A random model in float32 that the backend runs: Llama for the native engine, else GPT-2."""
+    if backend == "native":
+        return tiny("llama", seed, dtype=torch.float32, vocab_size=vocab, num_hidden_layers=layers)
+    return tiny_gpt(vocab, seed, dtype=torch.float32, layers=layers)
 
 
 def tiny_runner(vocab: int, seed: int, **settings) -> TorchRunner:

@@ -15,9 +15,10 @@ import draftwood
 from draftwood import ConfigError, LoadOptions, Pair
 from draftwood.core.limits import Limits
 from tests.faults.folders import save_tiny
+from tests.runners.zoo import read_tokens
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
-BACKENDS = ["torch", "openvino"]
+BACKENDS = ["torch", "openvino", "native"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
 WORD = " the"
 SHORT: dict[str, Any] = {"max_new_tokens": 14}
@@ -105,7 +106,7 @@ class Reading:
         module.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.tokens += (named["input_ids"] if "input_ids" in named else args[0]).shape[1]
+        self.tokens += read_tokens(named if "input_ids" in named else {"input_ids": args[0]})
 
     def taken(self) -> int:
         taken, self.tokens = self.tokens, 0

@@ -8,6 +8,7 @@ import gc
 import random
 import weakref
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import masked_block
 from tests.runners.test_masked_block import marian
@@ -108,7 +109,7 @@ def float32(vocab: int, seed: int, **settings: Any) -> Any:
 
 @functools.cache
 def causal(backend: str) -> tuple[Any, Any]:
-    models = float32(VOCAB, 1), float32(VOCAB, 2, layers=1)
+    models = tiny_model(backend, VOCAB, 1), tiny_model(backend, VOCAB, 2, layers=1)
     target, draft, _ = make_runners(*models, backend=backend)
     return target, draft
 
@@ -133,17 +134,18 @@ ON_TORCH = [
 
 @pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in ON_TORCH),
-    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("adaptive", None, "coupled")),
+    *product(("openvino", "native"), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
 ], ids=method_id)  # fmt: skip
 def test_causal_models(backend, method):
     assert check(decoder(*causal(backend), *method)) > 30
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
+    ("hidden", "torch"), ("hidden", "openvino"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
+    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states(kind, backend):
-    model = float32(VOCAB, 1)
+    model = tiny_model(backend, VOCAB, 1)
     target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
     assert check(decoder(target, draft, "rsd-s", "2x2", "recursive")) > 30
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
 from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.sampling.settings import Sampling
-from tests.engine.test_batch import ON_TORCH, SAMPLINGS, VOCAB, alone, causal, float32, method_id, together
-from tests.helpers import decoder, hidden_pair, published_pair
+from tests.engine.test_batch import ON_TORCH, SAMPLINGS, VOCAB, alone, causal, method_id, together
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_model
 from tests.runners.zoo import windowed
 
 CHUNK = 5
@@ -61,7 +62,7 @@ def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]]
 
 @pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in ON_TORCH),
-    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("adaptive", None, "coupled")),
+    *product(("openvino", "native"), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
 ], ids=method_id)  # fmt: skip
 def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
     check(decoder(*causal(backend), *method), long_requests(int(backend == "openvino")))
@@ -87,10 +88,11 @@ def note(found: list, pieces: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
+    ("hidden", "torch"), ("hidden", "openvino"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
+    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
-    model = float32(VOCAB, 1)
+    model = tiny_model(backend, VOCAB, 1)
     target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
     engine = decoder(target, draft, "rsd-s", "2x2", "recursive")
     prompt = [2 + (7 * i * i) % 9 for i in range(23)]
@@ -104,8 +106,9 @@ def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(
     assert max(drafted for row in company for _, drafted, _ in row) > 0
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+@pytest.mark.parametrize(("kind", "backend"), [
+    *product(("mistral", "gemma3_text"), ("torch", "openvino")), ("mistral", "native"),
+])  # fmt: skip
 def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
     target, draft, _ = make_runners(windowed(kind), windowed(kind, 1), backend=backend)
     check(decoder(target, draft, "chain", "2", "recursive"), long_requests(1, vocab=20))

@@ -13,7 +13,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, hidden_pair, published_pair, ragged, tiny_gpt
+from tests.helpers import decoder, hidden_pair, published_pair, ragged, tiny_gpt, tiny_model
 from tests.ladder.test_rung3_tape import (
     BOTH,
     EXACT,
@@ -84,10 +84,10 @@ METHODS = [
 
 
 @KINDS
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", ["torch", "openvino", "native"])
 @pytest.mark.parametrize(("method", "shape"), METHODS)
 def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape, backend, kind):
-    model = tiny_gpt(23, 1, dtype=torch.float64 if backend == "torch" else torch.float32)
+    model = tiny_gpt(23, 1) if backend == "torch" else tiny_model(backend, 23, 1)
     target, draft = runners(model, kind, backend, proposes=15)
     plain = decoder(target, None, "ar", greedy=True)
     alone = [plain.generate([request], Sampling(temperature=0.0))[0].token_ids for request in ragged()]

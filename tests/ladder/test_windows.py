@@ -11,7 +11,7 @@ from draftwood.runners.windows import sliding_window
 from tests.helpers import decoder
 from tests.ladder import test_rung3_tape
 from tests.ladder.test_rung3_tape import Misplaced
-from tests.runners.zoo import WINDOWED, tiny
+from tests.runners.zoo import WINDOWED, runner_of, tiny
 
 VOCAB, WINDOW, LENGTH = 3, 3, 3
 PROMPT = (0, 2, 1, 1, 0, 1, 0, 2)
@@ -58,14 +58,14 @@ def test_control_an_accepted_path_that_is_not_moved_is_seen():
     assert distance(target, draft, "rsd-c", "2-1", "traversal", Misplaced) > WRONG
 
 
-@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
-def test_on_openvino_too(kind, monkeypatch):
-    pytest.importorskip("openvino")
-    from draftwood.runners.openvino import runner
-    from draftwood.runners.openvino.runner import OpenVinoRunner
-
-    target, draft = (OpenVinoRunner(model(kind, seed, torch.float32), drafts=seed == 2) for seed in (1, 2))
+@pytest.mark.parametrize(("kind", "engine"), [
+    ("mistral", "openvino"), ("gemma3_text", "openvino"), ("mistral", "native"), ("qwen2", "native"),
+])  # fmt: skip
+def test_on_other_engines_too(kind, engine, monkeypatch):
+    place = {"openvino": "openvino.runner", "native": "native.families"}[engine]
+    target, draft = (runner_of(engine, model(kind, seed, torch.float32), drafts=seed == 2) for seed in (1, 2))
     assert distance(target, draft, "rsd-s", "2x2", "recursive") < EXACT
-    monkeypatch.setattr(runner, "used_window", lambda model: sliding_window(model.config)._replace(size=WINDOW + 1))
-    wrong = OpenVinoRunner(target.model, check=False)
+    wider = sliding_window(target.model.config)._replace(size=WINDOW + 1)
+    monkeypatch.setattr(f"draftwood.runners.{place}.used_window", lambda model: wider)
+    wrong = runner_of(engine, target.model, check=False)
     assert distance(wrong, draft, "chain", "2", "recursive") > WRONG

@@ -15,7 +15,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
-from tests.helpers import decoder, hidden_pair, rows_of, tiny_gpt, tiny_hidden
+from tests.helpers import decoder, hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.test_hidden_states import plain_hidden
 
 VOCAB, BLOCK = 11, 3
@@ -57,12 +57,10 @@ def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
     runner.commit([[] for _ in hidden], hidden)
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", ["torch", "openvino", "native"])
 def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, monkeypatch):
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     exact_hidden(monkeypatch)
-    model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256)
+    model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256) if backend != "native" else tiny_model(backend, VOCAB, 1)
     _, runner = hidden_pair(model, backend, block=BLOCK)
     text, path = torch.randint(VOCAB, (150,), generator=torch.Generator().manual_seed(1)).tolist(), [4, 7]
     hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))

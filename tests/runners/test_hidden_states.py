@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from tests.helpers import ancestors_of, begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import runner_of, tiny
+from tests.runners.zoo import cached, runner_of, tiny
 
 LAYERS = (0, 2, 1)
 
@@ -30,7 +32,7 @@ class HiddenWalk(Walk):
     def _score(self, trees, nodes, check) -> float:
         tokens = torch.tensor([t[:nodes] for t, _ in trees])
         ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
-        waiting = [len(text) - cached for text, cached in zip(self.texts, self.runner._rows._cached, strict=True)]
+        waiting = [len(text) - cached for text, cached in zip(self.texts, cached(self.runner), strict=True)]
         first = self.rng.randrange(1, nodes + 1)  # in two calls, as a drafter scores level by level
         parts = [self.runner.extend(tokens[:, :first], ancestors[:, :first].sum(-1) - 1, ancestors[:, :first, :first])]
         if first < nodes:
@@ -55,7 +57,8 @@ def hidden_walk(kind: str, lengths: list[int], engine: str = "torch", **settings
 
 
 @pytest.mark.parametrize(
-    ("kind", "engine"), [*((kind, "torch") for kind in ("llama", "gpt2", "opt")), ("llama", "openvino"), ("llama", "paged")]
+    ("kind", "engine"),
+    [*product(("llama", "gpt2", "opt"), ("torch",)), *product(("llama",), ("openvino", "paged", "native"))],
 )
 def test_they_are_those_of_each_path_after_ragged_commits_and_as_rows_come_and_go(kind, engine):
     rows, close = hidden_walk(kind, [5, 1, 9, 0], engine), 1e-9 if engine == "torch" else 1e-4

@@ -12,11 +12,11 @@ from draftwood.runners import rows
 from draftwood.runners.openvino import memory
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, runner_of, tiny
+from tests.runners.zoo import WINDOW, WINDOWED, cached, plain_scores, read_tokens, runner_of, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
 LONG = {"max_position_embeddings": 256}
-BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino"])  # with blocks, padding may be read too
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino", "native"])  # with blocks, padding may be read too
 
 
 class Chat(Walk):
@@ -29,7 +29,7 @@ class Chat(Walk):
 
     def _logits(self, *nodes: torch.Tensor) -> torch.Tensor:
         def count(_: Any, args: Any, named: dict[str, torch.Tensor]) -> None:
-            self.read.append(named["input_ids"].shape[1])
+            self.read.append(read_tokens(named))
 
         hook = self.runner.network.register_forward_pre_hook(count, with_kwargs=True)
         scores = super()._logits(*nodes)
@@ -48,7 +48,11 @@ class Chat(Walk):
 
 @pytest.mark.parametrize(
     ("kind", "engine"),
-    [*product(("llama", "gpt2", "gemma2"), ("torch", "openvino")), *product(("llama", "gpt2"), ("paged",))],
+    [
+        *product(("llama", "gpt2", "gemma2"), ("torch", "openvino")),
+        *product(("llama", "gpt2"), ("paged",)),
+        ("llama", "native"),
+    ],
 )
 def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, kind: str) -> None:
     walk = Chat(engine, kind)
@@ -87,10 +91,10 @@ def test_what_was_not_kept_is_read_again(engine: str) -> None:
     walk = Chat(engine)
     walk.round(check=False)
     walk.round(nodes=7, unscored=6, check=False)  # tokens are pending
-    length, cached = len(walk.texts[0]), walk.runner._rows._cached[0]
+    length, [held] = len(walk.texts[0]), cached(walk.runner)
     walk.again(length, 5)
     assert walk.round() < CLOSE
-    assert sum(walk.read) == length - cached + 5 + 7
+    assert sum(walk.read) == length - held + 5 + 7
     walk.again(0, 6)  # without a common beginning
     assert walk.round() < CLOSE
     assert sum(walk.read) == 6 + 7
@@ -98,7 +102,7 @@ def test_what_was_not_kept_is_read_again(engine: str) -> None:
     length = len(walk.texts[0])
     walk.again(length, 5)
     assert walk.round() < CLOSE
-    assert sum(walk.read) == length + 5 + 7
+    assert sum(walk.read) == (0 if engine == "native" else length) + 5 + 7  # its text is apart from the nodes
 
 
 @BY_ENGINE
@@ -150,7 +154,7 @@ def test_a_change_of_rows_that_is_interrupted_leaves_nothing_to_keep(engine: str
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk.runner._rows.cache, "cut", cut)
+        patch.setattr(walk.runner._memories[0] if engine == "native" else walk.runner._rows.cache, "cut", cut)
         with pytest.raises(KeyboardInterrupt):
             walk.again(5, 4)
     length = len(walk.texts[0])

@@ -49,7 +49,7 @@ def test_every_kind_that_transformers_knows_is_tried():
     assert set(ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
 
 
-@pytest.mark.parametrize("engine", ["torch", "openvino"])
+@pytest.mark.parametrize("engine", ["torch", "openvino", "native"])
 @pytest.mark.parametrize("kind", ROPES)
 def test_a_tree_is_scored_as_its_paths(kind, engine):
     model = rotary(kind)

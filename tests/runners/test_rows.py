@@ -46,7 +46,8 @@ def come_and_go(rows: Any) -> float:
 @pytest.mark.parametrize(
     ("kind", "engine", "drafts"),
     [*((kind, "torch", False) for kind in ("llama", "gpt2", "opt", "gemma3_text")),
-     *product(("llama", "gpt2"), ("openvino",), (False, True)), *product(("llama", "gpt2"), ("paged",), (False,))],
+     *product(("llama", "gpt2"), ("openvino",), (False, True)), *product(("llama", "gpt2"), ("paged",), (False,)),
+     *product(("llama",), ("native",), (False, True))],
 )  # fmt: skip
 def test_scores_of_causal_models(kind, engine, drafts, monkeypatch):
     rows = walk(kind, [5, 1, 9], engine, drafts=drafts)

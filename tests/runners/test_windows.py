@@ -20,7 +20,7 @@ CLOSE = 1e-4  # float32, scores of up to 10
 WRONG = 1e-2  # a negative control must be at least this far off
 LENGTHS = [5, 20, 40, 0]  # tokens of the first texts; all of them outgrow the window
 MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some layers slide, others do not
-BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino"])
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino", "native"])
 
 
 def walk(kind: str, lengths: list[int] = LENGTHS, engine: str = "torch", **settings) -> Walk:

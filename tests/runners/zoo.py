@@ -9,6 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from draftwood.runners.native.families import why_not
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.torch_runner import TorchRunner
 
 VOCAB = 97
@@ -33,7 +35,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
 }
 SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
 SLIDING = ["gemma2", "gemma3_text"]
-ENGINES = ["torch", "openvino", "paged"]
+ENGINES = ["torch", "openvino", "paged", "native"]
 WINDOW = 8
 WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
     "mistral": {},
@@ -64,13 +66,31 @@ def windowed(kind: str, seed: int = 0, *, window: int = WINDOW, **settings: Any)
 
 
 def runner_of(engine: str, model: Any, **options: Any) -> Any:
-    """A runner of this engine: ``openvino`` holds keys and values in the state of a graph, ``paged`` in blocks."""
+    """A runner of this engine: ``openvino`` holds keys and values in the state of a graph, ``paged`` in blocks.
+
+    A test of a type for which ``native`` has no code is skipped.
+    """
     if engine == "torch":
         return TorchRunner(model, **options)
+    if engine == "native":
+        if (reason := why_not(model)) is not None:
+            pytest.skip(reason)
+        return NativeRunner(model, **options)
     pytest.importorskip("openvino")
     from draftwood.runners.openvino.runner import OpenVinoRunner
 
     return OpenVinoRunner(model, paged=engine == "paged", **options)
+
+
+def cached(runner: Any) -> list[int]:
+    """How many tokens of each row's text are in the runner's memory."""
+    found: list[int] = list(map(len, runner._memories)) if runner.engine == "native" else runner._rows._cached
+    return found
+
+
+def read_tokens(named: dict[str, Any]) -> int:
+    """How many tokens of each row a call of a network reads, given its arguments."""
+    return int(named["input_ids"].shape[1]) + max(map(len, named.get("pending", [[]])))
 
 
 @torch.no_grad()
