@@ -1,0 +1,137 @@
+"""A node's scores are the same bits in a tree, a chain, a prompt, any company and on any number of threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.native.library import instruction_sets, library
+from draftwood.runners.native import network
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.protocols import Prefix
+from draftwood.sampling.rows import Row
+from tests.helpers import ancestors_of
+from tests.runners.zoo import VOCAB, WINDOWED, tiny
+
+KINDS = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 20}, "mistral": {**WINDOWED["mistral"], "sliding_window": 7}}
+FORMATS = [torch.float32, torch.bfloat16]
+TEXT = [random.Random(0).randrange(VOCAB) for _ in range(150)]
+PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
+
+
+@pytest.fixture(params=instruction_sets())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set of this processor in turn."""
+    library().use(request.param.encode())
+    yield request.param
+    library().use(instruction_sets()[-1].encode())
+
+
+def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
+    return tiny(kind, 1, dtype=dtype, **{**KINDS[kind], "hidden_size": 48, "num_attention_heads": 6, **settings})
+
+
+def runner_of(kind: str, dtype: torch.dtype) -> NativeRunner:
+    return NativeRunner(model_of(kind, dtype), hidden_layers=(0, 1, 2))
+
+
+def score(runner: NativeRunner, tokens: Sequence[Sequence[int]], parents: Sequence[int]) -> torch.Tensor:
+    """Scores and hidden states of the nodes of a tree in every row."""
+    seen = ancestors_of(torch.tensor([list(parents)] * len(tokens)), len(parents))
+    found = runner.extend(torch.tensor(tokens), seen.sum(-1) - 1, seen)
+    assert found.hidden is not None
+    return torch.cat([found.logits, found.hidden], dim=-1)
+
+
+def one_by_one(runner: NativeRunner, text: Sequence[int]) -> torch.Tensor:
+    """The same after each token of a text, by plain decoding."""
+    row, found = Row(tokens=[text[0]]), []
+    runner.clear()
+    runner.set_rows([row])
+    for token in [*text[1:], 0]:
+        found.append(score(runner, [row.tokens[-1:]], [0])[0, 0])
+        row.tokens.append(token)
+        runner.commit([[0]])
+    return torch.stack(found)
+
+
+def after(runner: NativeRunner, text: Sequence[int]) -> torch.Tensor:
+    """The same after the last token of a text, whose other tokens are a prompt."""
+    runner.clear()
+    runner.set_rows([Row(tokens=list(text))])
+    return score(runner, [text[-1:]], [0])[0, 0]
+
+
+def path(node: int) -> list[int]:
+    return [*path(PARENTS[node]), node] if node else [0]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), product(KINDS, FORMATS))
+def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: torch.dtype) -> None:
+    runner = runner_of(kind, dtype)
+    alone = one_by_one(runner, TEXT)
+    runner.clear()
+    runner.set_rows([Row(tokens=TEXT[:1])])
+    assert torch.equal(score(runner, [TEXT], [max(0, i - 1) for i in range(len(TEXT))])[0], alone)  # as a chain of nodes
+    for length in (1, 15, 64, 65, 100, 150):
+        assert torch.equal(after(runner, TEXT[:length]), alone[length - 1])
+    row = Row(tokens=list(TEXT))
+    runner.clear()
+    for end in (7, 8, 71, 140):
+        runner.prefill(row, end)
+    runner.set_rows([row])
+    assert torch.equal(score(runner, [TEXT[-1:]], [0])[0, 0], alone[-1])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), product(KINDS, FORMATS))
+def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
+    isa: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, tokens = runner_of(kind, dtype), TEXT[40 : 40 + len(PARENTS)]
+    for length in (1, 16, 63, 64, 130):
+        text = [*TEXT[: length - 1], tokens[0]]
+        wanted = torch.stack([after(runner, [*text, *(tokens[i] for i in path(node)[1:])]) for node in range(len(PARENTS))])
+        for threads, others in ((1, 0), (2, 3), (3, 1)):
+            monkeypatch.setattr(network, "free_threads", lambda threads=threads: threads)
+            rows = [Row(tokens=text), *(Row(tokens=TEXT[5 * i : 9 + 31 * i]) for i in range(others))]
+            runner.clear()
+            runner.set_rows(rows[::-1])
+            nodes = [[row.tokens[-1], *tokens[1:]] for row in rows[::-1]]
+            assert torch.equal(score(runner, nodes, PARENTS)[-1], wanted), (length, threads)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_accepted_nodes_and_copied_beginnings_have_the_bits_of_text(isa: str, dtype: torch.dtype) -> None:
+    runner, kept = runner_of("llama", dtype), path(8)
+    for length in (3, 60, 64, 95):
+        row = Row(tokens=list(TEXT[:length]))
+        runner.clear()
+        runner.set_rows([row])
+        tokens = [row.tokens[-1], *TEXT[1 : len(PARENTS)]]
+        score(runner, [tokens], PARENTS)
+        row.tokens += [*(tokens[i] for i in kept[1:]), 5]
+        runner.commit([kept])
+        copy = Row(tokens=[*row.tokens[:-2], 1, 2])
+        runner.prefill(copy, len(copy.tokens) - 1, prefix=Prefix(row, len(copy.tokens) - 2))
+        runner.set_rows([row, copy])
+        found = score(runner, [[5], [2]], [0])[:, 0]
+        assert torch.equal(found, torch.stack([after(runner, one.tokens) for one in (row, copy)]))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_control_sums_in_another_order_are_seen(isa: str, dtype: torch.dtype) -> None:
+    """The same function with the inner numbers of a layer in reverse: sums that were split by threads would differ so."""
+    model = model_of("llama", dtype)
+    mine = one_by_one(NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:20])
+    with torch.no_grad():
+        mlp = model.model.layers[0].mlp
+        for weight, dim in ((mlp.gate_proj.weight, 0), (mlp.up_proj.weight, 0), (mlp.down_proj.weight, 1)):
+            weight.copy_(weight.flip(dim))
+    other = one_by_one(NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:20])
+    assert (mine - other).abs().max() < 0.5
+    assert not torch.equal(mine, other)

@@ -1,0 +1,142 @@
+"""What the native engine does with models, memory and processes that are not as they should be."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
+from draftwood.native import library as native
+from draftwood.runners.factory import make_runners
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.sampling.rows import Row
+from tests.helpers import tiny_gpt, tiny_hidden
+from tests.native.test_bits import TEXT, model_of
+from tests.runners.zoo import VOCAB, plain_scores, tiny
+
+
+def llama(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+    return model_of("llama", dtype, **settings)
+
+
+@pytest.mark.parametrize("sizes", [
+    {"hidden_size": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 17},
+    {"hidden_size": 10, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 2, "intermediate_size": 1},
+    {"hidden_size": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 66, "num_hidden_layers": 1},
+])  # fmt: skip
+def test_odd_sizes_are_computed(sizes: dict[str, int]) -> None:
+    model = llama(**sizes)
+    text = [token % model.config.vocab_size for token in TEXT[:70]]
+    assert (_logits(NativeRunner(model), text) - plain_scores(model, text)).abs().max() < 1e-4
+
+
+def _logits(runner: NativeRunner, text: list[int]) -> torch.Tensor:
+    runner.clear()
+    runner.set_rows([Row(tokens=text)])
+    nothing = torch.zeros(1, 1, dtype=torch.long)
+    return runner.extend(torch.tensor([text[-1:]]), nothing, torch.ones(1, 1, 1, dtype=torch.bool)).logits[0, 0]
+
+
+@pytest.mark.parametrize(("make", "reason"), [
+    (lambda: tiny_gpt(VOCAB, 1, dtype=torch.float32), "it has no code for model type 'gpt2'"),
+    (lambda: llama(torch.float64), "it computes in float32 or bfloat16, and the model is in float64"),
+    (lambda: llama(hidden_act="gelu"), "it has no code for hidden_act 'gelu'"),
+    (lambda: llama(mlp_bias=True), "it has no code for biases of the feed-forward network"),
+    (lambda: tiny("llama", dtype=torch.float32, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+     "it has no code for rotary embeddings of type 'dynamic'"),
+])  # fmt: skip
+def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason, monkeypatch) -> None:
+    with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend openvino or"):
+        NativeRunner(make())
+    monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
+    monkeypatch.setattr("draftwood.runners.auto.version_of", lambda package: None)
+    runners = make_runners(make(), None)
+    assert runners.target.engine == "torch"
+    assert reason in (runners.fallback or "")
+
+
+def test_auto_takes_it_where_it_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
+    assert make_runners(llama(), llama(num_hidden_layers=1))[2] is None
+    runners = make_runners(llama(), tiny_hidden(llama()))
+    assert (runners.target.engine, runners.draft.engine, runners.fallback) == ("native", "native", None)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "place", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.layers.1.self_attn.q_proj.weight"]
+)
+def test_weights_that_are_no_numbers_are_an_error(bad: float, place: str) -> None:
+    model = llama()
+    with torch.no_grad():
+        model.get_parameter(place).view(-1)[0] = bad
+    with pytest.raises(NumericsError, match=f"gives NaN scores: its weights {place} hold NaN or infinity"):
+        NativeRunner(model)
+
+
+def test_scores_that_are_minus_infinity_stay_so() -> None:
+    model = llama()
+    with torch.no_grad():
+        model.lm_head.weight[7] = 3e38
+    found, wanted = _logits(NativeRunner(model, check=False), TEXT[:9]), plain_scores(model, TEXT[:9])
+    assert torch.equal(found.isinf(), wanted.isinf())
+
+
+def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = NativeRunner(llama())
+    monkeypatch.setattr(native.library(), "read_tokens", lambda *_: -1)
+    monkeypatch.setattr(native.library(), "error", lambda: b"there is not enough memory")
+    with pytest.raises(CacheError, match="the native engine: there is not enough memory"):
+        _logits(runner, TEXT[:5])
+
+
+def test_a_text_beyond_the_context_is_refused_and_nothing_is_read() -> None:
+    runner = NativeRunner(llama(max_position_embeddings=32))
+    with pytest.raises(CacheError, match="the text has 33 tokens but llama takes 32"):
+        _logits(runner, TEXT[:33])
+    assert len(_logits(runner, TEXT[:32])) == VOCAB
+
+
+def test_texts_in_several_threads_of_the_caller_and_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood.runners.native.network.free_threads", lambda: 2)
+    runners = [NativeRunner(llama(num_hidden_layers=layers)) for layers in (1, 2, 3)]
+    wanted = [_logits(runner, TEXT[:99]) for runner in runners]
+    equal = []
+
+    def many(number: int) -> None:
+        equal.extend(torch.equal(_logits(runners[number], TEXT[:99]), wanted[number]) for _ in range(10))
+
+    threads = [threading.Thread(target=many, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    child = os.fork()
+    if child == 0:  # the threads of the parent are not here
+        os._exit(not torch.equal(_logits(runners[0].another(), TEXT[:99]), wanted[0]))
+    assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join()
+    assert equal == [True] * 30
+
+
+def test_a_library_that_is_missing_or_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    native.library.cache_clear()
+    try:
+        monkeypatch.setattr(native, "digest", lambda: "another")
+        with pytest.raises(ConfigError, match=r"the native engine is missing: .* was made from other sources"):
+            native.library()
+        monkeypatch.setattr(native, "LIBRARY", tmp_path / "nothing.so")
+        with pytest.raises(ConfigError, match=r"it was installed without a C\+\+ compiler"):
+            native.library()
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTWOOD_ISA", "avx1024")
+    with pytest.raises(ConfigError, match=r"DRAFTWOOD_ISA is 'avx1024': this processor has generic, .*set one of them"):
+        native.instruction_set()
