@@ -10,6 +10,8 @@
 namespace draftwood {
 namespace {
 
+const size_t BLOCK = 64u << 20;  // bytes
+
 int padded(int number, int unit) { return (number + unit - 1) / unit * unit; }
 
 // ``one(i)`` for 0 .. count - 1 on several threads.
@@ -39,8 +41,16 @@ void pack_group(W* to, int group, int inputs, int step, S source, C column) {
 }  // namespace
 
 void* Engine::reserve(size_t bytes) {
-    memory_.push_back(std::make_unique<Buffer>());
-    return memory_.back()->reserve(bytes);
+    // Parts of large blocks, which lie in large pages.
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes > left_) {
+        size_t block = std::max(bytes, BLOCK);
+        memory_.push_back(std::make_unique<Buffer>());
+        next_ = (char*)memory_.back()->reserve(block), left_ = block;
+    }
+    char* found = next_;
+    next_ += bytes, left_ -= bytes;
+    return found;
 }
 
 // ``source(group, block, lane)`` is the row of an output, or null; ``column(k)`` the place of an input in it, or -1.
@@ -185,11 +195,11 @@ long Engine::read(int threads) const {
 }
 
 std::shared_ptr<char> Row::new_page() const {
-    size_t bytes = (engine_->page_bytes() + 63) / 64 * 64;
-    char* page = (char*)aligned_alloc(64, bytes);
-    if (!page) throw std::bad_alloc();
+    auto memory = std::make_shared<Buffer>();
+    size_t bytes = engine_->page_bytes();
+    char* page = (char*)memory->reserve(bytes);
     memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
-    return {page, free};
+    return {memory, page};
 }
 
 Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {

@@ -53,6 +53,8 @@ class Engine {
     std::vector<int> taps_;
     std::vector<float> tables_[2][2];
     std::vector<std::unique_ptr<Buffer>> memory_;
+    char* next_ = nullptr;  // in the last block of memory
+    size_t left_ = 0;       // bytes
     std::vector<std::pair<const char*, size_t>> weights_;
 };
 

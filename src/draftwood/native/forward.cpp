@@ -19,8 +19,7 @@ const int ROWS = 3;
 #else
 const int ROWS = 1;
 #endif
-const int CHUNKS = 4;      // of a phase, for each thread
-const int LONGEST = 16;    // groups of a chunk, at most: its time bounds how long threads wait for the last one
+const int CHUNKS = 4;      // of attention, for each thread
 const int AHEAD = 1024;    // bytes of weights that are fetched before they are needed
 
 inline int least(int a, int b) { return a < b ? a : b; }
@@ -43,8 +42,7 @@ void tile(const Blocks<N>& a, const typename N::Input* x, size_t next_x, float* 
         for (int b = 0; b < 2; b++) sums[r][b] = more ? load(out + r * next_out + b * LANES) : splat(0.f);
     const typename N::Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        __builtin_prefetch((const char*)w + AHEAD);
-        __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
+        if (!more) __builtin_prefetch((const char*)w + AHEAD), __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
         typename N::Vector first = N::vector(w), second = N::vector(w + a.next_block);
         for (int r = 0; r < R; r++) {
             sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
@@ -82,23 +80,26 @@ struct Block {
     const Facts& facts;
     Phases* phases;
     Scratch& own;
-    int threads, count, dim, group, phase = 0;  // group: heads that share keys
+    int thread, threads, count, dim, group, phase = 0;  // group: heads that share keys
     size_t width, heads_width, qkv_width, inner;
+    bool ends = false;  // hidden states after the last layer are wanted
     float *x, *qkv;
     Input *queries, *attended, *acted, *normed;
 
-    Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int threads)
-        : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), threads(threads),
+    Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int thread, int threads)
+        : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), thread(thread), threads(threads),
           count(given.count), dim(model.padded_dim), group(facts.heads / facts.kv_heads), width(model.padded_width),
           heads_width((size_t)facts.heads * dim), qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim),
           inner(model.padded_inner), x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
-          attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {}
+          attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {
+        for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] == facts.layers;
+    }
 
     // One phase: ``each(chunk)`` for chunks of ``size`` of all items.
     template <class F>
     void in_chunks(int items, int size, F each) {
         int chunks = share(items, size);
-        for (int c; (c = claim(phases, phase, chunks)) >= 0; finish(phases, phase))
+        for (int c; (c = claim(phases, phase, chunks, thread)) >= 0; finish(phases, phase))
             for (int i = c * size; i < least(items, (c + 1) * size); i++) each(i);
         phase++;
     }
@@ -114,7 +115,7 @@ struct Block {
         bool ready = false;
         float found[MOST * GROUP];
         int groups = a.outputs / GROUP - from;
-        in_chunks(groups, most(1, least(LONGEST, groups / (threads * CHUNKS))), [&](int g) {
+        in_chunks(groups, 1, [&](int g) {
             if (!ready) prepare(), ready = true;
             const Weight* weights = (const Weight*)a.weights + (size_t)(g + from) * GROUP * a.inputs;
 #if defined(DRAFTWOOD_AMX)
@@ -343,7 +344,7 @@ struct Block {
             }
         };
         each_part([&](int, int, int, int) { chunks++; });
-        for (int c; (c = claim(phases, phase, chunks)) >= 0; finish(phases, phase)) {
+        for (int c; (c = claim(phases, phase, chunks, thread)) >= 0; finish(phases, phase)) {
             int at = 0;
             each_part([&](int h, int start, int low, int high) {
                 if (at++ == c) attend(l, h, start, low, high);
@@ -367,6 +368,7 @@ struct Block {
         }
         linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, to_qkv);
         each_token([&](int i) { place(i, l); });
+        if (l + 1 == facts.layers && !work.scored && !ends) return;  // of the last layer its keys and values are enough
         attention(l);
         auto added = [&](int g, int r, const float* sums) { add(g, r, sums); };
         linear(layer.out, count, attended, 0, nothing, added);
@@ -427,7 +429,7 @@ struct Block {
     void scores() {
         each_token([&](int i) { begin(i); });
         for (int l = 0; l < facts.layers; l++) through(l);
-        each_token([&](int i) { end(i); });
+        if (work.scored || ends) each_token([&](int i) { end(i); });
         if (!work.scored) return;
         linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, const float* sums) {
             float* to = work.logits + (size_t)r * facts.vocab + (size_t)g * GROUP;
@@ -457,9 +459,9 @@ struct Block {
     }
 };
 
-void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int threads) {
-    if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, threads).run();
-    else Block<Float32>(*work, phases, *shared, *scratch, threads).run();
+void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads) {
+    if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, thread, threads).run();
+    else Block<Float32>(*work, phases, *shared, *scratch, thread, threads).run();
 }
 
 }  // namespace

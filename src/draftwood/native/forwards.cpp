@@ -88,7 +88,7 @@ void reserve(Job& job, const Model& m, int slots, int tail) {
 
 void part(Job& job, int thread) {
     Scratch own = job.scratch[thread];
-    chosen.load()(&job.work, &job.phases, &job.shared, &own, job.threads);
+    chosen.load()(&job.work, &job.phases, &job.shared, &own, thread, job.threads);
 }
 
 // All tokens of a forward, and what they point to.
@@ -151,8 +151,8 @@ void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int t
     for (const Token& token : plan->tokens) tail = std::max(tail, token.seen + 1);
     work.model = &m, work.path = plan->path.data(), work.pages = plan->lists.data();
     for (size_t from = 0; from < plan->tokens.size(); from += MOST) {
-        std::shared_ptr<Job> job = new_job(6 * m.facts.layers + 3);
-        job->kept = plan, job->threads = threads;
+        std::shared_ptr<Job> job = new_job(6 * m.facts.layers + 3, threads);
+        job->kept = plan;
         reserve(*job, m, slots, tail);
         work.tokens = plan->tokens.data() + from;
         work.count = std::min(plan->tokens.size() - from, (size_t)MOST), work.scored = 0;

@@ -72,7 +72,7 @@ Pool& pool() {
 
 void* Buffer::reserve(size_t bytes) {
     if (bytes <= bytes_) return start_;
-    size_t unit = bytes < HUGE ? 64 : HUGE, whole = (bytes + unit - 1) / unit * unit;
+    size_t unit = bytes < HUGE / 2 ? 64 : HUGE, whole = (bytes + unit - 1) / unit * unit;
     free(start_);
     bytes_ = 0;
     start_ = aligned_alloc(unit, whole);
@@ -86,19 +86,24 @@ void* Buffer::reserve(size_t bytes) {
 
 Buffer::~Buffer() { free(start_); }
 
-int claim(Phases* phases, int phase, int chunks) {
-    Counter& counter = phases->counters[phase];
-    if (counter.claimed.load(std::memory_order_relaxed) < chunks) {
-        int chunk = counter.claimed.fetch_add(1, std::memory_order_relaxed);
-        if (chunk < chunks) return chunk;
+int claim(Phases* phases, int phase, int chunks, int thread) {
+    const int threads = phases->threads;
+    Counter* counters = &phases->counters[(size_t)phase * threads];
+    for (int i = 0; i < threads; i++) {
+        int part = (thread + i) % threads, from = (long)chunks * part / threads, to = (long)chunks * (part + 1) / threads;
+        if (counters[part].claimed.load(std::memory_order_relaxed) >= to - from) continue;
+        int chunk = from + counters[part].claimed.fetch_add(1, std::memory_order_relaxed);
+        if (chunk < to) return chunk;
     }
-    for (int i = 0; counter.done.load(std::memory_order_acquire) < chunks; i++) i < SPINS ? pause() : (void)sched_yield();
+    for (int i = 0; counters->done.load(std::memory_order_acquire) < chunks; i++) i < SPINS ? pause() : (void)sched_yield();
     return -1;
 }
 
-void finish(Phases* phases, int phase) { phases->counters[phase].done.fetch_add(1, std::memory_order_release); }
+void finish(Phases* phases, int phase) {
+    phases->counters[(size_t)phase * phases->threads].done.fetch_add(1, std::memory_order_release);
+}
 
-std::shared_ptr<Job> new_job(int phases) {
+std::shared_ptr<Job> new_job(int phases, int threads) {
     Pool& all = pool();
     std::shared_ptr<Job> found;
     {
@@ -107,8 +112,11 @@ std::shared_ptr<Job> new_job(int phases) {
             if (job.use_count() == 1) found = job;
         if (!found) all.jobs.push_back(found = std::make_shared<Job>());
     }
-    if ((int)found->phases.counters.size() < phases) found->phases.counters = std::vector<Counter>(phases);
+    std::atomic_thread_fence(std::memory_order_acquire);  // what other threads did with it
+    size_t counters = (size_t)phases * threads;
+    if (found->phases.counters.size() < counters) found->phases.counters = std::vector<Counter>(counters);
     for (Counter& counter : found->phases.counters) counter.claimed = 0, counter.done = 0;
+    found->phases.threads = found->threads = threads;
     return found;
 }
 

@@ -27,7 +27,8 @@ struct alignas(64) Counter {
 };
 
 struct Phases {
-    std::vector<Counter> counters;
+    std::vector<Counter> counters;  // [phase][thread]; the first of a phase counts what is done
+    int threads;
 };
 
 // What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
@@ -44,7 +45,7 @@ struct Job {
 };
 
 // A job that no thread uses, with ``phases`` that were not begun.
-std::shared_ptr<Job> new_job(int phases);
+std::shared_ptr<Job> new_job(int phases, int threads);
 
 // Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
 void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int));
