@@ -17,14 +17,18 @@ DeadEnds: TypeAlias = dict[tuple[int, int], Exception]
 """Rows and nodes after which no token can be chosen, and their errors: for want of scores, or by processors or a grammar."""
 
 
-def sound(scores: Float[Tensor, "row node vocab"], log_probs: Sequence[Float[Tensor, "row _ _"]]) -> bool:
+def sound(
+    scores: Float[Tensor, "row node vocab"],
+    log_probs: Sequence[Float[Tensor, "row _ _"]],
+    highest: Float[Tensor, "row node"] | None = None,
+) -> bool:
     """Whether every line of ``scores`` can become a distribution, and no line of ``log_probs`` is NaN (one host sync).
 
     A line of scores cannot if one of them is NaN or plus infinity, or if none is finite. A line of log-probabilities is
-    NaN as a whole or not at all.
+    NaN as a whole or not at all. ``highest`` is the largest score of each line, or NaN, where it is known.
     """
     if _by_numpy(scores):
-        most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
+        most = np.maximum.reduce(scores.detach().numpy(), axis=-1) if highest is None else highest.numpy()
         return math.isfinite(most.sum()) and not any(np.isnan(logp.detach().numpy()[..., 0]).any() for logp in log_probs)
     highest = scores.amax(dim=-1)
     parts = [highest - highest, *(logp.select(-1, 0) for logp in log_probs)]
@@ -232,15 +236,15 @@ class RoundChecks:
         """Scores of the draft and the distributions made of them; :meth:`check` looks at them."""
         self._drafted.append((scores, log_probs))
 
-    def check(self, target: Float[Tensor, "row node vocab"]) -> DeadEnds:
-        """Look at all that was noted, for :attr:`draft_error`, and at the target's scores.
+    def check(self, target: Float[Tensor, "row node vocab"], highest: Float[Tensor, "row node"] | None = None) -> DeadEnds:
+        """Look at all that was noted, for :attr:`draft_error`, and at the target's scores; ``highest`` as in :func:`sound`.
 
         A draft may have no possible token at a node. Its distribution is then NaN, and its scores are all -inf.
 
         Returns:
             The nodes whose scores hold NaN or infinity, or leave no token possible.
         """
-        if sound(target, [distribution for _, distribution in self._drafted]):
+        if sound(target, [distribution for _, distribution in self._drafted], highest):
             return {}
         nan = [(logp[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)).any() for scores, logp in self._drafted]
         if any(map(bool, nan)):

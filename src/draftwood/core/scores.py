@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+
+class Peaks(NamedTuple):
+    """The highest score of each node, and its token: the first one if several have it. NaN if a score is."""
+
+    scores: Float[Tensor, "row node"]
+    tokens: Int[Tensor, "row node"]
 
 
 @final
@@ -21,6 +28,7 @@ class Scores:
         hidden: hidden states of the runner's ``hidden_layers`` at each node, concatenated; None without layers.
         read: per row, hidden states of the committed tokens that this call read before its first node, in the order of the
             text: the prompt in the first round, and other pending tokens. None without layers.
+        peaks: the highest logits, from a runner that finds them on the way.
         tokens: the tokens of ``logits``, each once, where a draft model can propose some only; None for all tokens.
     """
 
@@ -28,6 +36,7 @@ class Scores:
     hidden: Float[Tensor, "row node width"] | None = None
     read: Sequence[Float[Tensor, "_token width"]] | None = None
     tokens: Int[Tensor, "scored"] | None = None
+    peaks: Peaks | None = None
 
     def dense(self, vocab: int) -> Float[Tensor, "row node _"]:
         """The logits over a vocabulary; -inf for tokens that have none."""

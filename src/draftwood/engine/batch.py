@@ -198,7 +198,11 @@ class Batch:
             clock.claim("target", target.forward_seconds - before)
             matches = verifier.reads == "argmax"
             target_log_probs = own.target(
-                scores.logits, tree.prefixes, certain=matches or not verifier.greedy_only, scores=matches
+                scores.logits,
+                tree.prefixes,
+                certain=matches or not verifier.greedy_only,
+                scores=matches,
+                peaks=scores.peaks,
             )
             drafting.look_at(own)
             began = perf_counter()

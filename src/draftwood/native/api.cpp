@@ -74,8 +74,8 @@ int draftwood_commit(void* row, const int* nodes, int count) {
     return guarded([&] { return ((Row*)row)->commit(nodes, count), 0; }, -1);
 }
 
-int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads) {
-    return guarded([&] { return read_tokens(rows, count, logits, hidden, threads), 0; }, -1);
+int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads) {
+    return guarded([&] { return read_tokens(rows, count, logits, hidden, peaks, threads), 0; }, -1);
 }
 
 int draftwood_drafter(void* model, const DrafterSource* source) {
@@ -86,7 +86,7 @@ int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* sh
     return guarded([&] { return draft_block(rows, count, *shape, logits, threads), 0; }, -1);
 }
 
-int draftwood_add_markov(void* model, const int* tokens, const int* depths, int rows, int nodes, const float* scores,
+int draftwood_add_markov(void* model, const int64_t* tokens, const int64_t* depths, int rows, int nodes, const float* scores,
                          int block, float* logits, int threads) {
     return guarded([&] {
         return add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads), 0;

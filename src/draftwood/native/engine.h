@@ -90,12 +90,19 @@ class Row {
 struct NewTokens {
     Row* row;
     int pending, nodes;
-    const int *tokens, *depths;
+    const int* text;
+    const int64_t *tokens, *depths;
     const unsigned char* seen;
 };
 
-// Reads them; ``logits`` are [node][vocab], ``hidden`` is [token][tap][width] or null.
-void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads);
+// The highest score of a node, and its token: the first one if several have it. NaN if a score is.
+struct Peak {
+    float score;
+    int token;
+};
+
+// Reads them; ``logits`` are [node][vocab]; ``hidden`` is [token][tap][width], of all nodes and then of all text, or null.
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads);
 
 // Hidden states of a row's next tokens, and its root; the first token of its memory is at position ``start`` of the text.
 struct NewHidden {
@@ -114,7 +121,7 @@ struct BlockShape {
 void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads);
 
 // Scores of nodes from those of their depths: [row][node][vocab]. They are -inf beyond the block.
-void add_markov(const std::shared_ptr<Engine>& engine, const int* tokens, const int* depths, int rows, int nodes,
+void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, const int64_t* depths, int rows, int nodes,
                 const float* scores, int block, float* logits, int threads);
 
 // Instruction sets that this processor has, the best one last, separated by spaces.

@@ -178,10 +178,14 @@ struct Block {
     }
     Weight* values(int row, int page, int layer, int head) const { return keys(row, page, layer, head) + PAGE * dim; }
 
+    float* states(int i, int tap) const {
+        return work.hidden + ((size_t)work.tokens[i].state * facts.taps + tap) * facts.width;
+    }
+
     void copy_taps(int i, int layer, const float* row) {
         for (int t = 0; work.hidden && t < facts.taps; t++)
             if (model.tap[t] == layer)
-                memcpy(work.hidden + ((size_t)i * facts.taps + t) * facts.width, row, 4 * facts.width);
+                memcpy(states(i, t), row, 4 * facts.width);
     }
 
     void rotate(float* head, const Layer& layer, int position) const {
@@ -391,7 +395,7 @@ struct Block {
             if (size <= 0) return;
             for (int t = 0; work.hidden && t < facts.taps; t++)
                 if (model.tap[t] == facts.layers)
-                    memcpy(work.hidden + ((size_t)i * facts.taps + t) * facts.width + j, last, 4 * size);
+                    memcpy(states(i, t) + j, last, 4 * size);
         });
     }
 
@@ -431,10 +435,24 @@ struct Block {
         for (int l = 0; l < facts.layers; l++) through(l);
         if (work.scored || ends) each_token([&](int i) { end(i); });
         if (!work.scored) return;
-        linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, const float* sums) {
+        linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, float* sums) {
             float* to = work.logits + (size_t)r * facts.vocab + (size_t)g * GROUP;
-            memcpy(to, sums, 4 * least(GROUP, facts.vocab - g * GROUP));
+            int size = least(GROUP, facts.vocab - g * GROUP);
+            memcpy(to, sums, 4 * size);
+            for (int i = size; i < GROUP; i++) sums[i] = sums[0];
+            note(r, g, sums);
         });
+    }
+
+    void note(int r, int g, const float* sums) {
+        Lanes a = load(sums), b = load(sums + LANES);
+        store(own.totals[r], load(own.totals[r]) + a + b);
+        float top = greatest(greater(a, b));
+        if (!(top >= own.highest[r])) return;
+        int i = 0;
+        while (i < GROUP && sums[i] != top) i++;
+        if (i == GROUP || (top == own.highest[r] && g * GROUP + i > own.best[r])) return;
+        own.highest[r] = top, own.best[r] = g * GROUP + i;
     }
 
     void markov() {

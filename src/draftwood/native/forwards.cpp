@@ -1,4 +1,5 @@
 // Forwards: which tokens see what, the memory that a job needs, and the instruction set that computes.
+#include <math.h>
 #include <string.h>
 
 #include <algorithm>
@@ -82,13 +83,17 @@ void reserve(Job& job, const Model& m, int slots, int tail) {
         float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[5];
         for (int i = 0; i < 5; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
         if ((int)job.scratch.size() <= t) job.scratch.resize(t + 1);
-        job.scratch[t] = {place[0], place[1], place[2], place[3], place[4], 0};
+        Scratch& s = job.scratch[t];
+        s.normed = place[0], s.weights = place[1], s.gathered = place[2], s.scores = place[3], s.found = place[4];
+        std::fill(s.highest, s.highest + MOST, -INFINITY);
+        std::fill(s.best, s.best + MOST, 0);
+        std::fill(&s.totals[0][0], &s.totals[0][0] + MOST * LANES, 0.f);
     }
 }
 
 void part(Job& job, int thread) {
-    Scratch own = job.scratch[thread];
-    chosen.load()(&job.work, &job.phases, &job.shared, &own, thread, job.threads);
+    job.scratch[thread].tile_rows = 0;
+    chosen.load()(&job.work, &job.phases, &job.shared, &job.scratch[thread], thread, job.threads);
 }
 
 // All tokens of a forward, and what they point to.
@@ -99,6 +104,7 @@ struct Plan {
     std::vector<std::vector<void*>> pages;
     std::vector<void* const*> lists;
     std::vector<float> inputs;
+    int nodes = 0, texts = 0;  // so many of each were added
 
     explicit Plan(const std::shared_ptr<Engine>& engine) : engine(engine) {}
 
@@ -112,7 +118,7 @@ struct Plan {
 
     // A token of the text in ``slot``, which is ``start`` positions further in the text.
     void text(int row, int token, int slot, int start) {
-        tokens.push_back({row, token, placed(start + slot), slot, slot + 1, 0, 0, -1});
+        tokens.push_back({row, token, placed(start + slot), slot, slot + 1, 0, 0, -1, texts++});
     }
 
     // A token behind a text of ``base`` slots, which sees the tokens behind it for which ``sees(j)``.
@@ -122,7 +128,7 @@ struct Plan {
         for (int j = 0; j < all; j++)
             if (sees(j)) path.push_back(base + j);
         int seen = (int)path.size() - first;
-        tokens.push_back({row, token, placed(position), base + number, base, first, seen, scored ? 0 : -1});
+        tokens.push_back({row, token, placed(position), base + number, base, first, seen, scored ? 0 : -1, nodes++});
     }
 
     // Beyond a model's context no score is used.
@@ -138,12 +144,27 @@ struct Plan {
         for (size_t i = 0; i < tokens.size(); i++) {
             if (i % MOST == 0) scored = 0;
             if (tokens[i].scored >= 0) tokens[i].scored = scored++;
+            if (tokens[i].seen == 0) tokens[i].state += nodes;  // text comes after all nodes
         }
     }
 };
 
+// The highest score of a token, over all threads; NaN if a score is.
+Peak peak(const Job& job, int scored) {
+    Peak found{-INFINITY, 0};
+    float sum = 0;
+    for (int t = 0; t < job.threads; t++) {
+        const Scratch& s = job.scratch[t];
+        for (float lane : s.totals[scored]) sum += lane;
+        if (s.highest[scored] > found.score || (s.highest[scored] == found.score && s.best[scored] < found.token))
+            found = {s.highest[scored], s.best[scored]};
+    }
+    if (sum != sum) found.score = sum;
+    return found;
+}
+
 // The work of all jobs of a plan, a block of tokens each; pointers are those of the first token, and of the first scored one.
-void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int threads) {
+void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int threads, Peak* peaks = nullptr) {
     plan->finish();
     const Model& m = plan->engine->model();
     int slots = 0, tail = 0;
@@ -160,7 +181,7 @@ void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int t
         job->work = work;
         run_job(job, part);
         if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
-        if (work.hidden) work.hidden += (size_t)work.count * m.facts.taps * m.facts.width;
+        for (int i = 0; peaks && i < work.scored; i++) *peaks++ = peak(*job, i);
         if (work.inputs) work.inputs += (size_t)work.count * input_width;
     }
 }
@@ -182,20 +203,20 @@ void use_instruction_set(const std::string& name) {
     throw std::invalid_argument("this processor does not have it");
 }
 
-void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, int threads) {
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads) {
     auto plan = std::make_shared<Plan>(rows[0].row->shared());
     for (int r = 0; r < count; r++) {
         const NewTokens& given = rows[r];
         Row& row = *given.row;
         const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
-        for (int i = 0; i < given.pending; i++) plan->text(number, given.tokens[i], row.text + i, 0);
+        for (int i = 0; i < given.pending; i++) plan->text(number, given.text[i], row.text + i, 0);
         for (int i = 0; i < given.nodes; i++)
-            plan->node(number, given.tokens[given.pending + i], base + given.depths[i], base, row.nodes + i, all, true,
+            plan->node(number, given.tokens[i], base + given.depths[i], base, row.nodes + i, all, true,
                        [&](int j) { return given.seen[(size_t)i * all + j]; });
     }
     Work work{};
     work.logits = logits, work.hidden = hidden;
-    run(plan, work, 0, threads);
+    run(plan, work, 0, threads, peaks);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }
 
@@ -225,10 +246,10 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].count;
 }
 
-void add_markov(const std::shared_ptr<Engine>& engine, const int* tokens, const int* depths, int rows, int nodes,
+void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, const int64_t* depths, int rows, int nodes,
                 const float* scores, int block, float* logits, int threads) {
     auto plan = std::make_shared<Plan>(engine);
-    for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, tokens[i], depths[i], 0, 0, 0, 0, 0});
+    for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, (int)tokens[i], (int)depths[i], 0, 0, 0, 0, 0, 0});
     Work work{};
     work.mode = MARKOV, work.depths = scores, work.block = block, work.logits = logits;
     run(plan, work, 0, threads);

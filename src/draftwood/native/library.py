@@ -36,7 +36,7 @@ class NewTokens(Structure):
     """``draftwood::NewTokens``."""
 
     _fields_ = [("row", c_void_p), ("pending", c_int), ("nodes", c_int)]
-    _fields_ += [("tokens", c_void_p), ("depths", c_void_p), ("seen", c_void_p)]
+    _fields_ += [(name, c_void_p) for name in ("text", "tokens", "depths", "seen")]
 
 
 class DrafterSource(Structure):
@@ -75,7 +75,7 @@ _SIGNATURES = {
     "length": (c_int, [c_void_p]),
     "cut": (c_int, [c_void_p, c_int]),
     "commit": (c_int, [c_void_p, c_void_p, c_int]),
-    "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
     "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),

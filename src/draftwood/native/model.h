@@ -72,7 +72,8 @@ struct Token {
     int row, token, position, slot;  // MARKOV: position is the depth
     int text;         // slots [0, text) hold what it sees first
     int first, seen;  // further slots that it sees, itself the last: path[first .. first + seen)
-    int scored;       // index of its scores, or -1
+    int scored;       // index of its scores among those of the block, or -1
+    int state;        // index of its hidden states among those of the forward
 };
 
 // One forward: tokens in blocks of at most MOST, each block through all layers.
@@ -84,7 +85,7 @@ struct Work {
     const int* path;
     void* const* const* pages;  // [row][page]
     float* logits;              // [scored][vocab]
-    float* hidden;              // [token][tap][width], or null
+    float* hidden;              // [state][tap][width], or null
     const float* inputs;        // [token][width] in place of embeddings, or null; FEATURES: [token][sources * source_width]
     const float* depths;        // MARKOV: [row][depth][vocab] scores
     int block;                  // MARKOV: number of depths
@@ -101,6 +102,10 @@ struct Scratch {
     void *normed, *weights, *gathered;
     float *scores, *found;
     int tile_rows;  // of the processor's tiles, as they are configured
+    // Of the scores that this thread computed: per scored token the highest one, its token, and lanes of their sum, which is NaN
+    // if a score is.
+    float highest[MOST], totals[MOST][LANES];
+    int best[MOST];
 };
 
 // The chunks of a job's phases (threads.cpp).

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import LogProbs, RoundChecks
+from draftwood.core.scores import Peaks
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.warping import Paths, Prefixes, Warper
@@ -99,6 +100,7 @@ class Sampler:
         *,
         certain: bool = True,
         scores: bool = False,
+        peaks: Peaks | None = None,
     ) -> LogProbs:
         """Log-probabilities of the target at every node.
 
@@ -110,10 +112,11 @@ class Sampler:
             prefixes: the paths of the nodes.
             certain: see above.
             scores: where rows have unlike settings, log-probabilities up to a constant of each node are enough.
+            peaks: of the logits, where they are known.
         """
         checks = self.checks or RoundChecks()
         if len(self._groups) == 1:
-            return self._groups[0][1].target(logits, prefixes, checks, certain=certain)
+            return self._groups[0][1].target(logits, prefixes, checks, certain=certain, peaks=peaks)
         paths = cache(prefixes)
         parts = [
             (rows, warper.target(logits[rows], _of(rows, paths), checks, certain=certain)) for rows, warper in self._groups

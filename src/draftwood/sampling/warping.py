@@ -18,7 +18,7 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
-from draftwood.core.scores import dense
+from draftwood.core.scores import Peaks, dense
 from draftwood.grammar.constraint import Constraint
 from draftwood.sampling.processing import permits, processed
 from draftwood.sampling.processors import for_request, may_forbid
@@ -103,11 +103,22 @@ class Warper:
         return log_probs
 
     def target(
-        self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, checks: RoundChecks, *, certain: bool
+        self,
+        logits: Float[Tensor, "row node vocab"],
+        prefixes: Prefixes,
+        checks: RoundChecks,
+        *,
+        certain: bool,
+        peaks: Peaks | None = None,
     ) -> LogProbs:
         """As :meth:`draftwood.sampling.sampler.Sampler.target`."""
         scores, dead_ends = self._warp(logits, prefixes)
-        if unusable := checks.check(scores):
+        highest = None
+        if not self.sampling.only_scales:
+            peaks = None
+        elif peaks is not None:
+            highest = peaks.scores / (self.sampling.temperature or 1)
+        if unusable := checks.check(scores, highest):
             dead_ends = unusable | dead_ends
             scores = scores.clone()
             for row, node in unusable:
@@ -116,7 +127,8 @@ class Warper:
             log_probs = self._log_probs(scores, dead_ends)
         elif self.sampling.greedy and certain:
             # From the scores: in log-probabilities, close scores may round to a tie.
-            log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab, dead_ends=dead_ends)
+            best = best_tokens(scores) if peaks is None else peaks.tokens
+            log_probs = LogProbs(certain=best, vocab=self.vocab, dead_ends=dead_ends)
         else:
             # Not normalised: verifiers that only match do not need it.
             log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)

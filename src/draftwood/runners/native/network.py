@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from ctypes import byref
+from ctypes import addressof, byref
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -14,10 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import CacheError, ModelError
+from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import Facts, LayerSource, NewTokens, library
 from draftwood.runners.native.families import Held, facts_of, layer_sources, refuse, rotation, why_not
 
+_PEAK = np.dtype([("score", np.float32), ("token", np.int32)])  # ``draftwood::Peak``
 _POSITIONS = 1024  # the first table of rotations
 Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]]
 """Cosines and sines of the first positions."""
@@ -124,11 +126,13 @@ class Output(NamedTuple):
 
     Attributes:
         logits: of each node.
-        hidden: of each token, row after row: first what was pending, then nodes. None without layers.
+        peaks: the highest of them, as :class:`draftwood.core.scores.Peaks`.
+        hidden: of each node, and of what was pending; None without layers.
     """
 
     logits: Float[Tensor, "row node vocab"]
-    hidden: Float[Tensor, "token width"] | None
+    peaks: Peaks
+    hidden: tuple[Float[Tensor, "row node width"], Sequence[Float[Tensor, "_token width"]]] | None
 
 
 @final
@@ -179,17 +183,28 @@ class NativeNetwork(nn.Module):
         Raises:
             CacheError: memory does not suffice.
         """
-        rows, nodes = input_ids.shape
-        both = zip(pending, input_ids.tolist(), strict=True)
-        tokens = [np.array([*waiting, *row], dtype=np.int32) for waiting, row in both]
-        depths, seen = depths.to(torch.int32).contiguous(), seen.contiguous()
-        given = (NewTokens * rows)()
-        for row, (memory, waiting, new) in enumerate(zip(memories, pending, tokens, strict=True)):
-            at, sees = depths.data_ptr() + 4 * nodes * row, seen.data_ptr() + nodes * seen.shape[2] * row
-            given[row] = NewTokens(memory.handle, len(waiting), nodes, new.ctypes.data, at, sees)
-            self.engine.reach(len(memory) + len(waiting) + seen.shape[2])
-        logits = torch.empty(rows, nodes, self.vocab_size)
-        hidden = torch.empty(sum(map(len, tokens)), self._hidden_width) if self._hidden_width else None
+        (rows, nodes), (_, _, all_nodes) = input_ids.shape, seen.shape
+        input_ids, depths, seen = input_ids.contiguous(), depths.contiguous(), seen.contiguous()
+        tokens, at, sees = input_ids.data_ptr(), depths.data_ptr(), seen.data_ptr()
+        given, texts, longest = (NewTokens * rows)(), [], 0
+        for row, (memory, waiting) in enumerate(zip(memories, pending, strict=True)):
+            texts.append((ctypes.c_int * len(waiting))(*waiting))
+            place = 8 * nodes * row
+            given[row] = NewTokens(
+                memory.handle, len(waiting), nodes, addressof(texts[-1]), tokens + place, at + place,
+                sees + nodes * all_nodes * row,
+            )  # fmt: skip
+            longest = max(longest, len(memory) + len(waiting))
+        self.engine.reach(longest + all_nodes)
+        logits, peaks = torch.empty(rows, nodes, self.vocab_size), np.empty((rows, nodes), _PEAK)
+        counts, hidden = list(map(len, texts)), None
+        if self._hidden_width:
+            hidden = torch.empty(rows * nodes + sum(counts), self._hidden_width)
         there = None if hidden is None else hidden.data_ptr()
-        succeed(library().read_tokens(given, rows, logits.data_ptr(), there, free_threads()))
-        return Output(logits, hidden)
+        succeed(library().read_tokens(given, rows, logits.data_ptr(), there, peaks.ctypes.data, free_threads()))
+        parts = None
+        if hidden is not None:
+            read = hidden[rows * nodes :]
+            parts = hidden[: rows * nodes].view(rows, nodes, self._hidden_width), [read] if rows == 1 else torch.split(read, counts)
+        found = Peaks(torch.from_numpy(peaks["score"]), torch.from_numpy(peaks["token"].astype(np.int64)))
+        return Output(logits, found, parts)

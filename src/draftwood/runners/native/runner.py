@@ -11,7 +11,7 @@ import torch
 
 from draftwood.core.scores import Scores
 from draftwood.runners.context import context, token_bytes
-from draftwood.runners.native.network import Memory, NativeNetwork
+from draftwood.runners.native.network import Memory, NativeNetwork, Output
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList, remaining
 from draftwood.runners.support import (
@@ -117,32 +117,30 @@ class NativeRunner:
             self._ahead = row, memory
         memory = self._ahead[1]
         nothing = torch.zeros(1, 0, dtype=torch.long)
-        return self._forward(
-            nothing, nothing, torch.zeros(1, 0, 0, dtype=torch.bool), [memory], [row.tokens[len(memory) : end]]
-        )[1]
+        seen = torch.zeros(1, 0, 0, dtype=torch.bool)
+        found = self._forward(nothing, nothing, seen, [memory], [row.tokens[len(memory) : end]]).hidden
+        return None if found is None else found[1][0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         rows = self._list.rows
         self._limits.check(max(len(row.tokens) for row in rows))
         pending = [row.tokens[len(memory) : -1] for row, memory in zip(rows, self._memories, strict=True)]
-        logits, hidden = self._forward(tokens, depths, ancestors, self._memories, pending)
+        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._memories, pending)
         self._nodes += tokens.shape[1]
-        if hidden is None:
-            return Scores(logits)
-        parts = hidden.split([size for waiting in pending for size in (len(waiting), tokens.shape[1])])
-        return Scores(logits, torch.stack(parts[1::2]), list(parts[::2]))
+        states, read = hidden or (None, None)
+        return Scores(logits, states, read, peaks=peaks)
 
     def _forward(
-        self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Sequence[Memory], pending: Sequence[Sequence[int]]
-    ) -> Any:
+        self,
+        tokens: PerNode,
+        depths: PerNode,
+        seen: Seen,
+        memories: Sequence[Memory],
+        pending: Sequence[Sequence[int]],
+    ) -> Output:
         start = perf_counter()
-        found = self.network(
-            input_ids=self._limits.clamp(tokens),
-            depths=depths,
-            seen=seen,
-            memories=memories,
-            pending=self._limits.clamp_texts(pending),
-        )
+        tokens, pending = self._limits.clamp(tokens), self._limits.clamp_texts(pending)
+        found: Output = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
         self.forward_seconds += perf_counter() - start
         return found
 
