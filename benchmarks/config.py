@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from benchmarks.lists import chosen, listed, whole_numbers
 from benchmarks.settings import BUDGETS, METHODS
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Weights
+from draftwood.core.settings import Backend, Weights
 
 PresetName = Literal["paper", "peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-BackendName = Literal["torch", "openvino", "both"]
+BackendName = Literal["native", "openvino", "torch", "both", "all"]
 
 
 @final
@@ -127,19 +127,20 @@ class BenchConfig:
         self.context_lengths()
         self.batch_sizes()
 
-    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+    def backends(self) -> tuple[Backend, ...]:
         """The backends of Draftwood, in order."""
         return backends(self.backend)
 
-    def only_backend(self, command: str) -> Literal["torch", "openvino"]:
+    def only_backend(self, command: str) -> Backend:
         """The backend of a command that takes one.
 
         Raises:
             ConfigError: the option names two.
         """
-        if self.backend == "both":
-            raise ConfigError(f"backend is 'both', but 'python -m benchmarks {command}' takes one: give torch or openvino")
-        return self.backend
+        first, *others = self.backends()
+        if others:
+            raise ConfigError(f"backend is {self.backend!r}, but 'python -m benchmarks {command}' takes one: name it")
+        return first
 
     def scale(self) -> Scale:
         """The preset's scale with the given options."""
@@ -269,7 +270,7 @@ class CostConfig:
             if not values or min(values) < 1 or len(set(values)) < len(values):
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
 
-    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+    def backends(self) -> tuple[Backend, ...]:
         """The backends of the model, in order."""
         return backends(self.backend)
 
@@ -283,9 +284,11 @@ class PlotConfig:
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the plots"})
 
 
-def backends(name: BackendName) -> tuple[Literal["torch", "openvino"], ...]:
-    """One, or both."""
-    return ("torch", "openvino") if name == "both" else (name,)
+def backends(name: BackendName) -> tuple[Backend, ...]:
+    """One; ``both`` are PyTorch and OpenVINO."""
+    if name == "both":
+        return ("torch", "openvino")
+    return get_args(Backend) if name == "all" else (name,)
 
 
 def _temperature(text: str) -> float:

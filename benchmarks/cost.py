@@ -165,16 +165,17 @@ def markdown(document: dict[str, Any]) -> str:
         for context in config["context"]:
             one = found.get((context, 1), {}).get("median")
             cells = (found[context, tokens] for tokens in config["tokens"])
-            rows.append([str(context), *(_cell(r, one) for r in cells)])
+            rows.append([str(context), *(_cell(r, one, limit(document)) for r in cells)])
         header = ["context", *map(str, config["tokens"])]
         blocks += [f"## By {backend}", table(header, rows)]
     blocks.append(
         f"Milliseconds of a forward of so many tokens, a chain: median of {config['repeats']} repeats (extremes), all sizes "
-        "by turns, and how many times a forward of one token it takes at that context."
+        "by turns; how many times a forward of one token it takes at that context; and how many times the read of all weights."
     )
     return "\n\n".join(blocks) + "\n"
 
 
-def _cell(result: dict[str, Any], one: float | None) -> str:
+def _cell(result: dict[str, Any], one: float | None, read: float) -> str:
     text = f"{result['median']:.2f} ({result['least']:.2f} to {result['most']:.2f})"
-    return text if one is None else f"{text}; {result['median'] / one:.2f}"
+    ratios = [result["median"] / other for other in (one, read) if other is not None]
+    return "; ".join([text, *(f"{ratio:.2f}" for ratio in ratios)])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from draftwood.core.settings import LoadOptions, Weights
+from draftwood.core.settings import Backend, LoadOptions, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def quiet() -> None:
     set_threads(None)
 
 
-def open_pair(config: Named, backend: Literal["torch", "openvino"], *, profile: str = "none") -> Pair:
+def open_pair(config: Named, backend: Backend, *, profile: str = "none") -> Pair:
     """Load the models; raises what :func:`draftwood.api.load` raises."""
     from draftwood.api import load
 
@@ -50,7 +50,7 @@ def open_pair(config: Named, backend: Literal["torch", "openvino"], *, profile: 
     return load(config.target, config.draft, options=options)
 
 
-def on_backend(pair: Pair, backend: Literal["torch", "openvino"], weights: Weights = "same") -> Pair:
+def on_backend(pair: Pair, backend: Backend, weights: Weights = "same") -> Pair:
     """The same models, run by another backend or with quantized weights."""
     from draftwood.api import Pair
     from draftwood.runners.factory import make_runners
@@ -78,5 +78,5 @@ def with_draft(pair: Pair, draft_model: Any) -> Pair:
     if isinstance(target, OpenVinoRunner):
         runners = make_runners(model, draft_model, backend="openvino", weights=target.weights, place=target.place)
     else:
-        runners = make_runners(model, draft_model, backend="torch")
+        runners = make_runners(model, draft_model, backend=target.engine)  # type: ignore[arg-type]
     return Pair(model, draft_model, pair.tokenizer, runners=runners)

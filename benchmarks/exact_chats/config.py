@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, final
 
 from benchmarks.config import DTypeName
 from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
 from draftwood.core.methods import MethodName
+from draftwood.core.settings import Backend
 
 PARTS: Final = ("greedy", "sampled")
 LEAST_TOKENS: Final = 640  # of a goodness-of-fit test; fewer allow no conclusion
@@ -29,9 +30,7 @@ class ExactChatsConfig:
     draft: str | None = field(default=None, metadata={"help": "draft model; by default the one of the short name"})
     dtype: DTypeName = field(default="float32", metadata={"help": "number format of weights and arithmetic, on both sides"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
-    backend: Literal["torch", "openvino"] = field(
-        default="openvino", metadata={"help": "what runs our side; transformers' side is PyTorch"}
-    )
+    backend: Backend = field(default="native", metadata={"help": "what runs our side; transformers' side is PyTorch"})
     method: MethodName = field(default="auto", metadata={"help": "drafting method"})
     parts: str = field(default=",".join(PARTS), metadata={"help": "comma-separated: greedy and sampled, or one of them"})
     chats: int = field(default=60, metadata={"help": "chats, the sources in turn"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, final
 
 from benchmarks.config import BackendName, DTypeName, backends
 from benchmarks.lists import chosen, listed, whole_numbers
@@ -30,7 +30,9 @@ class NeverSlowerConfig:
     draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
-    backend: BackendName = field(default="openvino", metadata={"help": "what runs the models: torch, openvino or both"})
+    backend: BackendName = field(
+        default="native", metadata={"help": "native, openvino, torch, both or all of them"}
+    )
     drafts: str = field(
         default=",".join(DRAFTS),
         metadata={"help": "comma-separated; own: the pair's, none: without, random: one layer with random weights"},
@@ -59,7 +61,7 @@ class NeverSlowerConfig:
         self.temperature_values()
         self.grammar()
 
-    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+    def backends(self) -> tuple[Backend, ...]:
         """The backends, in order."""
         return backends(self.backend)
 

@@ -48,7 +48,7 @@ def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
 def test_the_table_says_how_many_times_one_token_it_takes() -> None:
     document = made_up()
     assert limit(document) == pytest.approx(10.0)
-    assert "| 64 | 12.00 (11.00 to 14.00); 1.00 | 18.00 (17.00 to 20.00); 1.50 |" in markdown(document)
+    assert "| 64 | 12.00 (11.00 to 14.00); 1.00; 1.20 | 18.00 (17.00 to 20.00); 1.50; 1.80 |" in markdown(document)
 
 
 def made_up() -> dict:
