@@ -33,6 +33,9 @@ bool may_use_tiles() {
     unsigned a, b, c, d;
     const unsigned wanted = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE
     const int request = 0x1023, data = 18;        // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+#if defined(DRAFTWOOD_EMULATED_TILES)
+    return true;
+#endif
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && !syscall(SYS_arch_prctl, request, data);
 #else
     return false;

@@ -4,6 +4,53 @@
 
 namespace {
 
+#if defined(DRAFTWOOD_EMULATED_TILES)
+// The same instructions in software, to test what surrounds them on a processor that lacks them.
+struct EmulatedTile {
+    uint8_t bytes[16][64];
+};
+thread_local EmulatedTile emulated[8];
+thread_local int emulated_rows[8];
+
+inline float widened_one(uint16_t number) {
+    uint32_t bits = (uint32_t)number << 16;
+    float found;
+    memcpy(&found, &bits, 4);
+    return found;
+}
+void load_tile(int tile, const void* from, size_t step) {
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, 64);
+}
+void store_tile(int tile, void* to, size_t step) {
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], 64);
+}
+void add_products(int sums, int x, int w) {
+    for (int r = 0; r < emulated_rows[sums]; r++)
+        for (int n = 0; n < 16; n++) {
+            float sum;
+            memcpy(&sum, &emulated[sums].bytes[r][4 * n], 4);
+            for (int k = 0; k < 32; k++) {
+                uint16_t a, b;
+                memcpy(&a, &emulated[x].bytes[r][2 * k], 2);
+                memcpy(&b, &emulated[w].bytes[k / 2][4 * n + 2 * (k % 2)], 2);
+                sum += widened_one(a) * widened_one(b);
+            }
+            memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
+        }
+}
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#undef _tile_zero
+#undef _tile_loadconfig
+#define _tile_loadd(tile, from, step) load_tile(tile, from, step)
+#define _tile_stored(tile, to, step) store_tile(tile, to, step)
+#define _tile_dpbf16ps(sums, x, w) add_products(sums, x, w)
+#define _tile_zero(tile) memset(&emulated[tile], 0, sizeof emulated[tile])
+#define _tile_loadconfig(config) \
+    for (int i = 0; i < 8; i++) emulated_rows[i] = (config)->rows[i]
+#endif
+
 struct __attribute__((packed)) TileConfig {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16];

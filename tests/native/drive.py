@@ -1,0 +1,147 @@
+"""Uses every function of a native library with random weights, without PyTorch: for sanitizers, which watch one process.
+
+Arguments: the library, and an instruction set of it. The last line is a digest of all that was computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import addressof, byref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from draftwood.native import library as native
+from draftwood.native.library import BlockShape, DrafterSource, Facts, LayerSource, NewHidden, NewTokens
+
+WIDTH, HEADS, KV_HEADS, DIM, INNER, VOCAB, TAPS, RANK, BLOCK = 40, 6, 2, 12, 50, 45, 2, 6, 3
+PARENTS = [0, 0, 0, 1, 2, 4]
+
+
+class Model:
+    """A model of two layers, or a drafter of one."""
+
+    def __init__(self, lib: Any, bfloat16: bool, window: int = 0, drafts: bool = False) -> None:
+        self.lib, self._rng, self._kept, self.bfloat16 = lib, np.random.default_rng(1), [], bfloat16
+        layers = [self._layer(window) for _ in range(1 if drafts else 2)]
+        facts = Facts(
+            layers=len(layers), width=WIDTH, heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, inner=INNER, vocab=VOCAB,
+            rotary_dim=DIM, taps=0 if drafts else TAPS, bfloat16=bfloat16, epsilon=1e-6, scale=DIM**-0.5,
+        )  # fmt: skip
+        taps = (ctypes.c_int * TAPS)(1, 2)
+        parts = self._weights(VOCAB, WIDTH), self._weights(VOCAB, WIDTH), self._numbers(WIDTH)
+        self.handle = lib.model(byref(facts), taps, *parts, (LayerSource * len(layers))(*layers), 2)
+        angles = np.arange(300, dtype=np.float32)[:, None] * 50.0 ** -np.linspace(0, 1, DIM // 2, dtype=np.float32)
+        tables = [np.ascontiguousarray(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles))]
+        assert lib.rotate(self.handle, 0, *(table.ctypes.data for table in tables), 300) == 0
+        if drafts:
+            source = DrafterSource(
+                sources=TAPS, source_width=WIDTH, norm_sources=1, rank=RANK, features=self._weights(WIDTH, TAPS * WIDTH),
+                feature_norm=self._numbers(WIDTH), markov_in=self._weights(VOCAB, RANK), markov_out=self._weights(VOCAB, RANK),
+            )  # fmt: skip
+            assert lib.drafter(self.handle, byref(source)) == 0
+
+    def _keep(self, values: np.ndarray) -> int:
+        self._kept.append(np.ascontiguousarray(values))
+        return int(self._kept[-1].ctypes.data)
+
+    def _numbers(self, *shape: int) -> int:
+        return self._keep(self._rng.normal(size=shape).astype(np.float32))
+
+    def _weights(self, *shape: int) -> int:
+        values = (0.3 * self._rng.normal(size=shape)).astype(np.float32)
+        return self._keep((values.view(np.uint32) >> 16).astype(np.uint16) if self.bfloat16 else values)
+
+    def _layer(self, window: int) -> LayerSource:
+        queries, keys = HEADS * DIM, KV_HEADS * DIM
+        shapes = dict(query=(queries, WIDTH), key=(keys, WIDTH), value=(keys, WIDTH), out=(WIDTH, queries))
+        shapes |= dict(gate=(INNER, WIDTH), up=(INNER, WIDTH), down=(WIDTH, INNER))
+        numbers = dict(query_bias=queries, key_bias=keys, value_bias=keys, out_bias=WIDTH, norm=WIDTH, ffn_norm=WIDTH)
+        numbers |= dict(query_norm=DIM, key_norm=DIM)
+        weights = {name: self._weights(*shape) for name, shape in shapes.items()}
+        return LayerSource(**weights, **{name: self._numbers(size) for name, size in numbers.items()}, window=window)
+
+    def read(self, rows: list[int], texts: list[list[int]], nodes: list[int], parents: list[int], threads: int) -> bytes:
+        """Read what is pending and a tree in all rows."""
+        count, size = len(rows), len(nodes)
+        seen = np.zeros((count, size, size), np.uint8)
+        for node in range(size):
+            seen[:, node] = seen[:, parents[node]]
+            seen[:, node, node] = 1
+        tokens, depths = np.tile(np.array(nodes, np.int64), (count, 1)), seen.sum(-1).astype(np.int64) - 1
+        given, pending = (NewTokens * count)(), [(ctypes.c_int * len(text))(*text) for text in texts]
+        for row, text in enumerate(pending):
+            given[row] = NewTokens(
+                rows[row], len(text), size, addressof(text), tokens[row].ctypes.data, depths[row].ctypes.data,
+                seen[row].ctypes.data,
+            )  # fmt: skip
+        logits = np.empty((count, size, VOCAB), np.float32)
+        hidden = np.empty((count * size + sum(map(len, texts)), TAPS, WIDTH), np.float32)
+        peaks = np.empty((count, size, 2), np.int32)
+        places = (part.ctypes.data for part in (logits, hidden, peaks))
+        assert self.lib.read_tokens(given, count, *places, threads) == 0, self.lib.error()
+        assert np.isfinite(logits).all()
+        assert (peaks[..., 1] == logits.argmax(-1)).all()
+        return logits.tobytes() + hidden.tobytes()
+
+    def draft(self, rows: list[int], hidden: np.ndarray, threads: int) -> bytes:
+        """Read hidden states, score a block, and nodes of it."""
+        given = (NewHidden * len(rows))()
+        for row, handle in enumerate(rows):
+            given[row] = NewHidden(handle, row, len(hidden), 3 + row, hidden.ctypes.data)
+        shape = BlockShape(slots=BLOCK, scored=BLOCK, causal=1, mask=self._numbers(WIDTH))
+        scores = np.empty((len(rows), BLOCK, VOCAB), np.float32)
+        assert self.lib.draft_block(given, len(rows), byref(shape), scores.ctypes.data, threads) == 0
+        tokens, depths = np.array([[1, 2]] * len(rows), np.int64), np.array([[0, BLOCK]] * len(rows), np.int64)
+        below = np.empty((len(rows), 2, VOCAB), np.float32)
+        places = tokens.ctypes.data, depths.ctypes.data, len(rows), 2, scores.ctypes.data, BLOCK, below.ctypes.data
+        assert self.lib.add_markov(self.handle, *places, threads) == 0
+        assert np.isinf(below[:, 1]).all()
+        return scores.tobytes() + below[:, 0].tobytes()
+
+
+def texts(lib: Any, bfloat16: bool, threads: int) -> bytes:
+    """Rows that come, are forked, cut and dropped; prompts, trees and drafts."""
+    found, tokens = b"", [7 * i % VOCAB for i in range(150)]
+    for window in (0, 9):
+        model = Model(lib, bfloat16, window)
+        first, second = lib.row(model.handle), lib.row(model.handle)
+        found += model.read([first, second], [tokens, tokens[:3]], [5, 1, 2, 3, 4, 6], PARENTS, threads)
+        for row in (first, second):
+            assert lib.commit(row, (ctypes.c_int * 3)(0, 2, 4), 3) == 0
+        third = lib.fork(first, 70)
+        assert lib.cut(first, 65) == 0
+        assert lib.commit(third, (ctypes.c_int * 1)(9), 1) < 0  # no such node
+        found += model.read([third, first, second], [[1], [2, 3], []], [9], [0], threads)
+        for row in (first, second, third):
+            lib.free_row(row)
+        lib.read(model.handle, threads)
+        lib.free_model(model.handle)
+    drafter, hidden = Model(lib, bfloat16, drafts=True), np.linspace(-1, 1, 70 * TAPS * WIDTH, dtype=np.float32)
+    rows = [lib.row(drafter.handle), lib.row(drafter.handle)]
+    for _ in range(2):
+        found += drafter.draft(rows, hidden.reshape(70, TAPS * WIDTH), threads)
+    for row in rows:
+        lib.free_row(row)
+    lib.free_model(drafter.handle)
+    return found
+
+
+def main() -> None:
+    native.LIBRARY = Path(sys.argv[1])
+    lib = native.library()
+    assert lib.use(sys.argv[2].encode()) == 0
+    alone = [texts(lib, bfloat16, 1) for bfloat16 in (False, True)]
+    with ThreadPoolExecutor(3) as callers:  # whose forwards wait for one another
+        for _ in range(3):
+            again = list(callers.map(lambda bfloat16: texts(lib, bfloat16, 3), (False, True, False)))
+            assert again == [*alone, alone[0]], "other bits on other threads"
+    print(hashlib.sha256(b"".join(alone)).hexdigest())
+
+
+if __name__ == "__main__":
+    main()
