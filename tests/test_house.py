@@ -18,7 +18,7 @@ ROOT = Path(draftwood.__file__).parent
 FLOORS = [
     # Rooms of one floor do not know each other; a room may import rooms of lower floors only.
     ["core"],
-    ["grammar", "hardware"],
+    ["grammar", "hardware", "native"],
     ["sampling"],
     ["runners"],
     ["draft", "verify", "loading"],
@@ -45,11 +45,11 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2720, "grammar": 530, "hardware": 370, "sampling": 1020, "runners": 7800, "draft": 3000, "verify": 680,
-    "loading": 2520, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030, "serve": 3290,
-    "cli": 3880,
+    "core": 2720, "grammar": 530, "hardware": 370, "native": 290, "sampling": 1020, "runners": 7800, "draft": 3000,
+    "verify": 680, "loading": 2520, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030,
+    "serve": 3290, "cli": 3890,
 }  # fmt: skip
-TESTS = 34200
+TESTS = 34700
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
@@ -177,7 +177,7 @@ def test_control_private_names_are_seen():
 
 def test_the_wheel_holds_the_package_alone():
     target = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert target == {"packages": ["src/draftwood"]}
+    assert target == {"packages": ["src/draftwood"], "hooks": {"custom": {}}}
     assert not [path for path in ROOT.rglob("*") if path.is_dir() and path.name.startswith("bench")]
 
 

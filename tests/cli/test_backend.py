@@ -20,6 +20,7 @@ from draftwood.hardware import machine
 from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
+from draftwood.native import library
 from draftwood.runners import auto, backends
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
 from draftwood.runners.openvino import store
@@ -303,17 +304,37 @@ def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
 def test_info_tells_what_auto_is(run: Run, monkeypatch):
     from draftwood.cli import facts
 
+    def set_native(missing: str | None) -> None:
+        for module in (facts, auto):
+            monkeypatch.setattr(module, "why_missing", lambda: missing)
+
+    for module in (library, facts):
+        monkeypatch.setattr(module, "instruction_sets", lambda: ["generic", "avx2"])
+    set_native(None)
     found = json.loads(run("info", "--json").stdout)
     version = found["backends"].pop("openvino")
-    assert found["backends"] == {"auto": ["openvino", "torch"], "reason": None}
+    native = {"native": {"instruction_set": "avx2", "available": ["generic", "avx2"]}, "native_missing": None}
+    assert found["backends"] == {"auto": ["native", "openvino", "torch"], "reason": None, **native}
     assert Path(found["converted"]["folder"]).name == "openvino"
-    assert f"auto is openvino, else torch; OpenVINO {version}, converted models: " in run("info").stdout
+    uses = "; the native engine uses avx2 of generic, avx2"
+    assert f"auto is native, else openvino, else torch{uses}; OpenVINO {version}, converted models: " in run("info").stdout
+    monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
+    result = run("info")
+    assert (result.exit_code, "DRAFTWOOD_ISA is 'sse9': this processor has generic, avx2" in result.stderr) == (2, True)
+    set_native("it was not compiled")
+    found = json.loads(run("info", "--json").stdout)["backends"]
+    assert (found["auto"], found["native"], found["native_missing"]) == (["openvino", "torch"], None, "it was not compiled")
+    reason = "the native engine is not tried, as it was not compiled"
+    assert found["reason"] == reason
+    assert f"auto is openvino, else torch: {reason}; OpenVINO {version}, " in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
-    assert "auto is torch: DRAFTWOOD_BACKEND is set; OpenVINO " in run("info").stdout
+    said = "auto is torch: DRAFTWOOD_BACKEND is set; no native engine, as it was not compiled; OpenVINO "
+    assert said in run("info").stdout
     monkeypatch.delenv(VARIABLE)
     for module in (facts, auto):
         monkeypatch.setattr(module, "version_of", lambda package: None)
-    assert 'auto is torch: OpenVINO is not installed (pip install "draftwood[openvino]")\n' in run("info").stdout
+    said = 'OpenVINO is not tried, as OpenVINO is not installed (pip install "draftwood[openvino]")\n'
+    assert f"auto is torch: {reason}; {said}" in run("info").stdout
 
 
 def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, both, monkeypatch, tmp_path):

@@ -25,7 +25,9 @@ from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.names import bundled_pairs
-from draftwood.runners.auto import VARIABLE, requested_backend, why_not_openvino
+from draftwood.native.library import instruction_set, instruction_sets, why_missing
+from draftwood.runners.auto import VARIABLE, requested_backend
+from draftwood.runners.backends import BACKENDS
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig
 from draftwood.runners.openvino.store import store_folder, store_size
 
@@ -43,7 +45,7 @@ def gather() -> dict[str, Any]:
         "cores": {"usable": usable_cores(), "taken_by_others": round(FREE.taken, 2)},
         "threads": threads,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
-        "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
+        "backends": {**_auto_backend(device), **_native(), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
@@ -57,12 +59,20 @@ def gather() -> dict[str, Any]:
 
 
 def _auto_backend(device: torch.device) -> dict[str, Any]:
-    """The backends that ``auto`` tries here, in order, and the reason if OpenVINO is not the first."""
+    """The backends that ``auto`` tries here, in order, and why it does not try those that are missing."""
     named = requested_backend("auto")
     if named != "auto":
         return {"auto": [named], "reason": f"{VARIABLE} is set"}
-    reason = why_not_openvino(device)
-    return {"auto": ["torch"] if reason else ["openvino", "torch"], "reason": reason}
+    reasons = {name: library.why_not(device) for name, library in BACKENDS.items()}
+    skipped = [f"{BACKENDS[name].name} is not tried, as {reason}" for name, reason in reasons.items() if reason]
+    return {"auto": [name for name, reason in reasons.items() if not reason], "reason": "; ".join(skipped) or None}
+
+
+def _native() -> dict[str, Any]:
+    """The instruction sets of the native engine, or why it is missing."""
+    missing = why_missing()
+    found = None if missing else {"instruction_set": instruction_set(), "available": instruction_sets()}
+    return {"native": found, "native_missing": missing}
 
 
 def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
@@ -186,6 +196,10 @@ def lines(facts: dict[str, Any]) -> list[str]:
 def _backend_line(facts: dict[str, Any]) -> str:
     found = facts["backends"]
     auto = f"auto is {', else '.join(found['auto'])}" + (f": {found['reason']}" if found["reason"] else "")
+    if found["native"] is not None:
+        auto += f"; the native engine uses {found['native']['instruction_set']} of {', '.join(found['native']['available'])}"
+    elif found["native_missing"] not in (found["reason"] or ""):
+        auto += f"; no native engine, as {found['native_missing']}"
     if found["openvino"] is None:
         return auto
     converted = facts["converted"]

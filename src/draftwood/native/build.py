@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("draftwood.dll" if sys.platform == "win32" else "libdraftwood.so")
+VARIABLE: Final = "DRAFTWOOD_NATIVE"
+_COMMAND = "python -m draftwood.native.build"
 _AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _BF16 = (*_AVX512, "-mavx512bf16")
 _X86 = {
@@ -36,6 +41,35 @@ def digest() -> str:
     for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def why_missing(path: Path = LIBRARY) -> str | None:
+    """Why a file is not the library of these sources, or cannot be loaded; None if all is well."""
+    if not path.exists():
+        why = f"for want of a C++ compiler or as {VARIABLE} was 0"
+        return f"it was not compiled at installation, {why}: install g++ or clang++, and run '{_COMMAND}'"
+    try:
+        _check_end(path)
+        version = ctypes.CDLL(str(path)).draftwood_version
+    except (OSError, AttributeError) as error:
+        return f"{path} cannot be loaded ({error}): run '{_COMMAND}'"
+    version.restype = ctypes.c_char_p
+    if (found := version().decode()) != digest():
+        return f"{path} was made from other sources ({found}, not {digest()}): run '{_COMMAND}'"
+    return None
+
+
+def _check_end(path: Path) -> None:
+    """Raise an OSError if an ELF file is cut off: to load it would end the process. The table of sections is its end."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if head[:5] != b"\x7fELF\x02":
+        return  # the loaders of other formats look
+    if len(head) == 64:
+        (table,), (size, count) = struct.unpack_from("=Q", head, 40), struct.unpack_from("=HH", head, 58)
+        if table + size * count <= path.stat().st_size:
+            return
+    raise OSError("the file is cut off")
 
 
 def compiler() -> str | None:
@@ -64,12 +98,12 @@ def build(target: Path = LIBRARY, more: Sequence[str] = ()) -> Path:
         commands = [
             [chosen, *_FLAGS, *more, *job, "-c", "-o", name] for job, name in zip(jobs.values(), objects, strict=True)
         ]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, commands))
+        with ThreadPoolExecutor(os.cpu_count()) as workers:
+            list(workers.map(_run, commands))
         made = os.path.join(folder, target.name)
         _run([chosen, *_FLAGS, *more, "-shared", *objects, "-o", made])
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(made, partial := target.with_suffix(".partial"))
+        shutil.copyfile(made, partial := target.with_suffix(f".{os.getpid()}"))
         partial.replace(target)
     return target
 
@@ -80,5 +114,21 @@ def _run(command: Sequence[str]) -> None:
         raise CompilerError(f"{command[0]} failed: {done.stderr.strip()}")
 
 
+def prepare(path: Path = LIBRARY) -> str | None:
+    """Compile the library unless it is there; why it is missing after all. ``DRAFTWOOD_NATIVE=0`` removes it."""
+    if os.environ.get(VARIABLE) == "0":
+        path.unlink(missing_ok=True)
+        return f"{VARIABLE} is 0"
+    try:
+        if why_missing(path) is not None:
+            build(path)
+    except (CompilerError, OSError) as error:
+        return str(error)
+    return None
+
+
 if __name__ == "__main__":
-    print(build())
+    if compiler() is not None and why_missing() is not None:
+        print("Compiling the native engine (less than a minute) ...", file=sys.stderr)
+    if (_reason := prepare()) is not None:
+        sys.exit(f"Draftwood has no native engine: {_reason}")

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, Final
 
 from draftwood.core.errors import ConfigError
-from draftwood.native.build import LIBRARY, digest
+from draftwood.native import build
+from draftwood.native.build import LIBRARY
 
 ISA_VARIABLE: Final = "DRAFTWOOD_ISA"
 
@@ -84,17 +85,7 @@ _SIGNATURES = {
 
 def why_missing() -> str | None:
     """Why there is no native library of these sources; None if there is one."""
-    if not LIBRARY.exists():
-        return "it was installed without a C++ compiler: install one (g++ or clang++) and install Draftwood again"
-    found = ctypes.CDLL(str(LIBRARY))
-    try:
-        found.draftwood_version.restype = c_char_p
-        version = found.draftwood_version().decode()
-    except AttributeError:
-        version = "unknown"
-    if version != digest():
-        return f"{LIBRARY} was made from other sources ({version}, not {digest()}): install Draftwood again"
-    return None
+    return build.why_missing(LIBRARY)
 
 
 @cache

@@ -17,7 +17,7 @@ namespace {
 
 const int SPINS = 2000;          // looks at a counter before the processor is given to another thread
 const int WAITS = 4000;          // looks for the next job before the thread sleeps
-const size_t HUGE = 2u << 20;    // bytes of a large page
+const size_t LARGE = 2u << 20;   // bytes of a large page
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -72,14 +72,14 @@ Pool& pool() {
 
 void* Buffer::reserve(size_t bytes) {
     if (bytes <= bytes_) return start_;
-    size_t unit = bytes < HUGE / 2 ? 64 : HUGE, whole = (bytes + unit - 1) / unit * unit;
+    size_t unit = bytes < LARGE / 2 ? 64 : LARGE, whole = (bytes + unit - 1) / unit * unit;
     free(start_);
     bytes_ = 0;
     start_ = aligned_alloc(unit, whole);
     if (!start_) throw std::bad_alloc();
     bytes_ = whole;
 #if defined(__linux__)
-    if (unit == HUGE) madvise(start_, whole, MADV_HUGEPAGE);
+    if (unit == LARGE) madvise(start_, whole, MADV_HUGEPAGE);
 #endif
     return start_;
 }

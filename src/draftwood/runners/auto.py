@@ -11,7 +11,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import BackendName
 from draftwood.hardware.machine import available_memory, version_of
-from draftwood.native.library import why_missing
+from draftwood.native.library import instruction_set, why_missing
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13
@@ -32,8 +32,16 @@ def requested_backend(backend: BackendName) -> BackendName:
 
 
 def why_not_native(device: torch.device) -> str | None:
-    """Why ``auto`` does not try the native engine for any models on this device; None if it does."""
-    return f"the models are on {device}" if device.type != "cpu" else why_missing()
+    """Why ``auto`` does not try the native engine for any models on this device; None if it does.
+
+    Raises:
+        ConfigError: ``DRAFTWOOD_ISA`` names an instruction set that this processor lacks.
+    """
+    if device.type != "cpu":
+        return f"the models are on {device}"
+    if (reason := why_missing()) is None:
+        instruction_set()
+    return reason
 
 
 def why_not_openvino(device: torch.device) -> str | None:

@@ -1,0 +1,162 @@
+"""The native engine is compiled at installation where there is a compiler, and a file that is not its library is refused."""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.native import build, library
+from draftwood.runners import auto
+from draftwood.runners.factory import make_runners
+from tests.helpers import tiny_gpt
+
+ROOT = Path(__file__).parents[2]
+SHOWN = "#pragma GCC visibility push(default)\n"
+SOURCES = {
+    "api.cpp": SHOWN + 'extern "C" const char* draftwood_version() { return DRAFTWOOD_VERSION; }\n',
+    "forward.cpp": "int DRAFTWOOD_FORWARD;\n",
+}
+needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the library of two small sources belongs, which are in the same folder."""
+    for name, text in SOURCES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    monkeypatch.delenv(build.VARIABLE, raising=False)
+    return tmp_path / "libdraftwood.so"
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("CXX", "g++")
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A checkout without models, with a library of other sources in it."""
+    pytest.importorskip("hatchling")
+    root = tmp_path / "project"
+    shutil.copytree(ROOT / "src" / "draftwood", root / "src" / "draftwood", ignore=shutil.ignore_patterns("pairs", "*.so"))
+    for name in (".gitignore", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, root)
+    (root / "src" / "draftwood" / "native" / "libdraftwood.so").write_text("old")
+    monkeypatch.chdir(root)
+    monkeypatch.delenv(build.VARIABLE, raising=False)
+    return root
+
+
+def wheel(folder: Path) -> tuple[str, list[str]]:
+    """A wheel's tag, and its files of the native engine; it is unpacked into ``wheel``."""
+    from hatchling.build import build_wheel
+
+    name = build_wheel(str(folder))
+    with ZipFile(folder / name) as file:
+        file.extractall(folder / "wheel")
+        inside = sorted(Path(one).name for one in file.namelist() if one.startswith("draftwood/native/"))
+    return name.removesuffix(".whl").split("-", 2)[2], inside
+
+
+def test_without_a_compiler_the_wheel_is_for_any_machine_and_says_why(project, no_compiler, tmp_path, capsys):
+    tag, inside = wheel(tmp_path)
+    assert tag == "py3-none-any"
+    assert {"api.cpp", "engine.h", "build.py"} <= {*inside}
+    assert "libdraftwood.so" not in inside
+    said = "no C++ compiler was found (c++, g++, clang++, or what CXX names)"
+    assert capsys.readouterr().err == f"Draftwood is installed without its native engine: {said}\n"
+    code = "from draftwood.native.library import library; library()"
+    place = {"env": {"PYTHONPATH": str(tmp_path / "wheel")}, "cwd": tmp_path}
+    found = subprocess.run([sys.executable, "-c", code], **place, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "the native engine is missing: it was not compiled at installation" in found.stderr
+    assert "run 'python -m draftwood.native.build'; or use --backend openvino or torch" in found.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the compiler is a shell script")
+def test_with_a_compiler_the_wheel_has_the_library_and_is_for_this_machine(project, monkeypatch, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    tag, inside = wheel(tmp_path)
+    assert tag.startswith("py3-none-")
+    assert tag != "py3-none-any"
+    assert {build.LIBRARY.name, "api.cpp", "engine.h"} <= {*inside}
+    assert (tmp_path / "wheel" / "draftwood" / "native" / build.LIBRARY.name).read_text() == "compiled\n"
+    assert (project / "src" / "draftwood" / "native" / "libdraftwood.so").read_text() == "old"
+    monkeypatch.setenv(build.VARIABLE, "0")
+    assert wheel(tmp_path)[0] == "py3-none-any"
+
+
+@needs_compiler
+def test_the_library_is_compiled_where_it_is_missing_or_the_sources_are_others(small, monkeypatch):
+    assert str(build.why_missing(small)).startswith("it was not compiled at installation")
+    assert (build.prepare(small), build.why_missing(small)) == (None, None)
+    made = small.stat()
+    assert build.prepare(small) is None
+    assert small.stat() == made
+    before = build.digest()
+    small.with_name("engine.h").write_text("// other sources\n")
+    assert f"was made from other sources ({before}, not {build.digest()}): run 'python -m " in str(build.why_missing(small))
+    assert build.prepare(small) is None
+    copy = shutil.copy(small, small.with_name("copy.so"))  # under the old name this process still has the old one
+    assert build.why_missing(copy) is None
+    small.with_name("api.cpp").write_text("nonsense\n")
+    assert "nonsense" in str(build.prepare(small))
+    monkeypatch.setenv(build.VARIABLE, "0")
+    assert build.prepare(small) == "DRAFTWOOD_NATIVE is 0"
+    assert not small.exists()
+
+
+@needs_compiler
+@pytest.mark.parametrize("rest", [0, 3, 40, 1000, 5000, -1])
+def test_a_library_that_is_cut_off_is_refused_and_made_again(small, rest, monkeypatch):
+    build.build(small)
+    small.write_bytes(small.read_bytes()[:rest])
+    assert f"{small} cannot be loaded (" in str(build.why_missing(small))
+    monkeypatch.setattr(library, "LIBRARY", small)
+    with pytest.raises(ConfigError, match=r"^the native engine is missing: .* cannot be loaded .*; or use --backend"):
+        library.library.__wrapped__()
+    assert (build.prepare(small), build.why_missing(small)) == (None, None)
+
+
+def test_another_library_is_refused(small):
+    shutil.copy(_ctypes.__file__, small)
+    assert "draftwood_version" in str(build.why_missing(small))
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_what_is_there_stays(small, monkeypatch):
+    assert str(build.prepare(small)).startswith("no C++ compiler was found")
+    monkeypatch.setattr(build, "why_missing", lambda path: None)
+    assert build.prepare(small) is None
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_an_error_also_where_auto_chooses(monkeypatch):
+    for module in (library, auto):
+        monkeypatch.setattr(module, "why_missing", lambda: None)
+    monkeypatch.setattr(library, "instruction_sets", lambda: ["generic", "avx2"])
+    assert library.instruction_set() == "avx2"
+    monkeypatch.setenv(library.ISA_VARIABLE, "generic")
+    assert library.instruction_set() == "generic"
+    assert auto.why_not_native(torch.device("cpu")) is None
+    monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
+    monkeypatch.setenv(auto.VARIABLE, "auto")
+    said = "DRAFTWOOD_ISA is 'sse9': this processor has generic, avx2; set one of them, or unset it"
+    with pytest.raises(ConfigError, match=said):
+        make_runners(tiny_gpt(6, 1), None)
+    assert auto.why_not_native(torch.device("cuda")) == "the models are on cuda"
+    monkeypatch.setattr(auto, "why_missing", lambda: "it is missing")
+    assert auto.why_not_native(torch.device("cpu")) == "it is missing"
