@@ -41,7 +41,8 @@ class Model:
         if drafts:
             source = DrafterSource(
                 sources=TAPS, source_width=WIDTH, norm_sources=1, rank=RANK, features=self._weights(WIDTH, TAPS * WIDTH),
-                feature_norm=self._numbers(WIDTH), markov_in=self._weights(VOCAB, RANK), markov_out=self._weights(VOCAB, RANK),
+                feature_norm=self._numbers(WIDTH), markov_in=self._weights(VOCAB, RANK),
+                markov_out=self._weights(VOCAB, RANK),
             )  # fmt: skip
             assert lib.drafter(self.handle, byref(source)) == 0
 

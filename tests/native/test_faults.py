@@ -122,20 +122,6 @@ def test_texts_in_several_threads_of_the_caller_and_after_a_fork(monkeypatch: py
     assert equal == [True] * 30
 
 
-def test_a_library_that_is_missing_or_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    native.library.cache_clear()
-    try:
-        monkeypatch.setattr(native, "digest", lambda: "another")
-        with pytest.raises(ConfigError, match=r"the native engine is missing: .* was made from other sources"):
-            native.library()
-        monkeypatch.setattr(native, "LIBRARY", tmp_path / "nothing.so")
-        with pytest.raises(ConfigError, match=r"it was installed without a C\+\+ compiler"):
-            native.library()
-    finally:
-        monkeypatch.undo()
-        native.library.cache_clear()
-
-
 def test_an_instruction_set_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTWOOD_ISA", "avx1024")
     with pytest.raises(ConfigError, match=r"DRAFTWOOD_ISA is 'avx1024': this processor has generic, .*set one of them"):

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -79,8 +79,8 @@ def compiler() -> str | None:
     )
 
 
-def build(target: Path = LIBRARY, more: Sequence[str] = ()) -> Path:
-    """Compile the library; ``more`` are further flags.
+def build(target: Path = LIBRARY, more: Sequence[str] = (), only: Collection[str] = ()) -> Path:
+    """Compile the library; ``more`` are further flags, and ``only`` the instruction sets if it does not have them all.
 
     Raises:
         CompilerError: with what the compiler said.
@@ -89,8 +89,10 @@ def build(target: Path = LIBRARY, more: Sequence[str] = ()) -> Path:
     if chosen is None:
         raise CompilerError("no C++ compiler was found (c++, g++, clang++, or what CXX names)")
     isas = {"generic": ()} | (_X86 if platform.machine().lower() in ("x86_64", "amd64") else {})
+    isas = {name: flags for name, flags in isas.items() if not only or name in only}
+    facts = [f'-DDRAFTWOOD_VERSION="{digest()}"', f"-DDRAFTWOOD_ISAS={' '.join(f'ISA({name})' for name in isas)}"]
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {path.stem: [str(path), f'-DDRAFTWOOD_VERSION="{digest()}"'] for path in HERE.glob("*.cpp")}
+        jobs = {path.stem: [str(path), *facts] for path in HERE.glob("*.cpp")}
         forward = jobs.pop("forward")
         for name, flags in isas.items():
             jobs[f"forward_{name}"] = [*forward, f"-DDRAFTWOOD_FORWARD=forward_{name}", *flags]

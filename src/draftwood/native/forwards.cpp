@@ -15,10 +15,10 @@
 
 namespace draftwood {
 
-extern const Forward forward_generic;
-#if defined(__x86_64__)
-extern const Forward forward_avx2, forward_avx512, forward_avx512bf16, forward_amx;
-#endif
+// DRAFTWOOD_ISAS is ISA(name) for each one that was compiled, the best one last.
+#define ISA(name) extern const Forward forward_##name;
+DRAFTWOOD_ISAS
+#undef ISA
 
 namespace {
 
@@ -27,36 +27,41 @@ struct Isa {
     Forward forward;
 };
 
-#if defined(__x86_64__)
 bool may_use_tiles() {
-#if defined(__linux__)
+#if defined(DRAFTWOOD_EMULATED_TILES)
+    return true;
+#elif defined(__linux__) && defined(__x86_64__)
     unsigned a, b, c, d;
     const unsigned wanted = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE
     const int request = 0x1023, data = 18;        // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-#if defined(DRAFTWOOD_EMULATED_TILES)
-    return true;
-#endif
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && !syscall(SYS_arch_prctl, request, data);
 #else
     return false;
 #endif
 }
+
+bool is_here(const std::string& name) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    if (name == "avx2") return avx2;
+    if (name == "avx512") return avx512;
+    if (name == "avx512bf16") return bf16;
+    if (name == "amx") return bf16 && may_use_tiles();
 #endif
+    return name == "generic";
+}
 
 const std::vector<Isa>& isas() {
     static const std::vector<Isa> found = [] {
-        std::vector<Isa> all{{"generic", forward_generic}};
-#if defined(__x86_64__)
-        __builtin_cpu_init();
-        bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-        bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-        if (avx2) all.push_back({"avx2", forward_avx2});
-        if (avx512) all.push_back({"avx512", forward_avx512});
-        if (bf16) all.push_back({"avx512bf16", forward_avx512bf16});
-        if (bf16 && may_use_tiles()) all.push_back({"amx", forward_amx});
-#endif
+        std::vector<Isa> all;
+#define ISA(name) \
+    if (is_here(#name)) all.push_back({#name, forward_##name});
+        DRAFTWOOD_ISAS
+#undef ISA
         return all;
     }();
     return found;

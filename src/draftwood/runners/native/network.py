@@ -205,6 +205,9 @@ class NativeNetwork(nn.Module):
         parts = None
         if hidden is not None:
             read = hidden[rows * nodes :]
-            parts = hidden[: rows * nodes].view(rows, nodes, self._hidden_width), [read] if rows == 1 else torch.split(read, counts)
+            parts = (
+                hidden[: rows * nodes].view(rows, nodes, self._hidden_width),
+                [read] if rows == 1 else torch.split(read, counts),
+            )
         found = Peaks(torch.from_numpy(peaks["score"]), torch.from_numpy(peaks["token"].astype(np.int64)))
         return Output(logits, found, parts)
