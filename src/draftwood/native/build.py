@@ -123,6 +123,8 @@ def prepare(path: Path = LIBRARY) -> str | None:
         return f"{VARIABLE} is 0"
     try:
         if why_missing(path) is not None:
+            if compiler() is not None:
+                print("Compiling the native engine (less than a minute) ...", file=sys.stderr)
             build(path)
     except (CompilerError, OSError) as error:
         return str(error)
@@ -130,7 +132,5 @@ def prepare(path: Path = LIBRARY) -> str | None:
 
 
 if __name__ == "__main__":
-    if compiler() is not None and why_missing() is not None:
-        print("Compiling the native engine (less than a minute) ...", file=sys.stderr)
     if (_reason := prepare()) is not None:
         sys.exit(f"Draftwood has no native engine: {_reason}")
