@@ -34,7 +34,7 @@ def drive(library: Path, isa: str, first: str = "") -> str:
     env = {**os.environ, "LD_PRELOAD": first, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": f"{root / 'src'}:{root}"}
     command = [sys.executable, str(Path(__file__).with_name("drive.py")), str(library), isa]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
 
