@@ -80,7 +80,7 @@ struct Block {
     const Facts& facts;
     Phases* phases;
     Scratch& own;
-    int thread, threads, count, dim, group, phase = 0;  // group: heads that share keys
+    int thread, threads, count, dim, group, phase;  // group: heads that share keys
     size_t width, heads_width, qkv_width, inner;
     bool ends = false;  // hidden states after the last layer are wanted
     float *x, *qkv;
@@ -88,7 +88,7 @@ struct Block {
 
     Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int thread, int threads)
         : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), thread(thread), threads(threads),
-          count(given.count), dim(model.padded_dim), group(facts.heads / facts.kv_heads), width(model.padded_width),
+          count(given.count), dim(model.padded_dim), group(facts.heads / facts.kv_heads), phase(given.phase), width(model.padded_width),
           heads_width((size_t)facts.heads * dim), qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim),
           inner(model.padded_inner), x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
           attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {
@@ -440,13 +440,13 @@ struct Block {
             int size = least(GROUP, facts.vocab - g * GROUP);
             memcpy(to, sums, 4 * size);
             for (int i = size; i < GROUP; i++) sums[i] = sums[0];
-            note(r, g, sums);
+            note(work.first_scored + r, g, sums);
         });
     }
 
     void note(int r, int g, const float* sums) {
         Lanes a = load(sums), b = load(sums + LANES);
-        store(own.totals[r], load(own.totals[r]) + a + b);
+        store(own.totals + r * LANES, load(own.totals + r * LANES) + a + b);
         float top = greatest(greater(a, b));
         if (!(top >= own.highest[r])) return;
         int i = 0;
@@ -478,8 +478,9 @@ struct Block {
 };
 
 void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads) {
-    if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, thread, threads).run();
-    else Block<Float32>(*work, phases, *shared, *scratch, thread, threads).run();
+    for (; work; work = work->next)
+        if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, thread, threads).run();
+        else Block<Float32>(*work, phases, *shared, *scratch, thread, threads).run();
 }
 
 }  // namespace

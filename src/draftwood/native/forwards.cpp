@@ -70,7 +70,7 @@ const std::vector<Isa>& isas() {
 std::atomic<Forward> chosen{nullptr};
 
 // How much the threads of a job need for tokens of these rows.
-void reserve(Job& job, const Model& m, int slots, int tail) {
+void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     const Facts& f = m.facts;
     size_t width = m.padded_width, heads = (size_t)f.heads * m.padded_dim, qkv = heads + 2 * (size_t)f.kv_heads * m.padded_dim;
     size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs});
@@ -83,25 +83,24 @@ void reserve(Job& job, const Model& m, int slots, int tail) {
     job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4]};
     size_t stride = (slots + PAGE - 1) / PAGE * PAGE, rows = QUERIES;
     size_t own[] = {MOST * width, rows * (stride + tail + 2), (tail + 2) * (size_t)m.padded_dim, rows * stride,
-                    rows * m.padded_dim};
+                    rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES};
     for (int t = 0; t < job.threads; t++) {
         if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());
         size_t all = 0;
         for (size_t size : own) all += (size + 31) / 16 * 16;
-        float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[5];
-        for (int i = 0; i < 5; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
+        float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[8];
+        for (int i = 0; i < 8; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
         if ((int)job.scratch.size() <= t) job.scratch.resize(t + 1);
-        Scratch& s = job.scratch[t];
-        s.normed = place[0], s.weights = place[1], s.gathered = place[2], s.scores = place[3], s.found = place[4];
-        std::fill(s.highest, s.highest + MOST, -INFINITY);
-        std::fill(s.best, s.best + MOST, 0);
-        std::fill(&s.totals[0][0], &s.totals[0][0] + MOST * LANES, 0.f);
+        job.scratch[t] = {place[0], place[1], place[2], place[3], place[4], 0, place[5], place[7], (int*)place[6]};
+        std::fill_n(place[5], scored, -INFINITY);
+        std::fill_n((int*)place[6], scored, 0);
+        std::fill_n(place[7], (size_t)scored * LANES, 0.f);
     }
 }
 
 void part(Job& job, int thread) {
     job.scratch[thread].tile_rows = 0;
-    chosen.load()(&job.work, &job.phases, &job.shared, &job.scratch[thread], thread, job.threads);
+    chosen.load()(job.works.data(), &job.phases, &job.shared, &job.scratch[thread], thread, job.threads);
 }
 
 // All tokens of a forward, and what they point to.
@@ -163,7 +162,7 @@ Peak peak(const Job& job, int scored) {
     float sum = 0;
     for (int t = 0; t < job.threads; t++) {
         const Scratch& s = job.scratch[t];
-        for (float lane : s.totals[scored]) sum += lane;
+        for (int i = 0; i < LANES; i++) sum += s.totals[scored * LANES + i];
         if (s.highest[scored] > found.score || (s.highest[scored] == found.score && s.best[scored] < found.token))
             found = {s.highest[scored], s.best[scored]};
     }
@@ -171,26 +170,50 @@ Peak peak(const Job& job, int scored) {
     return found;
 }
 
-// The work of all jobs of a plan, a block of tokens each; pointers are those of the first token, and of the first scored one.
-void run(const std::shared_ptr<Plan>& plan, Work work, size_t input_width, int threads, Peak* peaks = nullptr) {
-    plan->finish();
-    const Model& m = plan->engine->model();
-    int slots = 0, tail = 0;
-    for (auto& list : plan->pages) slots = std::max(slots, (int)list.size() * PAGE);
-    for (const Token& token : plan->tokens) tail = std::max(tail, token.seen + 1);
-    work.model = &m, work.path = plan->path.data(), work.pages = plan->lists.data();
-    for (size_t from = 0; from < plan->tokens.size(); from += MOST) {
-        std::shared_ptr<Job> job = new_job(6 * m.facts.layers + 3, threads);
-        job->kept = plan;
-        reserve(*job, m, slots, tail);
-        work.tokens = plan->tokens.data() + from;
-        work.count = std::min(plan->tokens.size() - from, (size_t)MOST), work.scored = 0;
-        for (int i = 0; i < work.count; i++) work.scored += work.tokens[i].scored >= 0;
-        job->work = work;
+// The tokens of a plan, and what is computed for them: pointers are those of the first token.
+struct Step {
+    std::shared_ptr<Plan> plan;
+    Work work;
+    size_t input_width;  // of a token
+};
+
+const size_t WORKS = 32;  // of a job, at most
+
+// Compute these steps one after the other, in one job unless they are long; each goes through all layers in blocks of tokens.
+void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
+    const Model& m = steps[0].plan->engine->model();
+    const int phases = 6 * m.facts.layers + 3;  // of a block, at most
+    std::vector<Work> works;
+    int slots = 0, tail = 0, scored = 0;
+    for (Step& step : steps) {
+        Plan& plan = *step.plan;
+        plan.finish();
+        Work work = step.work;
+        work.model = &m, work.path = plan.path.data(), work.pages = plan.lists.data();
+        for (auto& list : plan.pages) slots = std::max(slots, (int)list.size() * PAGE);
+        for (const Token& token : plan.tokens) tail = std::max(tail, token.seen + 1);
+        for (size_t from = 0; from < plan.tokens.size(); from += MOST) {
+            work.tokens = plan.tokens.data() + from;
+            work.count = std::min(plan.tokens.size() - from, (size_t)MOST), work.scored = 0;
+            for (int i = 0; i < work.count; i++) work.scored += work.tokens[i].scored >= 0;
+            work.phase = phases * (works.size() % WORKS), work.first_scored = scored;
+            works.push_back(work);
+            scored += work.scored;
+            if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
+            if (work.inputs) work.inputs += (size_t)work.count * step.input_width;
+        }
+    }
+    auto kept = std::make_shared<std::vector<Step>>(std::move(steps));
+    for (size_t from = 0; from < works.size(); from += WORKS) {
+        size_t size = std::min(works.size() - from, WORKS);
+        std::shared_ptr<Job> job = new_job(phases * size, threads);
+        reserve(*job, m, slots, tail, scored);
+        job->kept = kept;
+        job->works.assign(works.begin() + from, works.begin() + from + size);
+        for (size_t i = 0; i + 1 < size; i++) job->works[i].next = &job->works[i + 1];
         run_job(job, part);
-        if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
-        for (int i = 0; peaks && i < work.scored; i++) *peaks++ = peak(*job, i);
-        if (work.inputs) work.inputs += (size_t)work.count * input_width;
+        int first = job->works.front().first_scored, last = job->works.back().first_scored + job->works.back().scored;
+        for (int i = first; peaks && i < last; i++) peaks[i] = peak(*job, i);
     }
 }
 
@@ -224,7 +247,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     }
     Work work{};
     work.logits = logits, work.hidden = hidden;
-    run(plan, work, 0, threads, peaks);
+    run({{plan, work, 0}}, threads, peaks);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }
 
@@ -246,11 +269,10 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
             else engine->embed(given.root, block->inputs);
         }
     }
-    Work work{};
-    work.mode = FEATURES, work.inputs = news->inputs.data();
-    run(news, work, source, threads);
-    work.mode = SCORES, work.inputs = block->inputs.data(), work.logits = logits;
-    run(block, work, width, threads);
+    Work reading{}, scoring{};
+    reading.mode = FEATURES, reading.inputs = news->inputs.data();
+    scoring.mode = SCORES, scoring.inputs = block->inputs.data(), scoring.logits = logits;
+    run({{news, reading, source}, {block, scoring, width}}, threads);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].count;
 }
 
@@ -260,7 +282,7 @@ void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, co
     for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, (int)tokens[i], (int)depths[i], 0, 0, 0, 0, 0, 0});
     Work work{};
     work.mode = MARKOV, work.depths = scores, work.block = block, work.logits = logits;
-    run(plan, work, 0, threads);
+    run({{plan, work, 0}}, threads);
 }
 
 }  // namespace draftwood

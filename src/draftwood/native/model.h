@@ -76,12 +76,14 @@ struct Token {
     int state;        // index of its hidden states among those of the forward
 };
 
-// One forward: tokens in blocks of at most MOST, each block through all layers.
+// What the threads compute for a block of at most MOST tokens.
 struct Work {
+    const Work* next;  // what they compute then, from a phase on, or null
+    int phase;
     Mode mode;
     const Model* model;
     const Token* tokens;
-    int count, scored;
+    int count, scored, first_scored;
     const int* path;
     void* const* const* pages;  // [row][page]
     float* logits;              // [scored][vocab]
@@ -102,10 +104,10 @@ struct Scratch {
     void *normed, *weights, *gathered;
     float *scores, *found;
     int tile_rows;  // of the processor's tiles, as they are configured
-    // Of the scores that this thread computed: per scored token the highest one, its token, and lanes of their sum, which is NaN
-    // if a score is.
-    float highest[MOST], totals[MOST][LANES];
-    int best[MOST];
+    // Of the scores that this thread computed: per scored token the highest one, the lanes of their sum, which is NaN if a score
+    // is, and the token of the highest.
+    float *highest, *totals;
+    int* best;
 };
 
 // The chunks of a job's phases (threads.cpp).

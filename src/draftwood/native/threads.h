@@ -34,8 +34,8 @@ struct Phases {
 // What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
 // it is over; it finds no chunk left then.
 struct Job {
-    std::shared_ptr<void> kept;  // what the work points to
-    Work work;
+    std::shared_ptr<void> kept;  // what they point to
+    std::vector<Work> works;     // each points to the next one
     Phases phases;
     Shared shared;
     std::vector<Scratch> scratch;
