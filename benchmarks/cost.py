@@ -170,7 +170,7 @@ def markdown(document: dict[str, Any]) -> str:
         blocks += [f"## By {backend}", table(header, rows)]
     blocks.append(
         f"Milliseconds of a forward of so many tokens, a chain: median of {config['repeats']} repeats (extremes), all sizes "
-        "by turns; how many times a forward of one token it takes at that context; and how many times the read of all weights."
+        "by turns; how many times one token at that context it takes, and how many times the read of all weights."
     )
     return "\n\n".join(blocks) + "\n"
 

@@ -78,5 +78,5 @@ def with_draft(pair: Pair, draft_model: Any) -> Pair:
     if isinstance(target, OpenVinoRunner):
         runners = make_runners(model, draft_model, backend="openvino", weights=target.weights, place=target.place)
     else:
-        runners = make_runners(model, draft_model, backend=target.engine)  # type: ignore[arg-type]
+        runners = make_runners(model, draft_model, backend=target.engine.split()[0])  # type: ignore[arg-type]
     return Pair(model, draft_model, pair.tokenizer, runners=runners)

@@ -23,7 +23,7 @@ VOCAB = 6
 class ToyRunner(TableRunner):
     """A runner that is no module of ``transformers``."""
 
-    engine, token_bytes = "toy", 0
+    engine, token_bytes, same_bits = "toy", 0, False
 
     def another(self) -> ToyRunner:
         return ToyRunner(self.table)

@@ -63,6 +63,8 @@ class Report:
         expected: the distance that chance alone gives on average.
         detectable: the distance that would be found nine times in ten.
         p_value: of the chi-squared test of the histogram (the marginal test).
+        other: with a target whose scores are the same bits in any forward, and a verifier that follows its own choice: texts
+            that are not those of plain decoding. None of others.
         exact: no test fails at its level.
         tests: all tests that were made, the marginal one first; none at temperature 0.
     """
@@ -75,6 +77,7 @@ class Report:
     expected: float | None = None
     detectable: float | None = None
     p_value: float | None = None
+    other: int | None = None
     exact: bool
     tests: tuple[Evidence, ...] = ()
 
@@ -88,13 +91,18 @@ class Report:
         if self.gap is not None:
             return (
                 f"{verdict}. {self.tokens} tokens at temperature 0, {self.differing} below the target's best score, by "
-                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
+                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding){self._plain()}"
             )
         return (
             f"{verdict}. {self.tokens} tokens in the target's own distribution: total variation {self.total_variation:.4f}, "
             f"by chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
-            f"{self._others()}"
+            f"{self._others()}{self._plain()}"
         )
+
+    def _plain(self) -> str:
+        if self.other is None:
+            return ""
+        return f"; {self.other} texts are not plain decoding's" if self.other else "; texts are those of plain decoding"
 
     def _others(self) -> str:
         """The test with the smallest ratio of p-value to level, and how many tests fail."""

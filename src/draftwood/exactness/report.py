@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import ne
 from typing import final
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import (
@@ -47,13 +49,24 @@ def check(
             f"{samples} samples of {new_tokens} tokens say nothing: give {20 * BINS} tokens or more altogether"
         )
     tests = GreedyTests(pair, sampling) if sampling.greedy else SampledTests(pair, decoder, sampling, seed)
+    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if _repeats_plain(pair, decoder) else None
+    other = 0
     for first in range(0, samples, BATCH):
         chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
         limits = Limits(max_new_tokens=new_tokens, ignore_eos=True)
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
         together = [[request] for request in requests] if first == 0 else [requests]
-        tests.add(requests, [text for part in together for text in _texts(decoder, part, sampling, tests.rounds)])
-    return tests.report()
+        texts = [text for part in together for text in _texts(decoder, part, sampling, tests.rounds)]
+        tests.add(requests, texts)
+        if plain is not None:
+            other += sum(map(ne, texts, _texts(plain, requests, sampling, None)))
+    report = tests.report()
+    return report if plain is None else replace(report, other=other, exact=report.exact and not other)
+
+
+def _repeats_plain(pair: Pair, decoder: Decoder) -> bool:
+    """Whether a seed gives the text of plain decoding, not only its distribution."""
+    return pair.target.same_bits and decoder.pipeline.verifier.reads == "argmax"
 
 
 def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, rounds: Rounds | None) -> list[list[int]]:

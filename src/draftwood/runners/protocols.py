@@ -126,9 +126,12 @@ class TargetRunner(Runner, Protocol):
     """A runner of a causal model; what other rooms may ask of a target.
 
     Attributes:
-        engine: the backend, and the change of the weights, if any.
+        engine: the backend, and the change of the weights or the instruction set, if any.
+        same_bits: the scores of a token are the same bits whatever else a forward reads.
         token_bytes: bytes of a token's keys and values; 0 if unknown.
     """
+
+    same_bits: bool
 
     @property
     def engine(self) -> str: ...

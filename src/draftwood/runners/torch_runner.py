@@ -43,6 +43,7 @@ class TorchRunner:
     reads_source = False
     pads = True
     engine = "torch"
+    same_bits = False
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 
 from draftwood.core.scores import Scores
+from draftwood.native.library import instruction_set
 from draftwood.runners.context import context, token_bytes
 from draftwood.runners.native.network import Memory, NativeNetwork, Output
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
@@ -42,7 +43,7 @@ class NativeRunner:
 
     reads_source = False
     pads = False
-    engine = "native"
+    same_bits = True
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
@@ -52,6 +53,7 @@ class NativeRunner:
         self.model = model
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
+        self.engine = f"native {instruction_set()}"
         self.network = NativeNetwork(model, hidden_layers, self.max_length)
         self._limits = text_limits(model, drafts=drafts)
         self._begin()

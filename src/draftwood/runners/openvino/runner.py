@@ -77,6 +77,7 @@ class OpenVinoRunner:
     """
 
     reads_source = False
+    same_bits = False
     pads: bool
 
     def __init__(
