@@ -36,7 +36,7 @@ INNER = {
         ["forward"],
         ["slots", "pairing", "context", "windows"],
         ["cache", "prefill", "support", "window_check"],
-        ["bart", "torch_runner", "openvino", "unpadded"],
+        ["bart", "torch_runner", "openvino", "native", "unpadded"],
         ["seq2seq", "blocks", "hidden"],
         ["auto"],
         ["backends"],

@@ -13,15 +13,16 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_args
 
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method
+from draftwood.core.settings import Backend, Method
 from draftwood.hardware.cores import usable_cores
 from draftwood.hardware.machine import cache_folder, cpu_name, version_of
 from draftwood.loading.checkpoint import folder_of
+from draftwood.native.library import why_missing
 
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
@@ -112,7 +113,7 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
     """Warn if this pair has a profile for another engine or another number of threads."""
     engine, machine = profile_key["engine"], profile_key["machine"]
     others: list[tuple[str, Any, Any, ProfileKey, str]] = []
-    if (other := {"torch": "openvino", "openvino": "torch"}.get(engine)) is not None:
+    for other in get_args(Backend) if engine in get_args(Backend) else ():
         others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other}"))
     for count in range(1, usable_cores() + 1):
         there = {**machine, "threads": count}
@@ -168,6 +169,8 @@ def why_not(profile: Profile) -> str | None:
     engine = str(profile_key["engine"])
     if engine.startswith("openvino") and version_of("openvino") is None:
         return "OpenVINO is not installed here"
+    if engine == "native" and why_missing() is not None:
+        return "there is no native engine here"
     draft = profile_key["draft"]
     return difference(
         profile_key, profile_key_of(profile_key["target"]["name"], draft and draft["name"], dtype, device, engine)
