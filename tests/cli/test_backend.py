@@ -82,7 +82,9 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     with pytest.raises(ConfigError, match="dtype float64 is impossible with --backend openvino"):
         load(models, dtype="float64")
     monkeypatch.setenv(VARIABLE, "jax")
-    with pytest.raises(ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to one of auto, native, openvino, torch, or unset it"):
+    with pytest.raises(
+        ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to one of auto, native, openvino, torch, or unset it"
+    ):
         load(models)
     assert engines(load(models, backend="torch")) == ["torch"] * 2
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
@@ -356,9 +358,7 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(profile.document(key, {1.0: Method(method="chain", shape="3")}, {})))
     assert load(models).method().method == "chain"
-    with pytest.warns(
-        UserWarning, match=rf"{path}, was measured with engine 'native', but here it is 'torch', so the def"
-    ):
+    with pytest.warns(UserWarning, match=rf"{path}, was measured with engine 'native', but here it is 'torch', so the def"):
         assert load(models, backend="torch").profile is None
     assert load(models, profile="none").profile is None
     with pytest.raises(ConfigError, match="there engine is 'native', here 'torch'"):
