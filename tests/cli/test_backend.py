@@ -43,7 +43,7 @@ def load(models: Path, **options) -> Pair:
 
 
 def engines(pair: Pair) -> list[str]:
-    return [pair.target.engine, pair.draft.engine]
+    return [runner.engine.split()[0] for runner in (pair.target, pair.draft)]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def broken(monkeypatch, who: str = "draft") -> None:
 def test_auto_is_native_on_a_cpu_and_the_number_format_is_the_same(pairs):
     for name, pair in pairs.items():
         assert (engines(pair), pair.fallback) == ([name] * 2, None)
-        assert repr(pair).count(f"float32 on cpu by {name}>") == 2
+        assert repr(pair).count(f"float32 on cpu by {name}") == 2
         assert pair.target.model.dtype == choose_dtype("auto", torch.device("cpu")) == torch.float32
         made = with_draft(pair, pair.draft_model)
         assert engines(made) == [name] * 2
@@ -281,13 +281,14 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tm
     command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
     for name, options in (("torch", ["--backend", "torch"]), ("openvino", ["--backend", "openvino"]), ("native", [])):
         found = json.loads(run(*command, *options, "--json", "the fox").stdout)
-        assert (found["engine"], found["fallback"]) == (name, None)
+        assert (found["engine"].split()[0], found["fallback"]) == (name, None)
+        engine = found["engine"]
         stderr = run(*command, *options, "the fox").stderr
-        assert f" by {name}, " in stderr
+        assert f" by {engine}, " in stderr
         assert "Note: " not in stderr
         out = tmp_path / f"{name}.jsonl"
         run(*command, *options, "--input", prompts, "--output", out)
-        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
+        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {engine}
     broken(monkeypatch)
     found = json.loads(run(*command, "--json", "the fox").stdout)
     reason = "the native engine does not run the models (the draft: it is of an odd make)"
@@ -300,7 +301,7 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tm
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
     assert run(*command).stdout.startswith(
-        "rsd-s + recursive by native: exact. The joint distribution of the first 2 tokens"
+        f"rsd-s + recursive by native {library.instruction_set()}: exact. The joint distribution of the first 2 tokens"
     )
     size = ["--samples", 32, "--new-tokens", 20]
     assert json.loads(run("check", *pair, *size, "--json").stdout)["exact"]
@@ -358,17 +359,20 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(profile.document(key, {1.0: Method(method="chain", shape="3")}, {})))
     assert load(models).method().method == "chain"
-    with pytest.warns(UserWarning, match=rf"{path}, was measured with engine 'native', but here it is 'torch', so the def"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"{path}, was measured with engine '{pairs['native'].target.engine}', but here it is 'torch', so the def",
+    ):
         assert load(models, backend="torch").profile is None
     assert load(models, profile="none").profile is None
-    with pytest.raises(ConfigError, match="there engine is 'native', here 'torch'"):
+    with pytest.raises(ConfigError, match="there engine is 'native .*', here 'torch'"):
         load(models, backend="torch", profile=str(path))
     assert "    applies: chain 3 at 1\n" in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
     assert "    applies with --backend native: chain 3 at 1\n" in run("info").stdout
     assert profile.why_not(profile.read(path)) is None
     monkeypatch.setattr(profile, "why_missing", lambda: "it was not compiled")
-    assert profile.why_not(profile.read(path)) == "there is no native engine here"
+    assert profile.why_not(profile.read(path)) == f"there is no engine {key['engine']!r} here"
 
 
 @pytest.mark.parametrize("name", ["torch", "openvino", "native"])
