@@ -243,9 +243,7 @@ class CostConfig:
     """
 
     target: str | None = field(default=None, metadata={"help": "a folder or a hub name; the bundled pair without it"})
-    draft: str | None = field(
-        default=None, metadata={"help": "a draft model, which is also timed while the target computes"}
-    )
+    draft: str | None = field(default=None, metadata={"help": "a draft model, also timed while the target computes"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})

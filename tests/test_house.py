@@ -36,7 +36,7 @@ INNER = {
         ["forward"],
         ["slots", "pairing", "context", "windows"],
         ["cache", "prefill", "support", "window_check"],
-        ["bart", "torch_runner", "openvino", "unpadded"],
+        ["bart", "torch_runner", "openvino", "native", "unpadded"],
         ["seq2seq", "blocks", "hidden"],
         ["auto"],
         ["backends"],
@@ -45,11 +45,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2720, "grammar": 530, "hardware": 370, "native": 290, "sampling": 1020, "runners": 7800, "draft": 3000,
-    "verify": 680, "loading": 2520, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1420, "tune": 1030,
+    "core": 2740, "grammar": 530, "hardware": 380, "native": 270, "sampling": 1030, "runners": 8610, "draft": 2990,
+    "verify": 680, "loading": 2530, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1440, "tune": 1030,
     "serve": 3290, "cli": 3890,
 }  # fmt: skip
-TESTS = 34700
+NATIVE = 2500
+"""Lines of C++ of the native engine, at most."""
+TESTS = 34930
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
@@ -132,6 +134,11 @@ def lines(paths):
 @pytest.mark.parametrize("room", BUDGETS)
 def test_rooms_keep_to_their_budgets(room):
     assert lines((ROOT / room).rglob("*.py")) <= BUDGETS[room]
+
+
+def test_the_native_engine_keeps_to_its_budget():
+    found = [path for path in (ROOT / "native").iterdir() if path.suffix in (".cpp", ".h")]
+    assert 0 < lines(found) <= NATIVE
 
 
 def test_tests_keep_to_their_budget():

@@ -9,6 +9,7 @@ from typing import Final, final
 from benchmarks.config import BackendName, DTypeName, backends
 from benchmarks.lists import chosen, listed, whole_numbers
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Backend
 from draftwood.grammar.grammar import Grammar
 
 DRAFTS: Final = ("own", "none", "random")

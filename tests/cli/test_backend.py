@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
 from draftwood.native import library
 from draftwood.runners import auto, backends
-from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
+from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.openvino import store
 from tests.cli.conftest import Run
 
@@ -42,31 +43,31 @@ def load(models: Path, **options) -> Pair:
 
 
 def engines(pair: Pair) -> list[str]:
-    return [pair.target.engine, pair.draft.engine]
+    return [runner.engine.split()[0] for runner in (pair.target, pair.draft)]
 
 
 @pytest.fixture(scope="module")
-def both(models) -> dict[str, Pair]:
-    """The pair by each library; OpenVINO is what ``auto`` takes."""
-    return {"torch": load(models, backend="torch"), "openvino": load(models)}
+def pairs(models) -> dict[str, Pair]:
+    """The pair by each library; the native engine is what ``auto`` takes."""
+    return {"torch": load(models, backend="torch"), "openvino": load(models, backend="openvino"), "native": load(models)}
 
 
 def broken(monkeypatch, who: str = "draft") -> None:
-    """OpenVINO runs everything except this model."""
-    inner = backends.OpenVinoRunner
+    """The native engine runs everything except this model."""
+    inner = backends.NativeRunner
 
     def runner(model, *, drafts: bool = False, **options):
         if drafts == (who == "draft"):
             raise ModelError("it is of an odd make")
         return inner(model, drafts=drafts, **options)
 
-    monkeypatch.setattr(backends, "OpenVinoRunner", runner)
+    monkeypatch.setattr(backends, "NativeRunner", runner)
 
 
-def test_auto_is_openvino_on_a_cpu_and_the_number_format_is_the_same(both):
-    for name, pair in both.items():
+def test_auto_is_native_on_a_cpu_and_the_number_format_is_the_same(pairs):
+    for name, pair in pairs.items():
         assert (engines(pair), pair.fallback) == ([name] * 2, None)
-        assert repr(pair).count(f"float32 on cpu by {name}>") == 2
+        assert repr(pair).count(f"float32 on cpu by {name}") == 2
         assert pair.target.model.dtype == choose_dtype("auto", torch.device("cpu")) == torch.float32
         made = with_draft(pair, pair.draft_model)
         assert engines(made) == [name] * 2
@@ -78,10 +79,12 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
     assert engines(load(models, backend="openvino")) == ["openvino"] * 2
     monkeypatch.setenv(VARIABLE, "openvino")
-    with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
+    with pytest.raises(ConfigError, match="dtype float64 is impossible with --backend openvino"):
         load(models, dtype="float64")
     monkeypatch.setenv(VARIABLE, "jax")
-    with pytest.raises(ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to auto, torch or openvino, or unset it"):
+    with pytest.raises(
+        ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to one of auto, native, openvino, torch, or unset it"
+    ):
         load(models)
     assert engines(load(models, backend="torch")) == ["torch"] * 2
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
@@ -109,14 +112,14 @@ def test_a_device_of_openvinos_is_taken_or_refused(models):
 @pytest.mark.parametrize(
     "method", [Method(method="ar"), Method(method="shared-noise", nodes=6), Method(method="rsd-s"), Method(method="ngram")]
 )
-def test_texts_are_the_same_with_both(both, method, temperature):
+def test_texts_are_the_same_with_all(pairs, method, temperature):
     sampling, limits = Sampling(temperature=temperature), Limits(max_new_tokens=40)
-    torch_texts, openvino_texts = (
+    texts = [
         [result.token_ids for result in pair.generate(["the fox", "a dog and", "once"], method=method, sampling=sampling,
                                                       limits=limits, seed=4)]
-        for pair in both.values()
-    )  # fmt: skip
-    assert torch_texts == openvino_texts
+        for pair in pairs.values()
+    ]  # fmt: skip
+    assert texts[0] == texts[1] == texts[2]
 
 
 @pytest.fixture
@@ -128,8 +131,8 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("openvino", 1)])
-def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(both, name, inside):
+@pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("openvino", 1), ("native", 1)])
+def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(pairs, name, inside):
     seen: list[int] = []
 
     def criterion(tokens):
@@ -138,7 +141,7 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
             raise RuntimeError("enough")
         return False
 
-    decoder = both[name].decoder(Method(method="ar"))
+    decoder = pairs[name].decoder(Method(method="ar"))
     request = Request(prompt=[5, 6], limits=Limits(max_new_tokens=8), criterion=criterion)
     stream = decoder.stream([request], Sampling())
     next(stream)
@@ -159,48 +162,55 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
 def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="draftwood"):
-        load(models)
+        load(models, backend="openvino")
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2  # target and draft
     assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in messages)
     monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
-    assert engines(load(models)) == ["openvino"] * 2
+    assert engines(load(models, backend="openvino")) == ["openvino"] * 2
     assert not caplog.records
 
 
 @pytest.mark.parametrize("who", ["target", "draft"])
-def test_where_one_of_them_cannot_be_converted_pytorch_runs_both(models, monkeypatch, caplog, who):
+def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(models, monkeypatch, caplog, who):
     broken(monkeypatch, who)
     with caplog.at_level(logging.INFO, logger="draftwood"):
         pair = load(models)
     reason = {"target": "it is of an odd make", "draft": "the draft: it is of an odd make"}[who]
-    assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
-    assert caplog.records[-1].getMessage() == f"PyTorch runs the models, as OpenVINO does not: {reason}"
+    assert (engines(pair), pair.fallback) == (["openvino"] * 2, f"the native engine does not run the models ({reason})")
+    assert f"the native engine does not run the models: {reason}" in [record.getMessage() for record in caplog.records]
     with pytest.raises(ModelError, match=f"^{reason}$"):
-        load(models, backend="openvino")
+        load(models, backend="native")
 
 
 def test_other_reasons_for_pytorch(models, monkeypatch):
     pair = load(models, dtype="float64")
     assert engines(pair) == ["torch"] * 2
-    assert pair.fallback is not None
-    assert "dtype float64 is impossible with OpenVINO" in pair.fallback
-    assert why_not_openvino(torch.device("cpu")) is None
-    assert why_not_openvino(torch.device("cuda:1")) == "the models are on cuda:1"
+    assert re.fullmatch(
+        r"the native engine does not run the models \(.* the model is in float64\..*\); "
+        r"OpenVINO does not run the models \(.*float64 is impossible with --backend openvino.*\)",
+        pair.fallback or "",
+    )
+    for why_not in (why_not_native, why_not_openvino):
+        assert why_not(torch.device("cpu")) is None
+        assert why_not(torch.device("cuda:1")) == "the models are on cuda:1"
     monkeypatch.setattr(auto, "version_of", lambda package: None)
+    monkeypatch.setattr(auto, "why_missing", lambda: "it was not compiled")
     pair = load(models)
     assert (engines(pair), pair.fallback) == (
-        ["torch"] * 2, 'OpenVINO is not installed (pip install "draftwood[openvino]")'
-    )  # fmt: skip
+        ["torch"] * 2,
+        "the native engine does not run the models (it was not compiled); "
+        'OpenVINO does not run the models (OpenVINO is not installed (pip install "draftwood[openvino]"))',
+    )
 
 
 def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
     def refuse(model, **options):
         raise ModelError("nobody can run it")
 
-    monkeypatch.setattr(backends, "OpenVinoRunner", refuse)
-    monkeypatch.setattr(backends, "TorchRunner", refuse)
+    for runner in ("NativeRunner", "OpenVinoRunner", "TorchRunner"):
+        monkeypatch.setattr(backends, runner, refuse)
     with pytest.raises(ModelError, match="nobody can run it"):
         load(models)
 
@@ -243,8 +253,10 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, monkeypatch):
     monkeypatch.setattr(auto, "available_memory", lambda: 100_000)
     pair = load(models)
     assert engines(pair) == ["torch"] * 2
-    assert pair.fallback == "its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available"
-    assert engines(load(models, backend="openvino")) == ["openvino"] * 2  # who names it has decided
+    reason = "does not run the models (its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available)"
+    assert pair.fallback == f"the native engine {reason}; OpenVINO {reason}"
+    for name in ("native", "openvino"):
+        assert engines(load(models, backend=name)) == [name] * 2  # who names it has decided
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
@@ -267,28 +279,29 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
 
 def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tmp_path, monkeypatch):
     command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
-    for name, options in (("torch", ["--backend", "torch"]), ("openvino", [])):
+    for name, options in (("torch", ["--backend", "torch"]), ("openvino", ["--backend", "openvino"]), ("native", [])):
         found = json.loads(run(*command, *options, "--json", "the fox").stdout)
-        assert (found["engine"], found["fallback"]) == (name, None)
+        assert (found["engine"].split()[0], found["fallback"]) == (name, None)
+        engine = found["engine"]
         stderr = run(*command, *options, "the fox").stderr
-        assert f" by {name}, " in stderr
+        assert f" by {engine}, " in stderr
         assert "Note: " not in stderr
         out = tmp_path / f"{name}.jsonl"
         run(*command, *options, "--input", prompts, "--output", out)
-        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
+        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {engine}
     broken(monkeypatch)
     found = json.loads(run(*command, "--json", "the fox").stdout)
-    assert (found["engine"], found["fallback"]) == ("torch", "the draft: it is of an odd make")
+    reason = "the native engine does not run the models (the draft: it is of an odd make)"
+    assert (found["engine"], found["fallback"]) == ("openvino", reason)
     stderr = run(*command, "the fox").stderr
-    assert stderr.startswith("Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n")
-    assert stderr.count("Note: ") == 1
-    assert " by torch, " in stderr
+    assert "Note: the native engine does not run the models: the draft: it is of an odd make.\n" in stderr
+    assert " by openvino, " in stderr
 
 
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
     assert run(*command).stdout.startswith(
-        "rsd-s + recursive by openvino: exact. The joint distribution of the first 2 tokens"
+        f"rsd-s + recursive by native {library.instruction_set()}: exact. The joint distribution of the first 2 tokens"
     )
     size = ["--samples", 32, "--new-tokens", 20]
     assert json.loads(run("check", *pair, *size, "--json").stdout)["exact"]
@@ -297,8 +310,9 @@ def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     broken(monkeypatch)
     result = run(*command, "--json")
     found = json.loads(result.stdout)
-    assert (found["exact"], found["engine"], found["fallback"]) == (True, "torch", "the draft: it is of an odd make")
-    assert result.stderr == "Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n"
+    reason = "the native engine does not run the models (the draft: it is of an odd make)"
+    assert (found["exact"], found["engine"], found["fallback"]) == (True, "openvino", reason)
+    assert "Note: the native engine does not run the models: the draft: it is of an odd make.\n" in result.stderr
 
 
 def test_info_tells_what_auto_is(run: Run, monkeypatch):
@@ -337,30 +351,30 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     assert f"auto is torch: {reason}; {said}" in run("info").stdout
 
 
-def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, both, monkeypatch, tmp_path):
+def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, pairs, monkeypatch, tmp_path):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-    key = both["openvino"].profile_key
+    key = pairs["native"].profile_key
     assert key is not None
     path = profile.default_path(key)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(profile.document(key, {1.0: Method(method="chain", shape="3")}, {})))
     assert load(models).method().method == "chain"
-    with pytest.warns(
-        UserWarning, match=rf"{path}, was measured with engine 'openvino', but here it is 'torch', so the def"
-    ):
+    engine = key["engine"]
+    said = f"{path}, was measured with engine '{engine}', but here it is 'torch', so the default method is used"
+    with pytest.warns(UserWarning, match=re.escape(said)):
         assert load(models, backend="torch").profile is None
     assert load(models, profile="none").profile is None
-    with pytest.raises(ConfigError, match="there engine is 'openvino', here 'torch'"):
+    with pytest.raises(ConfigError, match=f"there engine is '{engine}', here 'torch'"):
         load(models, backend="torch", profile=str(path))
     assert "    applies: chain 3 at 1\n" in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
-    assert "    applies with --backend openvino: chain 3 at 1\n" in run("info").stdout
+    assert "    applies with --backend native: chain 3 at 1\n" in run("info").stdout
     assert profile.why_not(profile.read(path)) is None
-    monkeypatch.setattr(profile, "version_of", lambda package: None)
-    assert profile.why_not(profile.read(path)) == "OpenVINO is not installed here"
+    monkeypatch.setattr(profile, "why_missing", lambda: "it was not compiled")
+    assert profile.why_not(profile.read(path)) == f"there is no engine '{engine}' here"
 
 
-@pytest.mark.parametrize("name", ["torch", "openvino"])
+@pytest.mark.parametrize("name", ["torch", "openvino", "native"])
 def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "the fox"}\n')
@@ -370,8 +384,8 @@ def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     result = CliRunner().invoke(benchmarks, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "bench.json").read_text())
-    assert {model["engine"] for model in document["models"].values()} == {name}
-    assert ("openvino" in document["versions"]) or name == "torch"
+    assert {model["engine"].split()[0] for model in document["models"].values()} == {name}
+    assert ("openvino" in document["versions"]) or name != "openvino"
     repeats = {r["method"]: r["repeats"][0] for r in document["results"]}
     assert repeats["ar"]["forwards"] == repeats["generate"]["forwards"]
     assert 0 < sum(repeats["chain"]["forwards"]) <= sum(repeats["ar"]["forwards"])

@@ -39,7 +39,7 @@ REFUSED = [
     ("generate x --method rsd-c --target org/name --draft org/draft --shape 3x4", "does not fit method 'rsd-c'"),
     ("generate x --weights int8 --backend torch", "weights 'int8' are for OpenVINO"),
     ("generate x --device openvino:GPU --backend torch", "device 'openvino:GPU' is for OpenVINO"),
-    ("generate x --dtype float16 --backend openvino", "dtype float16 is impossible with OpenVINO"),
+    ("generate x --dtype float16 --backend openvino", "dtype float16 is impossible with --backend openvino"),
     ("generate", "there is no prompt"),
     ("generate --input none.jsonl", "none.jsonl cannot be read: No such file"),
     ("generate --input . --output o", ". cannot be read: Is a directory"),

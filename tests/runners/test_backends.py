@@ -62,15 +62,16 @@ def test_the_last_resort_is_the_last() -> None:
 
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     openvino = replace(BACKENDS["openvino"], why_not=lambda device: "nor is this one")
-    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, **BACKENDS, "openvino": openvino})
+    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, "openvino": openvino, "torch": BACKENDS["torch"]})
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     found = make_runners(tiny_gpt(VOCAB, 1), None)
-    assert (found.target.engine, found.fallback) == ("torch", "it is for tests; nor is this one")
+    reasons = "Toy does not run the models (it is for tests); OpenVINO does not run the models (nor is this one)"
+    assert (found.target.engine, found.fallback) == ("torch", reasons)
 
 
 @pytest.mark.usefixtures("_in_place_of_openvino")
 def test_what_a_library_has_no_runner_for_is_refused() -> None:
-    with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend torch"):
+    with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend openvino or torch"):
         make_runners(tiny_source("marian"), None, backend="openvino")
 
 

@@ -275,7 +275,9 @@ def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpu
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_number_formats_are_refused_by_name(dtype):
-    with pytest.raises(ConfigError, match=f"dtype {str(dtype)[6:]} is impossible with OpenVINO: .*float32 or bfloat16"):
+    with pytest.raises(
+        ConfigError, match=f"dtype {str(dtype)[6:]} is impossible with --backend openvino: .*float32 or bfloat16"
+    ):
         OpenVinoRunner(tiny("gpt2", dtype=dtype))
 
 

@@ -55,7 +55,7 @@ class Session(ABC):
     Attributes:
         model, draft_model, tokenizer: as given.
         target, draft: the runners of the models.
-        fallback: why backend ``auto`` is PyTorch for these models; None if it is another library or a backend was named.
+        fallback: why ``auto`` did not take a library before this one; None if it took the first, or a backend was named.
         eos: end-of-text token ids.
         final_token: the last token of a text that the limits end (``forced_eos_token_id``), or None.
         limits: the default limits of a call.

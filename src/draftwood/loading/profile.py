@@ -22,6 +22,7 @@ from draftwood.core.settings import Method
 from draftwood.hardware.cores import usable_cores
 from draftwood.hardware.machine import cache_folder, cpu_name, version_of
 from draftwood.loading.checkpoint import folder_of
+from draftwood.native.library import instruction_sets, why_missing
 
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
@@ -112,8 +113,9 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
     """Warn if this pair has a profile for another engine or another number of threads."""
     engine, machine = profile_key["engine"], profile_key["machine"]
     others: list[tuple[str, Any, Any, ProfileKey, str]] = []
-    if (other := {"torch": "openvino", "openvino": "torch"}.get(engine)) is not None:
-        others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other}"))
+    for other in ("torch", "openvino", *_natives()):
+        if engine.split()[0] != other.split()[0]:
+            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other.split()[0]}"))
     for count in range(1, usable_cores() + 1):
         there = {**machine, "threads": count}
         others.append(("threads", count, machine["threads"], {**profile_key, "machine": there}, f"--threads {count}"))
@@ -124,6 +126,11 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
                 f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
                 stacklevel=5,
             )
+
+
+def _natives() -> list[str]:
+    """The native engines of this machine, one for each instruction set."""
+    return [] if why_missing() else [f"native {name}" for name in instruction_sets()]
 
 
 def _fitting(path: Path, profile_key: ProfileKey | None) -> Profile:
@@ -168,6 +175,8 @@ def why_not(profile: Profile) -> str | None:
     engine = str(profile_key["engine"])
     if engine.startswith("openvino") and version_of("openvino") is None:
         return "OpenVINO is not installed here"
+    if engine.startswith("native") and engine not in _natives():
+        return f"there is no engine {engine!r} here"
     draft = profile_key["draft"]
     return difference(
         profile_key, profile_key_of(profile_key["target"]["name"], draft and draft["name"], dtype, device, engine)

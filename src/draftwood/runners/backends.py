@@ -22,8 +22,9 @@ from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 
 
-def _cannot_run(*_: Any, **__: Any) -> Any:
-    raise ModelError("it runs no models of this kind: use --backend openvino or torch")
+def cannot_run(*_: Any, **__: Any) -> Any:
+    """Raise a ModelError: the library has no runner for this kind of model."""
+    raise ModelError("this backend runs no models of this kind: use --backend openvino or torch")
 
 
 @final
@@ -46,9 +47,9 @@ class Library:
     causal: Callable[..., TargetRunner]
     why_not: Callable[[torch.device], str | None]
     no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
-    seq2seq: Callable[..., SourceRunner] = _cannot_run
-    masked_block: Callable[[Any], Runner] = _cannot_run
-    hidden_block: Callable[[Any, Any], Runner] = _cannot_run
+    seq2seq: Callable[..., SourceRunner] = cannot_run
+    masked_block: Callable[[Any], Runner] = cannot_run
+    hidden_block: Callable[[Any, Any], Runner] = cannot_run
 
 
 def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
-from draftwood.runners.backends import BACKENDS, Library
+from draftwood.runners.backends import BACKENDS, Library, cannot_run
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
@@ -84,6 +84,8 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
         return *both(BACKENDS[chosen]), None
     models = [model] if draft_model is None else [model, draft_model]
     *others, last = BACKENDS.values()
+    if model.config.is_encoder_decoder:
+        others = [library for library in others if library.seq2seq is not cannot_run]
     reasons: list[str] = []
     for library in others:
         if (reason := library.why_not(model.device)) is None:

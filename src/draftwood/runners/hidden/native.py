@@ -153,6 +153,6 @@ class NativeDrafter:
             return scores[row, depths.clamp(max=block - 1)].masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
         given, at = tokens.contiguous(), depths.contiguous()
         out = torch.empty(rows, nodes, vocab)
-        places = given.data_ptr(), at.data_ptr(), rows, nodes, scores.data_ptr(), block, out.data_ptr()
-        succeed(library().add_markov(self.network.engine.handle, *places, free_threads()))
+        arguments = given.data_ptr(), at.data_ptr(), rows, nodes, scores.data_ptr(), block, out.data_ptr()
+        succeed(library().add_markov(self.network.engine.handle, *arguments, free_threads()))
         return out

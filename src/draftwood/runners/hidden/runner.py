@@ -90,11 +90,11 @@ class HiddenBlockRunner:
 
     reads_source = False
     pads = True
+    max_length: int | None = None
 
     def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
         config = drafter.config
         self.model, self.engine = drafter, engine
-        self.max_length: int | None = None
         self.device = drafter.device
         self.forward_seconds = 0.0
         made = NativeDrafter(drafter, target) if engine == "native" else TensorDrafter(drafter, target, engine)
