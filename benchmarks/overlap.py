@@ -45,8 +45,8 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
     """Milliseconds of a forward of the target of so many tokens, of a drafted chain, and of both, by backend.
 
     Args:
-        pairs: the same models by what runs them; those without a draft are left out, and those on an accelerator, where both
-            would stand in one queue.
+        pairs: the same models by what runs them; those without a draft are left out, those whose draft reads hidden
+            states of the target, and those on an accelerator, where both would stand in one queue.
         context: tokens before those of the forwards.
     """
     results = []
@@ -65,7 +65,7 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
 def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Runner, Runner]]:
     """What runs them, target and draft of those that are timed."""
     for backend, pair in pairs.items():
-        if pair.draft is not None and pair.target.device.type == "cpu":
+        if pair.draft is not None and not getattr(pair.target, "hidden_layers", ()) and pair.target.device.type == "cpu":
             yield backend, pair.target, pair.draft
 
 

@@ -19,18 +19,22 @@ class Run:
         stored: its file.
         begins: how its title begins.
         title: a short one.
+        backend: what ran Draftwood, where its systems do not say so.
     """
 
     stored: str
     begins: str
     title: str
+    backend: str
 
 
-CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2")
-INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M")
+CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2", backend="native")
+INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M", backend="openvino")
 RUNS = (CHAT, INFLATED)
 TEMPERATURES = ("0", "1")
 NAMES = {
+    "adaptive (native)": "Draftwood `adaptive`, native",
+    "ar (native)": "Draftwood, plain decoding, native",
     "adaptive (openvino)": "Draftwood `adaptive`, OpenVINO",
     "ar (openvino)": "Draftwood, plain decoding, OpenVINO",
     "assisted": "transformers, assisted generation",
@@ -40,8 +44,6 @@ NAMES = {
     "llama.cpp": "llama.cpp, plain",
     "llama.cpp-lookup": "llama.cpp, prompt lookup",
 }
-ON_ONE_BACKEND = {name.removesuffix(" (openvino)"): name for name in NAMES}
-"""Systems as a run on OpenVINO alone calls them."""
 INEXACT = ("genai-draft",)  # above temperature 0 it samples from another distribution, says the same stored run
 
 
@@ -52,14 +54,15 @@ def ratios(root: Path) -> dict[tuple[Run, str], dict[str, str]]:
         for section in sections((root / run.stored).read_text(encoding="utf-8")):
             if section.startswith(run.begins):
                 against = dict(tables(section, "### Against"))
-                found |= {(run, temperature): _over_generate(against[temperature]) for temperature in TEMPERATURES}
+                found |= {(run, t): _over_generate(against[t], run.backend) for t in TEMPERATURES}
     return found
 
 
-def _over_generate(table: Table) -> dict[str, str]:
+def _over_generate(table: Table, backend: str) -> dict[str, str]:
     column = table.columns.index("÷ generate")
     speeds = {re.sub(r" \d+(x\d+)?$", "", row[0]): row[column].split()[0] for row in table.rows}
-    return {ON_ONE_BACKEND.get(name, name): speed for name, speed in speeds.items()}
+    ours = {name: f"{name} ({backend})" for name in ("adaptive", "ar")}
+    return {ours.get(name, name): speed for name, speed in speeds.items()}
 
 
 def readme_table(root: Path) -> str:
