@@ -70,8 +70,8 @@ def load(
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
-    methods learn are kept for the next process, unless it is ``none``. OpenVINO runs compiled copies of models
-    (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
+    methods learn are kept for the next process, unless it is ``none``. The native engine and OpenVINO run copies
+    of models (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
