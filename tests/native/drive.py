@@ -37,7 +37,7 @@ class Model:
         self.handle = lib.model(byref(facts), taps, *parts, (LayerSource * len(layers))(*layers), 2)
         angles = np.arange(300, dtype=np.float32)[:, None] * 50.0 ** -np.linspace(0, 1, DIM // 2, dtype=np.float32)
         tables = [np.ascontiguousarray(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles))]
-        assert lib.rotate(self.handle, 0, *(table.ctypes.data for table in tables), 300) == 0
+        assert lib.rotate(self.handle, *(table.ctypes.data for table in tables), 300) == 0
         if drafts:
             source = DrafterSource(
                 sources=TAPS, source_width=WIDTH, norm_sources=1, rank=RANK, features=self._weights(WIDTH, TAPS * WIDTH),
@@ -77,7 +77,7 @@ class Model:
         given, pending = (NewTokens * count)(), [(ctypes.c_int * len(text))(*text) for text in texts]
         for row, text in enumerate(pending):
             given[row] = NewTokens(
-                rows[row], len(text), size, addressof(text), tokens[row].ctypes.data, depths[row].ctypes.data,
+                rows[row], len(text), size, size, addressof(text), tokens[row].ctypes.data, depths[row].ctypes.data,
                 seen[row].ctypes.data,
             )  # fmt: skip
         logits = np.empty((count, size, VOCAB), np.float32)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import local
 from typing import Final, final
 
 import torch
@@ -29,13 +30,21 @@ class ThreadRule:
 
     Attributes:
         given: the number that was given to Draftwood; it counts as long as it is PyTorch's.
-        now: the number of the present round; None outside of rounds.
     """
 
     def __init__(self, free: FreeCores) -> None:
         self._free, self._defaults = free, default_threads()
         self.given: int | None = None
-        self.now: int | None = None
+        self._now = local()
+
+    @property
+    def now(self) -> int | None:
+        """The number of this thread's present round; None outside of rounds."""
+        return getattr(self._now, "count", None)
+
+    @now.setter
+    def now(self, count: int | None) -> None:
+        self._now.count = count
 
     @property
     def said(self) -> str | None:

@@ -47,10 +47,13 @@ void* draftwood_model(const Facts* facts, const int* taps, const void* embedding
     }, nullptr);
 }
 
-void draftwood_free_model(void* model) { delete (Handle*)model; }
+void draftwood_free_model(void* model) {
+    delete (Handle*)model;
+    forget_jobs();
+}
 
-int draftwood_rotate(void* model, int table, const float* cos, const float* sin, int positions) {
-    return guarded([&] { return (*(Handle*)model)->rotate(table, cos, sin, positions), 0; }, -1);
+int draftwood_rotate(void* model, const float* cos, const float* sin, int positions) {
+    return guarded([&] { return (*(Handle*)model)->rotate(cos, sin, positions), 0; }, -1);
 }
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
@@ -63,7 +66,10 @@ void* draftwood_fork(const void* row, int length) {
     return guarded([&]() -> void* { return new Row(*(const Row*)row, length); }, nullptr);
 }
 
-void draftwood_free_row(void* row) { delete (Row*)row; }
+void draftwood_free_row(void* row) {
+    delete (Row*)row;
+    forget_jobs();
+}
 int draftwood_length(const void* row) { return ((const Row*)row)->text; }
 
 int draftwood_cut(void* row, int length) {

@@ -46,7 +46,7 @@ def digest() -> str:
 def why_missing(path: Path = LIBRARY) -> str | None:
     """Why a file is not the library of these sources, or cannot be loaded; None if all is well."""
     if not path.exists():
-        why = f"for want of a C++ compiler or as {VARIABLE} was 0"
+        why = f"for want of a C++ compiler that can, or as {VARIABLE} was 0"
         return f"it was not compiled at installation, {why}: install g++ or clang++, and run '{_COMMAND}'"
     try:
         _check_end(path)
@@ -89,7 +89,7 @@ def build(target: Path = LIBRARY, more: Sequence[str] = (), only: Collection[str
     if chosen is None:
         raise CompilerError("no C++ compiler was found (c++, g++, clang++, or what CXX names)")
     isas = {"generic": ()} | (_X86 if platform.machine().lower() in ("x86_64", "amd64") else {})
-    isas = {name: flags for name, flags in isas.items() if not only or name in only}
+    isas = {name: flags for name, flags in isas.items() if (not only or name in only) and _knows(chosen, flags)}
     facts = [f'-DDRAFTWOOD_VERSION="{digest()}"', f"-DDRAFTWOOD_ISAS={' '.join(f'ISA({name})' for name in isas)}"]
     with tempfile.TemporaryDirectory() as folder:
         jobs = {path.stem: [str(path), *facts] for path in HERE.glob("*.cpp")}
@@ -108,6 +108,12 @@ def build(target: Path = LIBRARY, more: Sequence[str] = (), only: Collection[str
         shutil.copyfile(made, partial := target.with_suffix(f".{os.getpid()}"))
         partial.replace(target)
     return target
+
+
+def _knows(chosen: str, flags: Sequence[str]) -> bool:
+    """Whether a compiler has these flags: old ones lack the newest instruction sets."""
+    command = [chosen, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def _run(command: Sequence[str]) -> None:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <system_error>
 #include <thread>
 
 namespace draftwood {
@@ -21,8 +22,13 @@ void in_parallel(int threads, int count, F one) {
     auto part = [&](int t) {
         for (int i = (long)count * t / threads; i < (long)count * (t + 1) / threads; i++) one(i);
     };
-    for (int t = 1; t < threads; t++) others.emplace_back(part, t);
+    int started = 1;
+    try {
+        for (; started < threads; started++) others.emplace_back(part, started);
+    } catch (const std::system_error&) {  // there may be no more threads: the rest is done here
+    }
     part(0);
+    for (int t = started; t < threads; t++) part(t);
     for (auto& thread : others) thread.join();
 }
 
@@ -36,6 +42,21 @@ void pack_group(W* to, int group, int inputs, int step, S source, C column) {
                 to[((k / step * 2 + block) * LANES + lane) * step + k % step] = from < 0 ? W(0) : row[from];
             }
         }
+}
+
+// A row of a matrix as it came; null beyond the last one.
+const void* row(const void* from, int at, int rows, int columns, size_t bytes) {
+    return at < rows ? (const char*)from + (size_t)at * columns * bytes : nullptr;
+}
+
+// The rows of a matrix, one for each output.
+auto rows_of(const void* from, int rows, int columns, size_t bytes) {
+    return [=](int g, int b, int lane) { return row(from, g * GROUP + b * LANES + lane, rows, columns, bytes); };
+}
+
+// The places of inputs that are padded at the end.
+auto first(int columns) {
+    return [columns](int k) { return k < columns ? k : -1; };
 }
 
 }  // namespace
@@ -93,13 +114,6 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
     m.tap = taps_.data();
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
     m.norm = copy(norm, facts.width, width);
-    auto row = [&](const void* from, int at, int rows, int columns) -> const void* {
-        return at < rows ? (const char*)from + (size_t)at * columns * number_bytes_ : nullptr;
-    };
-    auto all = [](int columns) { return [columns](int k) { return k < columns ? k : -1; }; };
-    auto rows_of = [&](const void* from, int rows, int columns) {
-        return [=](int g, int b, int lane) { return row(from, g * GROUP + b * LANES + lane, rows, columns); };
-    };
     // Heads are padded one by one: an output or input of all heads is one of a head, or none.
     auto in_head = [=](int at) { return at % dim < facts.head_dim ? at / dim * facts.head_dim + at % dim : -1; };
     for (int l = 0; l < facts.layers; l++) {
@@ -122,26 +136,26 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
             int output = g * GROUP + b * LANES + lane;
             Part part = part_of(output);
             int at = in_head(output);
-            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, facts.width);
-        }, all(facts.width));
+            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, facts.width, number_bytes_);
+        }, first(facts.width));
         if (s.query_bias || s.key_bias || s.value_bias) to.qkv.bias = bias(outputs, [&](int output) {
             Part part = part_of(output);
             int at = in_head(output);
             return at < 0 || !part.bias ? 0.f : part.bias[at];
         });
-        to.out = pack(width, facts.heads * dim, rows_of(s.out, facts.width, facts.heads * facts.head_dim), in_head);
+        to.out = pack(width, facts.heads * dim, rows_of(s.out, facts.width, facts.heads * facts.head_dim, number_bytes_), in_head);
         to.out.bias = copy(s.out_bias, facts.width, width);
         to.gate_up = pack(2 * inner, width, [&](int g, int b, int lane) {
-            return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width);
-        }, all(facts.width));
-        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner), all(facts.inner));
+            return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width, number_bytes_);
+        }, first(facts.width));
+        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner, number_bytes_), first(facts.inner));
         to.norm = copy(s.norm, facts.width, width), to.ffn_norm = copy(s.ffn_norm, facts.width, width);
         to.query_norm = copy(s.query_norm, facts.head_dim, dim), to.key_norm = copy(s.key_norm, facts.head_dim, dim);
-        to.window = s.window, to.rotary = s.rotary;
+        to.window = s.window;
         layers_.push_back(to);
     }
     m.layer = layers_.data();
-    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width), all(facts.width));
+    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width, number_bytes_), first(facts.width));
 }
 
 void Engine::drafter(const DrafterSource& source) {
@@ -150,11 +164,7 @@ void Engine::drafter(const DrafterSource& source) {
     m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
     m.rank = source.rank;
     auto plain = [&](const void* from, int outputs, int inputs) {
-        auto rows = [=](int g, int b, int lane) -> const void* {
-            int at = g * GROUP + b * LANES + lane;
-            return at < outputs ? (const char*)from + (size_t)at * inputs * number_bytes_ : nullptr;
-        };
-        return pack(padded(outputs, GROUP), padded(inputs, GROUP), rows, [=](int k) { return k < inputs ? k : -1; });
+        return pack(padded(outputs, GROUP), padded(inputs, GROUP), rows_of(from, outputs, inputs, number_bytes_), first(inputs));
     };
     m.features = plain(source.features, m.facts.width, numbers);
     m.feature_norm = copy(source.feature_norm, m.facts.width, m.padded_width);
@@ -172,11 +182,11 @@ void Engine::embed(int token, std::vector<float>& to) const {
     }
 }
 
-void Engine::rotate(int table, const float* cos, const float* sin, int positions) {
+void Engine::rotate(const float* cos, const float* sin, int positions) {
     size_t size = (size_t)positions * (model_.facts.rotary_dim / 2);
-    tables_[table][0].assign(cos, cos + size);
-    tables_[table][1].assign(sin, sin + size);
-    model_.rotary[table] = {tables_[table][0].data(), tables_[table][1].data(), positions};
+    cos_.assign(cos, cos + size);
+    sin_.assign(sin, sin + size);
+    model_.rotary = {cos_.data(), sin_.data(), positions};
 }
 
 long Engine::read(int threads) const {

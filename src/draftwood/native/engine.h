@@ -11,7 +11,7 @@ namespace draftwood {
 struct LayerSource {
     const void *query, *key, *value, *out, *gate, *up, *down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *norm, *ffn_norm, *query_norm, *key_norm;
-    int window, rotary;
+    int window;
 };
 
 // What a drafter of hidden states has beside its layers.
@@ -32,9 +32,8 @@ class Engine {
     void drafter(const DrafterSource& source);
     // Appends the embedding of a token.
     void embed(int token, std::vector<float>& to) const;
-    void rotate(int table, const float* cos, const float* sin, int positions);
+    void rotate(const float* cos, const float* sin, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes_; }
-    size_t number_bytes() const { return number_bytes_; }
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
@@ -51,7 +50,7 @@ class Engine {
     int threads_;
     std::vector<Layer> layers_;
     std::vector<int> taps_;
-    std::vector<float> tables_[2][2];
+    std::vector<float> cos_, sin_;
     std::vector<std::unique_ptr<Buffer>> memory_;
     char* next_ = nullptr;  // in the last block of memory
     size_t left_ = 0;       // bytes
@@ -70,7 +69,6 @@ class Row {
     // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.
     void commit(const int* nodes, int count);
     void reserve(int slots);
-    Engine& engine() const { return *engine_; }
     const std::shared_ptr<Engine>& shared() const { return engine_; }
     const Pages& pages() const { return pages_; }
 
@@ -86,10 +84,10 @@ class Row {
 };
 
 // New tokens of a row: those of its text that come next, then nodes. A node sees the text, and what ``seen`` says of the nodes
-// of its round: [node][nodes of the round so far], itself the last.
+// of its round: [node][width], where ``width`` is the number of nodes of the round so far, itself the last.
 struct NewTokens {
     Row* row;
-    int pending, nodes;
+    int pending, nodes, width;
     const int* text;
     const int64_t *tokens, *depths;
     const unsigned char* seen;

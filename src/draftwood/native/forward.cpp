@@ -188,9 +188,8 @@ struct Block {
                 memcpy(states(i, t), row, 4 * facts.width);
     }
 
-    void rotate(float* head, const Layer& layer, int position) const {
-        if (layer.rotary < 0) return;
-        const Rotary& table = model.rotary[layer.rotary];
+    void rotate(float* head, int position) const {
+        const Rotary& table = model.rotary;
         int half = facts.rotary_dim / 2;
         const float *cos = table.cos + (size_t)position * half, *sin = table.sin + (size_t)position * half;
         for (int j = 0; j < half; j++) {
@@ -211,7 +210,7 @@ struct Block {
             float* head = row + h * dim;
             if (const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm)
                 rms_norm(head, weight, dim, facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
-            rotate(head, layer, token.position);
+            rotate(head, token.position);
             if (h < facts.heads) {
                 Input* to = queries + ((size_t)(h / group * count + i) * group + h % group) * dim;
                 for (int j = 0; j < dim; j += LANES) N::round(to + j, load(head + j));

@@ -140,16 +140,15 @@ struct Plan {
 
     // Beyond a model's context no score is used.
     int placed(int position) const {
-        for (const Rotary& table : engine->model().rotary)
-            if (table.positions) position = std::min(position, table.positions - 1);
-        return position;
+        return std::min(position, engine->model().rotary.positions - 1);
     }
 
-    void finish() {
+    // The tokens are computed in blocks of ``most``.
+    void finish(size_t most) {
         for (auto& list : pages) lists.push_back(list.data());
         int scored = 0;
         for (size_t i = 0; i < tokens.size(); i++) {
-            if (i % MOST == 0) scored = 0;
+            if (i % most == 0) scored = 0;
             if (tokens[i].scored >= 0) tokens[i].scored = scored++;
             if (tokens[i].seen == 0) tokens[i].state += nodes;  // text comes after all nodes
         }
@@ -175,6 +174,7 @@ struct Step {
     std::shared_ptr<Plan> plan;
     Work work;
     size_t input_width;  // of a token
+    int unit = 1;        // tokens that stay in one block, as they see each other
 };
 
 const size_t WORKS = 32;  // of a job, at most
@@ -187,14 +187,15 @@ void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
     int slots = 0, tail = 0, scored = 0;
     for (Step& step : steps) {
         Plan& plan = *step.plan;
-        plan.finish();
+        const size_t most = MOST / step.unit * step.unit;
+        plan.finish(most);
         Work work = step.work;
         work.model = &m, work.path = plan.path.data(), work.pages = plan.lists.data();
         for (auto& list : plan.pages) slots = std::max(slots, (int)list.size() * PAGE);
         for (const Token& token : plan.tokens) tail = std::max(tail, token.seen + 1);
-        for (size_t from = 0; from < plan.tokens.size(); from += MOST) {
+        for (size_t from = 0; from < plan.tokens.size(); from += most) {
             work.tokens = plan.tokens.data() + from;
-            work.count = std::min(plan.tokens.size() - from, (size_t)MOST), work.scored = 0;
+            work.count = std::min(plan.tokens.size() - from, most), work.scored = 0;
             for (int i = 0; i < work.count; i++) work.scored += work.tokens[i].scored >= 0;
             work.phase = phases * (works.size() % WORKS), work.first_scored = scored;
             works.push_back(work);
@@ -239,6 +240,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     for (int r = 0; r < count; r++) {
         const NewTokens& given = rows[r];
         Row& row = *given.row;
+        if (row.nodes + given.nodes != given.width) throw std::logic_error("the round has another number of nodes");
         const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
         for (int i = 0; i < given.pending; i++) plan->text(number, given.text[i], row.text + i, 0);
         for (int i = 0; i < given.nodes; i++)
@@ -254,6 +256,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
 void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads) {
     const std::shared_ptr<Engine>& engine = rows[0].row->shared();
     const Model& m = engine->model();
+    if (shape.slots > MOST) throw std::invalid_argument("a block of more tokens than go through the layers together");
     auto news = std::make_shared<Plan>(engine), block = std::make_shared<Plan>(engine);
     const size_t width = m.facts.width, source = (size_t)m.sources * m.source_width;
     for (int r = 0; r < count; r++) {
@@ -272,7 +275,7 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
     Work reading{}, scoring{};
     reading.mode = FEATURES, reading.inputs = news->inputs.data();
     scoring.mode = SCORES, scoring.inputs = block->inputs.data(), scoring.logits = logits;
-    run({{news, reading, source}, {block, scoring, width}}, threads);
+    run({{news, reading, source}, {block, scoring, width, shape.slots}}, threads);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].count;
 }
 

@@ -190,7 +190,7 @@ inline void narrow(uint16_t* p, const Lanes& a) {
 }
 #endif
 
-// e to the power of each lane; 0 below -87, as in single precision without denormals.
+// e to the power of each lane; below -87 that of -87, never 0: callers put 0 where nothing is seen.
 inline Lanes exponential(Lanes x) {
     x = lesser(splat(88.f), greater(splat(-87.f), x));  // in this order NaN stays NaN
     Lanes n = nearest(x * splat(1.44269504f));

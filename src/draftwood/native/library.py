@@ -30,13 +30,13 @@ class LayerSource(Structure):
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
     NUMBERS = ("query_bias", "key_bias", "value_bias", "out_bias", "norm", "ffn_norm", "query_norm", "key_norm")
-    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *NUMBERS)), ("window", c_int), ("rotary", c_int)]
+    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *NUMBERS)), ("window", c_int)]
 
 
 class NewTokens(Structure):
     """``draftwood::NewTokens``."""
 
-    _fields_ = [("row", c_void_p), ("pending", c_int), ("nodes", c_int)]
+    _fields_ = [("row", c_void_p), ("pending", c_int), ("nodes", c_int), ("width", c_int)]
     _fields_ += [(name, c_void_p) for name in ("text", "tokens", "depths", "seen")]
 
 
@@ -68,7 +68,7 @@ _SIGNATURES = {
     "use": (c_int, [c_char_p]),
     "model": (c_void_p, [POINTER(Facts), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "free_model": (None, [c_void_p]),
-    "rotate": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int]),
     "read": (c_long, [c_void_p, c_int]),
     "row": (c_void_p, [c_void_p]),
     "fork": (c_void_p, [c_void_p, c_int]),

@@ -25,7 +25,6 @@ struct Layer {
     float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network
     float *query_norm, *key_norm;    // of each head, or null
     int window;                      // tokens that a token sees at most; 0 for all
-    int rotary;                      // number of the table of rotations; -1 for none
 };
 
 struct Facts {
@@ -48,7 +47,7 @@ struct Model {
     const void* embedding;  // [vocab][width], as it came
     Linear head;
     float* norm;
-    Rotary rotary[2];
+    Rotary rotary;
     const int* tap;  // which hidden states: 0 is the embedding, i the output of layer i, the last one is normed
     size_t page_numbers;  // numbers of a page: [layer][kv head][keys, values][PAGE * padded_dim]
     // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
@@ -71,7 +70,7 @@ enum Mode {
 struct Token {
     int row, token, position, slot;  // MARKOV: position is the depth
     int text;         // slots [0, text) hold what it sees first
-    int first, seen;  // further slots that it sees, itself the last: path[first .. first + seen)
+    int first, seen;  // further slots that it sees, itself among them: path[first .. first + seen)
     int scored;       // index of its scores among those of the block, or -1
     int state;        // index of its hidden states among those of the forward
 };

@@ -120,6 +120,14 @@ std::shared_ptr<Job> new_job(int phases, int threads) {
     return found;
 }
 
+void forget_jobs() {
+    std::vector<std::shared_ptr<void>> kept;  // freed without the lock
+    Pool& all = pool();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    for (auto& job : all.jobs)
+        if (job.use_count() == 1) kept.push_back(std::move(job->kept)), job->works.clear();
+}
+
 void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int)) {
     Pool& all = pool();
     std::lock_guard<std::mutex> alone(all.running);

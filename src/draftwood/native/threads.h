@@ -1,7 +1,6 @@
 // Jobs, and the threads that do them together.
 #pragma once
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,6 +45,9 @@ struct Job {
 
 // A job that no thread uses, with ``phases`` that were not begun.
 std::shared_ptr<Job> new_job(int phases, int threads);
+
+// Let go of what finished jobs point to.
+void forget_jobs();
 
 // Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
 void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int));

@@ -14,7 +14,7 @@ from draftwood.hardware.machine import available_memory, version_of
 from draftwood.native.library import instruction_set, why_missing
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
-_MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13
+_MARGIN = 1.2  # OpenVINO's compiler needs more than the weights; the largest measured ratio was 1.13
 _UNKNOWN = 1 << 30  # bytes that may be used if the available memory is unknown
 
 

@@ -136,6 +136,9 @@ class NativeDrafter:
 
     def scores(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
+        for row, known in zip(memory.store.rows, memory.lengths, strict=True):
+            if len(row) != known:  # what came later was forgotten, or a pass was interrupted
+                row.cut(known)
         hidden = [memory.unread_of(row) for row in range(len(root))]
         out: Float[Tensor, "row depth draft_vocab"] = self.network(
             input_ids=root.unsqueeze(1), memories=memory.store.rows, starts=memory.starts, hidden=hidden

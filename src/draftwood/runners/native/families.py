@@ -32,6 +32,9 @@ def why_not(model: Any) -> str | None:
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in _ROTARY:
         return f"it has no code for rotary embeddings of type {rotary!r}"
+    embedded, scored = model.get_input_embeddings().weight.shape[0], model.get_output_embeddings().weight.shape[0]
+    if scored > embedded:
+        return f"it scores {scored} tokens and has embeddings of {embedded}"
     plain = [model.get_output_embeddings(), *(part for layer in model.model.layers for part in layer.mlp.children())]
     if any(getattr(part, "bias", None) is not None for part in plain):
         return "it has no code for biases of the feed-forward network or of the head"

@@ -114,11 +114,12 @@ class Engine:
     def reach(self, positions: int) -> None:
         """Make the table of rotations cover so many positions, as far as the model has them."""
         if positions > self._positions and self._positions != self._longest:
-            self._positions = max(_POSITIONS, 2 * positions)
+            reached = max(_POSITIONS, 2 * positions)
             if self._longest is not None:
-                self._positions = min(self._positions, self._longest)
-            cos, sin = (part.float().contiguous() for part in self._rotate(self._positions))
-            succeed(library().rotate(self.handle, 0, cos.data_ptr(), sin.data_ptr(), self._positions))
+                reached = min(reached, self._longest)
+            cos, sin = (part.float().contiguous() for part in self._rotate(reached))
+            succeed(library().rotate(self.handle, cos.data_ptr(), sin.data_ptr(), reached))
+            self._positions = reached
 
 
 class Output(NamedTuple):
@@ -191,7 +192,7 @@ class NativeNetwork(nn.Module):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
             place = 8 * nodes * row
             given[row] = NewTokens(
-                memory.handle, len(waiting), nodes, addressof(texts[-1]), tokens + place, at + place,
+                memory.handle, len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place, at + place,
                 sees + nodes * all_nodes * row,
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))

@@ -127,8 +127,8 @@ class NativeRunner:
         rows = self._list.rows
         self._limits.check(max(len(row.tokens) for row in rows))
         pending = [row.tokens[len(memory) : -1] for row, memory in zip(rows, self._memories, strict=True)]
+        self._nodes += tokens.shape[1]  # first: an interrupted call may have read them
         logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._memories, pending)
-        self._nodes += tokens.shape[1]
         states, read = hidden or (None, None)
         return Scores(logits, states, read, peaks=peaks)
 
