@@ -17,6 +17,7 @@ from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.hardware.threads import chosen_threads
+from draftwood.runners.factory import reads_hidden
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.rows import Row
 
@@ -65,7 +66,7 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
 def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Runner, Runner]]:
     """What runs them, target and draft of those that are timed."""
     for backend, pair in pairs.items():
-        if pair.draft is not None and not getattr(pair.target, "hidden_layers", ()) and pair.target.device.type == "cpu":
+        if pair.draft is not None and not reads_hidden(pair.draft_model) and pair.target.device.type == "cpu":
             yield backend, pair.target, pair.draft
 
 

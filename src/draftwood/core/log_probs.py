@@ -30,7 +30,7 @@ def sound(
     if _by_numpy(scores):
         most = np.maximum.reduce(scores.detach().numpy(), axis=-1) if highest is None else highest.numpy()
         return math.isfinite(most.sum()) and not any(np.isnan(logp.detach().numpy()[..., 0]).any() for logp in log_probs)
-    highest = scores.amax(dim=-1)
+    highest = scores.amax(dim=-1) if highest is None else highest
     parts = [highest - highest, *(logp.select(-1, 0) for logp in log_probs)]
     return not math.isnan(torch.cat([part.flatten() for part in parts]).sum())
 

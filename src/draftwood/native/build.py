@@ -46,7 +46,7 @@ def digest() -> str:
 def why_missing(path: Path = LIBRARY) -> str | None:
     """Why a file is not the library of these sources, or cannot be loaded; None if all is well."""
     if not path.exists():
-        why = f"for want of a C++ compiler that can, or as {VARIABLE} was 0"
+        why = f"as no C++ compiler there could, or {VARIABLE} was 0"
         return f"it was not compiled at installation, {why}: install g++ or clang++, and run '{_COMMAND}'"
     try:
         _check_end(path)

@@ -159,6 +159,7 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
 }
 
 void Engine::drafter(const DrafterSource& source) {
+    if (source.sources > LANES) throw std::invalid_argument("a drafter of hidden states of more than 16 layers");
     Model& m = model_;
     int numbers = source.sources * source.source_width;
     m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
@@ -170,16 +171,6 @@ void Engine::drafter(const DrafterSource& source) {
     m.feature_norm = copy(source.feature_norm, m.facts.width, m.padded_width);
     m.markov_embedding = source.markov_in;
     if (source.rank) m.markov = plain(source.markov_out, m.facts.vocab, source.rank);
-}
-
-void Engine::embed(int token, std::vector<float>& to) const {
-    for (int i = 0; i < model_.facts.width; i++) {
-        size_t at = (size_t)token * model_.facts.width + i;
-        uint32_t bits = model_.facts.bfloat16 ? (uint32_t)((const uint16_t*)model_.embedding)[at] << 16 : ((const uint32_t*)model_.embedding)[at];
-        float number;
-        memcpy(&number, &bits, 4);
-        to.push_back(number);
-    }
 }
 
 void Engine::rotate(const float* cos, const float* sin, int positions) {

@@ -14,9 +14,9 @@ struct LayerSource {
     int window;
 };
 
-// What a drafter of hidden states has beside its layers.
+// What a drafter of hidden states has in addition to its layers.
 struct DrafterSource {
-    int sources, source_width, norm_sources, rank;  // rank 0: no Markov head
+    int sources, source_width, norm_sources, rank;  // at most LANES sources; rank 0: no Markov head
     const void* features;
     const float* feature_norm;
     const void *markov_in, *markov_out;
@@ -30,8 +30,6 @@ class Engine {
            const LayerSource* layers, int threads);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
-    // Appends the embedding of a token.
-    void embed(int token, std::vector<float>& to) const;
     void rotate(const float* cos, const float* sin, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes_; }
     // Reads all weights once, and returns something of them: the floor of a forward's time.

@@ -156,11 +156,12 @@ struct Block {
     void begin(int i) {
         float* row = x + i * width;
         for (size_t j = facts.width; j < width; j++) row[j] = 0;
-        if (work.inputs) {
-            memcpy(row, work.inputs + (size_t)i * facts.width, 4 * facts.width);
+        int token = work.tokens[i].token;
+        if (token < 0) {
+            memcpy(row, work.mask, 4 * facts.width);
             return;
         }
-        const Weight* from = (const Weight*)model.embedding + (size_t)work.tokens[i].token * facts.width;
+        const Weight* from = (const Weight*)model.embedding + (size_t)token * facts.width;
         for (int j = 0; j < facts.width; j++) row[j] = number(from[j]);
     }
 
@@ -411,7 +412,7 @@ struct Block {
     // The hidden states of a token become inputs of the features.
     void take_sources(int i) {
         int size = model.source_width, all = model.sources * size;
-        const float* from = work.inputs + (size_t)i * all;
+        const float* from = work.sources + (size_t)i * all;
         float factor[LANES];
         for (int s = 0; s < model.sources; s++) {
             float squares = 0;

@@ -110,7 +110,7 @@ struct Plan {
     std::vector<int> path;
     std::vector<std::vector<void*>> pages;
     std::vector<void* const*> lists;
-    std::vector<float> inputs;
+    std::vector<float> sources;
     int nodes = 0, texts = 0;  // so many of each were added
 
     explicit Plan(const std::shared_ptr<Engine>& engine) : engine(engine) {}
@@ -173,8 +173,7 @@ Peak peak(const Job& job, int scored) {
 struct Step {
     std::shared_ptr<Plan> plan;
     Work work;
-    size_t input_width;  // of a token
-    int unit = 1;        // tokens that stay in one block, as they see each other
+    int unit = 1;  // tokens that stay in one block, as they see each other
 };
 
 const size_t WORKS = 32;  // of a job, at most
@@ -201,18 +200,18 @@ void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
             works.push_back(work);
             scored += work.scored;
             if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
-            if (work.inputs) work.inputs += (size_t)work.count * step.input_width;
+            if (work.sources) work.sources += (size_t)work.count * m.sources * m.source_width;
         }
     }
     auto kept = std::make_shared<std::vector<Step>>(std::move(steps));
     for (size_t from = 0; from < works.size(); from += WORKS) {
         size_t size = std::min(works.size() - from, WORKS);
-        std::shared_ptr<Job> job = new_job(phases * size, threads);
+        JobUse job = new_job(phases * size, threads);
         reserve(*job, m, slots, tail, scored);
         job->kept = kept;
         job->works.assign(works.begin() + from, works.begin() + from + size);
         for (size_t i = 0; i + 1 < size; i++) job->works[i].next = &job->works[i + 1];
-        run_job(job, part);
+        run_job(*job, part);
         int first = job->works.front().first_scored, last = job->works.back().first_scored + job->works.back().scored;
         for (int i = first; peaks && i < last; i++) peaks[i] = peak(*job, i);
     }
@@ -249,7 +248,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     }
     Work work{};
     work.logits = logits, work.hidden = hidden;
-    run({{plan, work, 0}}, threads, peaks);
+    run({{plan, work}}, threads, peaks);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }
 
@@ -258,24 +257,21 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
     const Model& m = engine->model();
     if (shape.slots > MOST) throw std::invalid_argument("a block of more tokens than go through the layers together");
     auto news = std::make_shared<Plan>(engine), block = std::make_shared<Plan>(engine);
-    const size_t width = m.facts.width, source = (size_t)m.sources * m.source_width;
+    const size_t source = (size_t)m.sources * m.source_width;
     for (int r = 0; r < count; r++) {
         const NewHidden& given = rows[r];
         const int base = given.row->text + given.count, slots = shape.slots;
         news->add(*given.row, base + slots), block->add(*given.row, base + slots);
         for (int i = 0; i < given.count; i++) news->text(r, 0, given.row->text + i, given.start);
-        news->inputs.insert(news->inputs.end(), given.hidden, given.hidden + given.count * source);
-        for (int i = 0; i < slots; i++) {
-            block->node(r, 0, given.start + base + i, base, i, slots, i >= slots - shape.scored,
+        news->sources.insert(news->sources.end(), given.hidden, given.hidden + given.count * source);
+        for (int i = 0; i < slots; i++)
+            block->node(r, i ? -1 : given.root, given.start + base + i, base, i, slots, i >= slots - shape.scored,
                         [&](int j) { return j <= i || !shape.causal; });
-            if (i) block->inputs.insert(block->inputs.end(), shape.mask, shape.mask + width);
-            else engine->embed(given.root, block->inputs);
-        }
     }
     Work reading{}, scoring{};
-    reading.mode = FEATURES, reading.inputs = news->inputs.data();
-    scoring.mode = SCORES, scoring.inputs = block->inputs.data(), scoring.logits = logits;
-    run({{news, reading, source}, {block, scoring, width, shape.slots}}, threads);
+    reading.mode = FEATURES, reading.sources = news->sources.data();
+    scoring.mode = SCORES, scoring.mask = shape.mask, scoring.logits = logits;
+    run({{news, reading}, {block, scoring, shape.slots}}, threads);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].count;
 }
 
@@ -285,7 +281,7 @@ void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, co
     for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, (int)tokens[i], (int)depths[i], 0, 0, 0, 0, 0, 0});
     Work work{};
     work.mode = MARKOV, work.depths = scores, work.block = block, work.logits = logits;
-    run({{plan, work, 0}}, threads);
+    run({{plan, work}}, threads);
 }
 
 }  // namespace draftwood

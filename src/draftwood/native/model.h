@@ -87,7 +87,8 @@ struct Work {
     void* const* const* pages;  // [row][page]
     float* logits;              // [scored][vocab]
     float* hidden;              // [state][tap][width], or null
-    const float* inputs;        // [token][width] in place of embeddings, or null; FEATURES: [token][sources * source_width]
+    const float* mask;          // [width]: the input of tokens below 0
+    const float* sources;       // FEATURES: [token][sources * source_width]
     const float* depths;        // MARKOV: [row][depth][vocab] scores
     int block;                  // MARKOV: number of depths
 };

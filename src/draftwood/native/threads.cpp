@@ -27,21 +27,21 @@ inline void pause() {
 #endif
 }
 
-// The threads of this process beside the caller. They are never ended: an exit of the process ends them.
+// The threads of this process other than the caller. They are never ended: an exit of the process ends them.
 struct Pool {
     pid_t process = getpid();
     std::mutex running, mutex;
     std::condition_variable changed;
     std::atomic<unsigned> number{0};  // of the present job
-    std::shared_ptr<Job> job;
+    Job* job = nullptr;  // the present one
     void (*part)(Job&, int) = nullptr;
     int threads = 1, asleep = 0;
-    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<std::unique_ptr<Job>> jobs;
 
     void work(int thread, unsigned seen) {
         for (;;) {
             for (int i = 0; i < WAITS && number.load(std::memory_order_acquire) == seen; i++) pause();
-            std::shared_ptr<Job> mine;
+            JobUse mine;
             void (*run)(Job&, int);
             {
                 std::unique_lock<std::mutex> lock(mutex);
@@ -49,7 +49,7 @@ struct Pool {
                 changed.wait(lock, [&] { return number.load() != seen; });
                 asleep--;
                 seen = number.load();
-                mine = job;
+                if (job) job->users++, mine.reset(job);
                 run = part;
             }
             if (mine && thread < mine->threads) run(*mine, thread);
@@ -67,6 +67,8 @@ Pool& pool() {
     if (!found || found->process != getpid()) present = found = new Pool;  // after a fork its threads are gone
     return *found;
 }
+
+bool is_free(const Job& job) { return !job.users.load(std::memory_order_acquire); }
 
 }  // namespace
 
@@ -103,16 +105,17 @@ void finish(Phases* phases, int phase) {
     phases->counters[(size_t)phase * phases->threads].done.fetch_add(1, std::memory_order_release);
 }
 
-std::shared_ptr<Job> new_job(int phases, int threads) {
+JobUse new_job(int phases, int threads) {
     Pool& all = pool();
-    std::shared_ptr<Job> found;
+    Job* free = nullptr;
     {
         std::lock_guard<std::mutex> lock(all.mutex);
         for (auto& job : all.jobs)
-            if (job.use_count() == 1) found = job;
-        if (!found) all.jobs.push_back(found = std::make_shared<Job>());
+            if (is_free(*job)) free = job.get();
+        if (!free) all.jobs.push_back(std::make_unique<Job>()), free = all.jobs.back().get();
+        free->users = 1;
     }
-    std::atomic_thread_fence(std::memory_order_acquire);  // what other threads did with it
+    JobUse found(free);
     size_t counters = (size_t)phases * threads;
     if (found->phases.counters.size() < counters) found->phases.counters = std::vector<Counter>(counters);
     for (Counter& counter : found->phases.counters) counter.claimed = 0, counter.done = 0;
@@ -125,24 +128,24 @@ void forget_jobs() {
     Pool& all = pool();
     std::lock_guard<std::mutex> lock(all.mutex);
     for (auto& job : all.jobs)
-        if (job.use_count() == 1) kept.push_back(std::move(job->kept)), job->works.clear();
+        if (is_free(*job)) kept.push_back(std::move(job->kept)), job->works.clear();
 }
 
-void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int)) {
+void run_job(Job& job, void (*part)(Job&, int)) {
     Pool& all = pool();
     std::lock_guard<std::mutex> alone(all.running);
-    if (job->threads > 1) {
+    if (job.threads > 1) {
         std::lock_guard<std::mutex> lock(all.mutex);
-        for (; all.threads < job->threads; all.threads++)
+        for (; all.threads < job.threads; all.threads++)
             std::thread(&Pool::work, &all, all.threads, all.number.load()).detach();
-        all.job = job;
+        all.job = &job;
         all.part = part;
         all.number.fetch_add(1, std::memory_order_release);
         if (all.asleep) all.changed.notify_all();
     }
-    part(*job, 0);
+    part(job, 0);
     std::lock_guard<std::mutex> lock(all.mutex);
-    all.job.reset();
+    all.job = nullptr;
 }
 
 }  // namespace draftwood

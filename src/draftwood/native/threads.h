@@ -33,6 +33,7 @@ struct Phases {
 // What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
 // it is over; it finds no chunk left then.
 struct Job {
+    std::atomic<int> users{0};   // threads that may look at it
     std::shared_ptr<void> kept;  // what they point to
     std::vector<Work> works;     // each points to the next one
     Phases phases;
@@ -43,13 +44,19 @@ struct Job {
     std::vector<std::unique_ptr<Buffer>> own_memory;
 };
 
-// A job that no thread uses, with ``phases`` that were not begun.
-std::shared_ptr<Job> new_job(int phases, int threads);
+struct Leave {
+    void operator()(Job* job) const { job->users.fetch_sub(1, std::memory_order_release); }
+};
+// A job as long as a thread uses it; its memory serves a later one.
+typedef std::unique_ptr<Job, Leave> JobUse;
+
+// A job that no other thread uses, with ``phases`` that were not begun.
+JobUse new_job(int phases, int threads);
 
 // Let go of what finished jobs point to.
 void forget_jobs();
 
 // Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
-void run_job(const std::shared_ptr<Job>& job, void (*part)(Job&, int));
+void run_job(Job& job, void (*part)(Job&, int));
 
 }  // namespace draftwood

@@ -73,7 +73,7 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
     def both(library: Library) -> tuple[Any, Any]:
         if model.config.is_encoder_decoder:
             return library.seq2seq(model), _draft(library, draft_model, settings)
-        if _reads_hidden(draft_model):
+        if reads_hidden(draft_model):
             target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
             return target, _reader(library, draft_model, model)
         draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
@@ -99,7 +99,8 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
     return *both(last), "; ".join(reasons)
 
 
-def _reads_hidden(draft_model: Any) -> bool:
+def reads_hidden(draft_model: Any) -> bool:
+    """Whether a draft model reads the target's hidden states."""
     return isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter)
 
 

@@ -140,12 +140,6 @@ def rotation(positions: Int[Tensor, "row token"], frequencies: Sequence[float], 
     return angles.cos() * scale, angles.sin() * scale
 
 
-def first_rotations(drafter: Any, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-    """A drafter's rotations [position, dim / 2] of the first positions."""
-    cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
-    return cos[0, 0], sin[0, 0]
-
-
 def rotated(x: Float[Tensor, "row head token dim"], rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary embedding of halves, as in Llama."""
     (cos, sin), (first, second) = (part.to(x.dtype) for part in rotation), x.chunk(2, dim=-1)

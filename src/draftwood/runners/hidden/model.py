@@ -22,7 +22,6 @@ from draftwood.core.errors import PairingError
 from draftwood.runners.hidden.layers import (
     HiddenLayer,
     block_states,
-    first_rotations,
     rotation,
     target_embedding,
     target_head,
@@ -133,7 +132,3 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
         dim, theta = self.config.head_dim, self.config.rope_theta
         return rotation(positions, [theta ** (-i / dim) for i in range(0, dim, 2)])
-
-    def first_rotations(self, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-        """Cosines and sines of rotary embeddings of the first positions."""
-        return first_rotations(self, positions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref
+from functools import partial
 from typing import Any, cast, final
 
 import torch
@@ -76,7 +77,7 @@ class NativePass(nn.Module):
         )
         embedding = own.embedding(target).weight.detach().to(drafter.dtype)
         layers = [layer_source(layer, held) for layer in own.layers]
-        self.engine = Engine(facts, layers, (), (embedding, head, own.norm.weight), held, drafter.first_rotations, None)
+        self.engine = Engine(facts, layers, (), (embedding, head, own.norm.weight), held, partial(_rotations, drafter), None)
         self._kept = Held(drafter.dtype)
         markov = drafter.markov_weights()
         source = DrafterSource(
@@ -118,6 +119,14 @@ class NativePass(nn.Module):
         scores = torch.empty(rows, self._block, self._vocab)
         succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
         return scores
+
+
+def _rotations(
+    drafter: BlockDrafter, positions: int
+) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+    """Cosines and sines of the first positions."""
+    cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
+    return cos[0, 0], sin[0, 0]
 
 
 @final

@@ -77,8 +77,8 @@ class BlockDrafter(Protocol):
         """The two factors of what tokens add; None if they add nothing."""
         ...
 
-    def first_rotations(self, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-        """Cosines and sines of rotary embeddings of the first positions."""
+    def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
         ...
 
 

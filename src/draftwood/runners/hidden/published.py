@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
-from draftwood.runners.hidden.layers import first_rotations, rotation, target_embedding, target_head
+from draftwood.runners.hidden.layers import rotation, target_embedding, target_head
 
 
 class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
@@ -47,10 +47,6 @@ class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
         return rotation(positions, self.config.rope_frequencies, self.config.rope_scale)
-
-    def first_rotations(self, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-        """Cosines and sines of rotary embeddings of the first positions."""
-        return first_rotations(self, positions)
 
     def check_target(self, target: Any) -> None:
         """Raise a PairingError if hidden states, vocabulary or shared weights of a target do not fit; names both numbers."""

@@ -50,7 +50,7 @@ class NativeRunner:
         check_evaluates(model)
         check_hidden_layers(model, hidden_layers)
         longest = context(model.config)
-        self.model, self.hidden_layers = model, hidden_layers
+        self.model = model
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
         self.engine = f"native {instruction_set()}"
