@@ -102,7 +102,7 @@ def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int =
     if kind == "eagle3":
         off = ["norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "qk_norm", "mlp_bias"]
         norms = dict.fromkeys(off, False)
-        drafter = Eagle3Drafter(Eagle3Config(**common, own_head=True, **{**norms, **flags}))
+        drafter = Eagle3Drafter(Eagle3Config(**{**common, **norms, "own_head": True, **flags}))
     else:
         block = dict(slots=4, block=3) if kind == "dflash" else dict(slots=3, block=3)
         rank = 0 if kind == "dflash" else 4

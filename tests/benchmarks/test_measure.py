@@ -12,7 +12,7 @@ from benchmarks.settings import DRAFTING, Setting, plan
 from draftwood.api import Pair
 from draftwood.runners.factory import make_runners
 from tests.benchmarks.tiny import Letters, tiny_llama
-from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
+from tests.helpers import tiny_hidden, tiny_model, tiny_published
 
 CPU = torch.device("cpu")
 
@@ -34,9 +34,11 @@ def test_one_setting_of_every_method_runs(pair: Pair, temperature: float) -> Non
         assert sample.target_seconds + sample.draft_seconds + sample.verify_seconds <= sample.seconds
 
 
-@pytest.mark.parametrize(("kind", "backend"), [("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch")])
+@pytest.mark.parametrize(
+    ("kind", "backend"), [("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("eagle3", "native")]
+)
 def test_passes_of_drafters_of_hidden_states_are_seen(kind: str, backend: str) -> None:
-    model = tiny_gpt(23, 1, dtype=torch.float32)
+    model = tiny_model(backend, 23, 1)
     drafter = tiny_hidden(model) if kind == "hidden" else tiny_published(model, kind)
     pair = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend=backend))
     sample = sample_of(Setting(method="rsd-s", shape="2x2", nodes=4), pair, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import product
 
 import pytest
 import torch
@@ -71,9 +72,9 @@ def difference(logits, name):
 
 
 @pytest.mark.parametrize("batch", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_speculators(name, batch, tmp_path):
-    assert difference(our_logits(checkpoint(tmp_path, name), batch=batch), name) < 2e-5
+@pytest.mark.parametrize(("name", "backend"), sorted({*product(CASES, ["torch", "native"])} - {("eagle3-biases", "native")}))
+def test_logits_are_those_of_speculators(name, backend, batch, tmp_path):
+    assert difference(our_logits(checkpoint(tmp_path, name), backend, batch), name) < 2e-5
 
 
 @pytest.mark.parametrize("name", ["eagle3", "dflash-reduced", "dspark"])

@@ -23,14 +23,15 @@ PARENTS = [0, 0, 0, 1, 2, 4]
 
 
 class Model:
-    """A model of two layers, or a drafter of one."""
+    """A model of two layers, or a drafter of one: of blocks, or of features."""
 
-    def __init__(self, lib: Any, bfloat16: bool, window: int = 0, drafts: bool = False) -> None:
+    def __init__(self, lib: Any, bfloat16: bool, window: int = 0, drafts: str = "") -> None:
         self.lib, self._rng, self._kept, self.bfloat16 = lib, np.random.default_rng(1), [], bfloat16
+        self.joins = drafts == "features"
         layers = [self._layer(window) for _ in range(1 if drafts else 2)]
         facts = Facts(
             layers=len(layers), width=WIDTH, heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, inner=INNER, vocab=VOCAB,
-            rotary_dim=DIM, taps=0 if drafts else TAPS, bfloat16=bfloat16, epsilon=1e-6, scale=DIM**-0.5,
+            rotary_dim=DIM, taps=0 if drafts == "blocks" else TAPS, bfloat16=bfloat16, epsilon=1e-6, scale=DIM**-0.5,
         )  # fmt: skip
         taps = (ctypes.c_int * TAPS)(1, 2)
         parts = self._weights(VOCAB, WIDTH), self._weights(VOCAB, WIDTH), self._numbers(WIDTH)
@@ -40,7 +41,8 @@ class Model:
         assert lib.rotate(self.handle, *(table.ctypes.data for table in tables), 300) == 0
         if drafts:
             source = DrafterSource(
-                sources=TAPS, source_width=WIDTH, norm_sources=1, rank=RANK, features=self._weights(WIDTH, TAPS * WIDTH),
+                sources=TAPS, source_width=WIDTH, norm_sources=1, norm_residual=self.joins, rank=RANK, source_epsilon=1e-6,
+                features=self._weights(WIDTH, TAPS * WIDTH), source_norm=self._numbers(TAPS * WIDTH),
                 feature_norm=self._numbers(WIDTH), markov_in=self._weights(VOCAB, RANK),
                 markov_out=self._weights(VOCAB, RANK),
             )  # fmt: skip
@@ -59,10 +61,11 @@ class Model:
 
     def _layer(self, window: int) -> LayerSource:
         queries, keys = HEADS * DIM, KV_HEADS * DIM
-        shapes = dict(query=(queries, WIDTH), key=(keys, WIDTH), value=(keys, WIDTH), out=(WIDTH, queries))
+        read = 2 * WIDTH if self.joins else WIDTH
+        shapes = dict(query=(queries, read), key=(keys, read), value=(keys, read), out=(WIDTH, queries))
         shapes |= dict(gate=(INNER, WIDTH), up=(INNER, WIDTH), down=(WIDTH, INNER))
         numbers = dict(query_bias=queries, key_bias=keys, value_bias=keys, out_bias=WIDTH, norm=WIDTH, ffn_norm=WIDTH)
-        numbers |= dict(query_norm=DIM, key_norm=DIM)
+        numbers |= dict(query_norm=DIM, key_norm=DIM, **({"hidden_norm": WIDTH} if self.joins else {}))
         weights = {name: self._weights(*shape) for name, shape in shapes.items()}
         return LayerSource(**weights, **{name: self._numbers(size) for name, size in numbers.items()}, window=window)
 
@@ -75,10 +78,12 @@ class Model:
             seen[:, node, node] = 1
         tokens, depths = np.tile(np.array(nodes, np.int64), (count, 1)), seen.sum(-1).astype(np.int64) - 1
         given, pending = (NewTokens * count)(), [(ctypes.c_int * len(text))(*text) for text in texts]
+        made = not any(texts)  # the features: drafted nodes, of which nothing else is known
+        inputs = [self._numbers(len(text) + size, WIDTH if made else TAPS * WIDTH) if self.joins else None for text in texts]
         for row, text in enumerate(pending):
             given[row] = NewTokens(
                 rows[row], len(text), size, size, addressof(text), tokens[row].ctypes.data, depths[row].ctypes.data,
-                seen[row].ctypes.data,
+                seen[row].ctypes.data, *((None, inputs[row]) if made else (inputs[row], None)),
             )  # fmt: skip
         logits = np.empty((count, size, VOCAB), np.float32)
         hidden = np.empty((count * size + sum(map(len, texts)), TAPS, WIDTH), np.float32)
@@ -87,7 +92,7 @@ class Model:
         assert self.lib.read_tokens(given, count, *places, threads) == 0, self.lib.error()
         assert np.isfinite(logits).all()
         assert (peaks[..., 1] == logits.argmax(-1)).all()
-        return logits.tobytes() + hidden.tobytes()
+        return logits.tobytes() + (hidden[: count * size] if self.joins else hidden).tobytes()
 
     def draft(self, rows: list[int], hidden: np.ndarray, threads: int) -> bytes:
         """Read hidden states, score a block, and nodes of it."""
@@ -122,7 +127,16 @@ def texts(lib: Any, bfloat16: bool, threads: int) -> bytes:
             lib.free_row(row)
         lib.read(model.handle, threads)
         lib.free_model(model.handle)
-    drafter, hidden = Model(lib, bfloat16, drafts=True), np.linspace(-1, 1, 70 * TAPS * WIDTH, dtype=np.float32)
+    features = Model(lib, bfloat16, drafts="features")
+    rows = [lib.row(features.handle), lib.row(features.handle)]
+    for pending in ([tokens, tokens[:3]], [[], []], [[1, 2], []]):
+        found += features.read(rows, pending, [5, 1, 2, 3, 4, 6], PARENTS, threads)
+        for row in rows:
+            assert lib.commit(row, (ctypes.c_int * 1)(0), 1) == 0
+    for row in rows:
+        lib.free_row(row)
+    lib.free_model(features.handle)
+    drafter, hidden = Model(lib, bfloat16, drafts="blocks"), np.linspace(-1, 1, 70 * TAPS * WIDTH, dtype=np.float32)
     rows = [lib.row(drafter.handle), lib.row(drafter.handle)]
     for _ in range(2):
         found += drafter.draft(rows, hidden.reshape(70, TAPS * WIDTH), threads)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 
+from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
-from tests.helpers import rows_of, tiny_hidden, tiny_model, tiny_published
-from tests.native.test_bits import TEXT, after, model_of
+from tests.helpers import ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
+from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, isa, model_of, path
 
 VOCAB = 11
+__all__ = ["isa"]
 
 
 def scores_of(runner: HiddenBlockRunner, seed: int, texts: list[list[int]], length: int) -> torch.Tensor:
@@ -79,3 +85,81 @@ def test_a_table_of_rotations_that_was_not_made_is_made_again(monkeypatch: pytes
     monkeypatch.undo()
     fresh = NativeRunner(model_of("llama", torch.float32), hidden_layers=(0,))
     assert torch.equal(found, after(fresh, TEXT[:100]))
+
+
+EAGLES = [
+    {"own_head": False, "rope_scale": 1.3},
+    {"num_hidden_layers": 2, "norm_output": True, "fc_norm": True, "attention_bias": True, "proposes": 7},
+    {"norm_before_fc": True, "norm_before_residual": True, "qk_norm": True, "num_attention_heads": 6},
+    {"own_embedding": True, "hidden_size": 33, "head_dim": 10, "intermediate_size": 17, "target_layers": [0, 1, 1],
+     "rope_frequencies": [1.0, 0.6, 0.3, 0.2, 0.1]},
+]  # fmt: skip
+
+
+def eagle_of(dtype: torch.dtype, **flags: Any) -> tuple[Any, Any]:
+    """A drafter and its target, whose norms have weights and whose scores are of a size with those of a model."""
+    model = model_of("llama", dtype)
+    drafter = tiny_published(model, "eagle3", **flags)
+    with torch.no_grad():
+        for name, weight in drafter.named_parameters():
+            weight.uniform_(0.2, 1.8) if "norm" in name else weight.mul_(0.3)
+    return drafter, model
+
+
+def eagle_scores(
+    runner: Eagle3Runner, rows: Sequence[tuple[list[int], int]], tokens: Sequence[int], parents: Sequence[int]
+) -> torch.Tensor:
+    """Scores of a tree, given its tokens below the root, in rows with a text and a seed of hidden states."""
+    texts = [text for text, _ in rows]
+    width = runner.model.fc.in_features
+    hidden = [torch.randn(len(text) - 1, width, generator=torch.Generator().manual_seed(seed)) for text, seed in rows]
+    runner.clear()
+    runner.set_rows(rows_of([text[:-1] for text in texts], roots=[text[-1] for text in texts]))
+    runner.commit([[] for _ in rows], hidden)
+    seen = ancestors_of(torch.tensor([list(parents)] * len(rows)), len(parents))
+    return runner.extend(torch.tensor([[text[-1], *tokens] for text in texts]), seen.sum(-1) - 1, seen).logits
+
+
+@pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES))
+def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(
+    isa: str, dtype: torch.dtype, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, tokens = Eagle3Runner(*eagle_of(dtype, **flags), engine="native"), TEXT[40 : 39 + len(PARENTS)]
+    for length in (2, 64, 130):
+        text, wanted = TEXT[:length], []
+        for node in range(len(PARENTS)):
+            chain = [tokens[i - 1] for i in path(node)[1:]]
+            wanted.append(eagle_scores(runner, [(text, 1)], chain, [max(0, i - 1) for i in range(len(chain) + 1)])[0, -1])
+        for threads, others in ((1, 0), (2, 3), (3, 1)):
+            monkeypatch.setattr(network, "free_threads", lambda threads=threads: threads)
+            rows = [*((TEXT[5 * i : 9 + 31 * i], 2 + i) for i in range(others)), (text, 1)]
+            assert torch.equal(eagle_scores(runner, rows, tokens, PARENTS)[-1], torch.stack(wanted)), (length, threads)
+
+
+@pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES))
+def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.dtype, flags: dict[str, Any]) -> None:
+    drafter, model = eagle_of(dtype, **flags)
+    native = Eagle3Runner(drafter, model, engine="native")
+    exact = Eagle3Runner(drafter.double(), model.double())
+    rows = [(TEXT[:70], 1), (TEXT[3:9], 2)]
+    found, wanted = (eagle_scores(runner, rows, TEXT[40 : 39 + len(PARENTS)], PARENTS) for runner in (native, exact))
+    assert native.engine.startswith("native ")
+    assert (found - wanted).abs().max() < wanted.std() * (1e-4 if dtype == torch.float32 else 0.2)
+    assert found.shape == wanted.shape
+
+
+@pytest.mark.parametrize("part", ["fc.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.k_proj.weight", "hidden"])
+def test_what_is_no_number_gives_scores_that_are_none(part: str) -> None:
+    drafter, model = eagle_of(torch.float32)
+    if part != "hidden":
+        with torch.no_grad():
+            drafter.get_parameter(part).view(-1)[0] = torch.nan
+    runner = Eagle3Runner(drafter, model, engine="native")
+    if part == "hidden":
+        runner.set_rows(rows_of([[1, 2, 3]]))
+        runner.commit([[]], [torch.full((3, drafter.fc.in_features), torch.nan)])
+        root = torch.zeros(1, 1, dtype=torch.long)
+        found = runner.extend(root, root, torch.ones(1, 1, 1, dtype=torch.bool)).logits
+    else:
+        found = eagle_scores(runner, [(TEXT[:9], 1)], [4], [0, 0])
+    assert found.isnan().all()

@@ -14,7 +14,7 @@ from draftwood.native import library as native
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
-from tests.helpers import tiny_gpt, tiny_hidden
+from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
 from tests.native.test_bits import TEXT, model_of
 from tests.runners.zoo import VOCAB, plain_scores, tiny
 
@@ -59,12 +59,28 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     assert reason in (runners.fallback or "")
 
 
+@pytest.mark.parametrize(("flags", "reason"), [
+    ({"mlp_bias": True}, "it has no code for biases of the feed-forward network"),
+    ({"fc_norm": True, "norm_before_fc": True}, "it has no code for two norms of the hidden states"),
+])  # fmt: skip
+def test_eagle_drafters_that_it_has_no_code_for(flags, reason, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend openvino or"):
+        make_runners(model, tiny_published(model, "eagle3", **flags), backend="native")
+    monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
+    monkeypatch.setattr("draftwood.runners.auto.version_of", lambda package: None)
+    runners = make_runners(model, tiny_published(model, "eagle3", **flags))
+    assert (runners.target.engine, runners.draft.engine) == ("torch", "torch")  # type: ignore[union-attr]
+    assert reason in (runners.fallback or "")
+
+
 def test_auto_takes_it_where_it_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     assert make_runners(llama(), llama(num_hidden_layers=1))[2] is None
-    runners = make_runners(llama(), tiny_hidden(llama()))
-    engines = [runner.engine.split()[0] for runner in (runners.target, runners.draft)]  # type: ignore[union-attr]
-    assert (engines, runners.fallback) == (["native"] * 2, None)
+    for drafter in (tiny_hidden(llama()), tiny_published(llama(), "eagle3")):
+        runners = make_runners(llama(), drafter)
+        engines = [runner.engine.split()[0] for runner in (runners.target, runners.draft)]  # type: ignore[union-attr]
+        assert (engines, runners.fallback) == (["native"] * 2, None)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -154,7 +154,7 @@ def test_a_change_of_rows_that_is_interrupted_leaves_nothing_to_keep(engine: str
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk.runner._memories[0] if engine == "native" else walk.runner._rows.cache, "cut", cut)
+        patch.setattr(walk.runner._rows.memories[0] if engine == "native" else walk.runner._rows.cache, "cut", cut)
         with pytest.raises(KeyboardInterrupt):
             walk.again(5, 4)
     length = len(walk.texts[0])

@@ -54,9 +54,9 @@ auto rows_of(const void* from, int rows, int columns, size_t bytes) {
     return [=](int g, int b, int lane) { return row(from, g * GROUP + b * LANES + lane, rows, columns, bytes); };
 }
 
-// The places of inputs that are padded at the end.
-auto first(int columns) {
-    return [columns](int k) { return k < columns ? k : -1; };
+// The places of inputs in parts of so many numbers, each padded at the end.
+auto in_parts(int numbers, int padded) {
+    return [=](int k) { return k < numbers ? k : k % padded < numbers ? k / padded * numbers + k % padded : -1; };
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
     m.norm = copy(norm, facts.width, width);
     // Heads are padded one by one: an output or input of all heads is one of a head, or none.
-    auto in_head = [=](int at) { return at % dim < facts.head_dim ? at / dim * facts.head_dim + at % dim : -1; };
+    auto in_head = in_parts(facts.head_dim, dim), in_half = in_parts(facts.width, width);
     for (int l = 0; l < facts.layers; l++) {
         const LayerSource& s = layers[l];
         Layer to{};
@@ -131,13 +131,13 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
             }
             throw std::logic_error("an output of no head");
         };
-        int outputs = (facts.heads + 2 * facts.kv_heads) * dim;
-        to.qkv = pack(outputs, width, [&](int g, int b, int lane) -> const void* {
+        int outputs = (facts.heads + 2 * facts.kv_heads) * dim, halves = s.hidden_norm ? 2 : 1;
+        to.qkv = pack(outputs, halves * width, [&](int g, int b, int lane) -> const void* {
             int output = g * GROUP + b * LANES + lane;
             Part part = part_of(output);
             int at = in_head(output);
-            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, facts.width, number_bytes_);
-        }, first(facts.width));
+            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, halves * facts.width, number_bytes_);
+        }, in_half);
         if (s.query_bias || s.key_bias || s.value_bias) to.qkv.bias = bias(outputs, [&](int output) {
             Part part = part_of(output);
             int at = in_head(output);
@@ -147,15 +147,16 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         to.out.bias = copy(s.out_bias, facts.width, width);
         to.gate_up = pack(2 * inner, width, [&](int g, int b, int lane) {
             return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width, number_bytes_);
-        }, first(facts.width));
-        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner, number_bytes_), first(facts.inner));
+        }, in_half);
+        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner, number_bytes_), in_parts(facts.inner, inner));
         to.norm = copy(s.norm, facts.width, width), to.ffn_norm = copy(s.ffn_norm, facts.width, width);
         to.query_norm = copy(s.query_norm, facts.head_dim, dim), to.key_norm = copy(s.key_norm, facts.head_dim, dim);
+        to.hidden_norm = copy(s.hidden_norm, facts.width, width);
         to.window = s.window;
         layers_.push_back(to);
     }
     m.layer = layers_.data();
-    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width, number_bytes_), first(facts.width));
+    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width, number_bytes_), in_half);
 }
 
 void Engine::drafter(const DrafterSource& source) {
@@ -163,11 +164,13 @@ void Engine::drafter(const DrafterSource& source) {
     Model& m = model_;
     int numbers = source.sources * source.source_width;
     m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
-    m.rank = source.rank;
+    m.norm_residual = source.norm_residual, m.source_epsilon = source.source_epsilon, m.rank = source.rank;
     auto plain = [&](const void* from, int outputs, int inputs) {
-        return pack(padded(outputs, GROUP), padded(inputs, GROUP), rows_of(from, outputs, inputs, number_bytes_), first(inputs));
+        int all = padded(inputs, GROUP);
+        return pack(padded(outputs, GROUP), all, rows_of(from, outputs, inputs, number_bytes_), in_parts(inputs, all));
     };
     m.features = plain(source.features, m.facts.width, numbers);
+    m.source_norm = copy(source.source_norm, numbers, numbers);
     m.feature_norm = copy(source.feature_norm, m.facts.width, m.padded_width);
     m.markov_embedding = source.markov_in;
     if (source.rank) m.markov = plain(source.markov_out, m.facts.vocab, source.rank);

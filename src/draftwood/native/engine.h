@@ -10,15 +10,16 @@ namespace draftwood {
 // Weights of a layer as they come: [output][input], in the model's format. Biases and norms are float32, or null.
 struct LayerSource {
     const void *query, *key, *value, *out, *gate, *up, *down;
-    const float *query_bias, *key_bias, *value_bias, *out_bias, *norm, *ffn_norm, *query_norm, *key_norm;
+    const float *query_bias, *key_bias, *value_bias, *out_bias, *norm, *ffn_norm, *query_norm, *key_norm, *hidden_norm;
     int window;
 };
 
 // What a drafter of hidden states has in addition to its layers.
 struct DrafterSource {
-    int sources, source_width, norm_sources, rank;  // at most LANES sources; rank 0: no Markov head
+    int sources, source_width, norm_sources, norm_residual, rank;  // at most LANES sources; rank 0: no Markov head
+    float source_epsilon;
     const void* features;
-    const float* feature_norm;
+    const float *source_norm, *feature_norm;
     const void *markov_in, *markov_out;
 };
 
@@ -82,13 +83,15 @@ class Row {
 };
 
 // New tokens of a row: those of its text that come next, then nodes. A node sees the text, and what ``seen`` says of the nodes
-// of its round: [node][width], where ``width`` is the number of nodes of the round so far, itself the last.
+// of its round: [node][width], where ``width`` is the number of nodes of the round so far, itself the last. A drafter whose
+// first layer has a ``hidden_norm`` reads the target's hidden states, or features, of all of them: text, then nodes.
 struct NewTokens {
     Row* row;
     int pending, nodes, width;
     const int* text;
     const int64_t *tokens, *depths;
     const unsigned char* seen;
+    const float *sources, *features;  // [token][source][source_width]; [token][width]
 };
 
 // The highest score of a node, and its token: the first one if several have it. NaN if a score is.

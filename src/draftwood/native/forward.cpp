@@ -92,7 +92,8 @@ struct Block {
           heads_width((size_t)facts.heads * dim), qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim),
           inner(model.padded_inner), x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
           attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {
-        for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] == facts.layers;
+        for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= facts.layers;
+        if (joins()) ends &= work.scored > 0;
     }
 
     // One phase: ``each(chunk)`` for chunks of ``size`` of all items.
@@ -153,8 +154,10 @@ struct Block {
             });
     }
 
-    void begin(int i) {
-        float* row = x + i * width;
+    // The first layer reads a feature beside the embedding of the token.
+    bool joins() const { return model.layer[0].hidden_norm; }
+
+    void embed(int i, float* row) const {
         for (size_t j = facts.width; j < width; j++) row[j] = 0;
         int token = work.tokens[i].token;
         if (token < 0) {
@@ -198,6 +201,23 @@ struct Block {
             head[j] = a * cos[j] - b * sin[j];
             head[j + half] = b * cos[j] + a * sin[j];
         }
+    }
+
+    // A token's embedding and its feature, each normed, become the input of the first layer.
+    void join(int i) {
+        const Layer& first = model.layer[0];
+        float *row = x + i * width, *embedded = (float*)own.normed;
+        Input* to = acted + 2 * i * width;
+        if (work.features) {
+            memcpy(row, work.features + (size_t)i * facts.width, 4 * facts.width);
+            for (size_t j = facts.width; j < width; j++) row[j] = 0;
+        }
+        embed(i, embedded);
+        rms_norm(embedded, first.norm, width, facts.width, [&](int j, const Lanes& a) { N::round(to + j, a); });
+        rms_norm(row, first.hidden_norm, width, facts.width, [&](int j, const Lanes& a) {
+            N::round(to + width + j, a);
+            if (model.norm_residual) store(row + j, a);
+        });
     }
 
     // Queries, keys and values of a token: normed, rotated, rounded, and put where attention reads them.
@@ -370,7 +390,8 @@ struct Block {
             linear(layer.qkv, count, normed, heads_width / GROUP, [&] { norm_all(model.feature_norm); }, to_qkv);
             return each_token([&](int i) { place(i, l); });
         }
-        linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, to_qkv);
+        const bool joined = layer.hidden_norm;
+        linear(layer.qkv, count, joined ? acted : normed, 0, [&] { if (!joined) norm_all(layer.norm); }, to_qkv);
         each_token([&](int i) { place(i, l); });
         if (l + 1 == facts.layers && !work.scored && !ends) return;  // of the last layer its keys and values are enough
         attention(l);
@@ -388,6 +409,7 @@ struct Block {
     void end(int i) {
         int to = work.tokens[i].scored;
         float last[LANES];
+        copy_taps(i, facts.layers + 1, x + i * width);
         rms_norm(x + i * width, model.norm, width, facts.width, [&](int j, const Lanes& a) {
             if (to >= 0) N::round(attended + to * width + j, a);
             store(last, a);
@@ -417,9 +439,12 @@ struct Block {
         for (int s = 0; s < model.sources; s++) {
             float squares = 0;
             for (int j = 0; j < size; j++) squares += from[s * size + j] * from[s * size + j];
-            factor[s] = model.norm_sources ? 1.f / sqrtf(squares / size + 1.1920929e-7f) : 1.f;  // as rms_norm of PyTorch
+            factor[s] = model.norm_sources ? 1.f / sqrtf(squares / size + model.source_epsilon) : 1.f;
         }
-        take(acted + (size_t)i * model.features.inputs, all, model.features.inputs, [&](int j) { return from[j] * factor[j / size]; });
+        const float* weight = model.source_norm;
+        take(acted + (size_t)i * model.features.inputs, all, model.features.inputs, [&](int j) {
+            return weight ? from[j] * factor[j / size] * weight[j] : from[j] * factor[j / size];
+        });
     }
 
     void features() {
@@ -427,12 +452,16 @@ struct Block {
         linear(model.features, count, acted, 0, [] {}, [&](int g, int r, const float* sums) {
             memcpy(x + r * width + (size_t)g * GROUP, sums, 4 * GROUP);
         });
+    }
+
+    void layers() {
         for (int l = 0; l < facts.layers; l++) through(l);
     }
 
     void scores() {
-        each_token([&](int i) { begin(i); });
-        for (int l = 0; l < facts.layers; l++) through(l);
+        if (work.sources) features();
+        each_token([&](int i) { joins() ? join(i) : embed(i, x + i * width); });
+        layers();
         if (work.scored || ends) each_token([&](int i) { end(i); });
         if (!work.scored) return;
         linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, float* sums) {
@@ -472,7 +501,7 @@ struct Block {
 
     void run() {
         if (work.mode == SCORES) scores();
-        else if (work.mode == FEATURES) features();
+        else if (work.mode == FEATURES) features(), layers();
         else markov();
     }
 };

@@ -73,7 +73,7 @@ std::atomic<Forward> chosen{nullptr};
 void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     const Facts& f = m.facts;
     size_t width = m.padded_width, heads = (size_t)f.heads * m.padded_dim, qkv = heads + 2 * (size_t)f.kv_heads * m.padded_dim;
-    size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs});
+    size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs});
     size_t sizes[] = {width, qkv, heads, std::max(heads, width), inner};
     size_t total = 0, at = 0;
     for (size_t size : sizes) total += size;
@@ -110,7 +110,7 @@ struct Plan {
     std::vector<int> path;
     std::vector<std::vector<void*>> pages;
     std::vector<void* const*> lists;
-    std::vector<float> sources;
+    std::vector<float> sources, features;
     int nodes = 0, texts = 0;  // so many of each were added
 
     explicit Plan(const std::shared_ptr<Engine>& engine) : engine(engine) {}
@@ -181,7 +181,7 @@ const size_t WORKS = 32;  // of a job, at most
 // Compute these steps one after the other, in one job unless they are long; each goes through all layers in blocks of tokens.
 void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
     const Model& m = steps[0].plan->engine->model();
-    const int phases = 6 * m.facts.layers + 3;  // of a block, at most
+    const int phases = 6 * m.facts.layers + 5;  // of a block, at most
     std::vector<Work> works;
     int slots = 0, tail = 0, scored = 0;
     for (Step& step : steps) {
@@ -201,6 +201,7 @@ void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
             scored += work.scored;
             if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
             if (work.sources) work.sources += (size_t)work.count * m.sources * m.source_width;
+            if (work.features) work.features += (size_t)work.count * m.facts.width;
         }
     }
     auto kept = std::make_shared<std::vector<Step>>(std::move(steps));
@@ -236,18 +237,27 @@ void use_instruction_set(const std::string& name) {
 
 void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads) {
     auto plan = std::make_shared<Plan>(rows[0].row->shared());
+    const Model& m = plan->engine->model();
+    const bool joins = m.layer->hidden_norm;
     for (int r = 0; r < count; r++) {
         const NewTokens& given = rows[r];
         Row& row = *given.row;
+        if (joins != !!(given.sources || given.features)) throw std::logic_error("features are for drafters that read them, and no other model");
         if (row.nodes + given.nodes != given.width) throw std::logic_error("the round has another number of nodes");
         const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
         for (int i = 0; i < given.pending; i++) plan->text(number, given.text[i], row.text + i, 0);
         for (int i = 0; i < given.nodes; i++)
             plan->node(number, given.tokens[i], base + given.depths[i], base, row.nodes + i, all, true,
                        [&](int j) { return given.seen[(size_t)i * all + j]; });
+        auto append = [&](std::vector<float>& to, const float* from, int numbers) {
+            if (from) to.insert(to.end(), from, from + (size_t)(given.pending + given.nodes) * numbers);
+        };
+        append(plan->sources, given.sources, m.sources * m.source_width), append(plan->features, given.features, m.facts.width);
     }
     Work work{};
     work.logits = logits, work.hidden = hidden;
+    if (!plan->sources.empty()) work.sources = plan->sources.data();
+    if (!plan->features.empty()) work.features = plan->features.data();
     run({{plan, work}}, threads, peaks);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }

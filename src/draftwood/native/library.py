@@ -29,7 +29,8 @@ class LayerSource(Structure):
     """``draftwood::LayerSource``."""
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
-    NUMBERS = ("query_bias", "key_bias", "value_bias", "out_bias", "norm", "ffn_norm", "query_norm", "key_norm")
+    NUMBERS = ("query_bias", "key_bias", "value_bias", "out_bias", "norm", "ffn_norm", "query_norm", "key_norm",
+               "hidden_norm")  # fmt: skip
     _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *NUMBERS)), ("window", c_int)]
 
 
@@ -37,15 +38,16 @@ class NewTokens(Structure):
     """``draftwood::NewTokens``."""
 
     _fields_ = [("row", c_void_p), ("pending", c_int), ("nodes", c_int), ("width", c_int)]
-    _fields_ += [(name, c_void_p) for name in ("text", "tokens", "depths", "seen")]
+    _fields_ += [(name, c_void_p) for name in ("text", "tokens", "depths", "seen", "sources", "features")]
 
 
 class DrafterSource(Structure):
     """``draftwood::DrafterSource``."""
 
     _fields_ = [
-        *((name, c_int) for name in ("sources", "source_width", "norm_sources", "rank")),
-        *((name, c_void_p) for name in ("features", "feature_norm", "markov_in", "markov_out")),
+        *((name, c_int) for name in ("sources", "source_width", "norm_sources", "norm_residual", "rank")),
+        ("source_epsilon", c_float),
+        *((name, c_void_p) for name in ("features", "source_norm", "feature_norm", "markov_in", "markov_out")),
     ]
 
 

@@ -24,6 +24,7 @@ struct Layer {
     Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
     float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network
     float *query_norm, *key_norm;    // of each head, or null
+    float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
 };
 
@@ -48,13 +49,16 @@ struct Model {
     Linear head;
     float* norm;
     Rotary rotary;
-    const int* tap;  // which hidden states: 0 is the embedding, i the output of layer i, the last one is normed
+    const int* tap;  // which hidden states: 0 is the embedding, i the output of layer i, the last one is normed; layers + 1 is
+                     // that one before its norm
     size_t page_numbers;  // numbers of a page: [layer][kv head][keys, values][PAGE * padded_dim]
     // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
     // to the scores of the next one is a product of low rank.
     int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
+    int norm_residual;                        // the first layer adds to the normed feature
+    float source_epsilon;
     Linear features, markov;
-    float* feature_norm;
+    float *source_norm, *feature_norm;  // the first of all sources, or null
     const void* markov_embedding;  // [vocab][rank], as it came
     int rank;
 };
@@ -88,7 +92,8 @@ struct Work {
     float* logits;              // [scored][vocab]
     float* hidden;              // [state][tap][width], or null
     const float* mask;          // [width]: the input of tokens below 0
-    const float* sources;       // FEATURES: [token][sources * source_width]
+    const float* sources;       // FEATURES, or what features of SCORES are made of: [token][sources * source_width]
+    const float* features;      // or the features themselves: [token][width]
     const float* depths;        // MARKOV: [row][depth][vocab] scores
     int block;                  // MARKOV: number of depths
 };

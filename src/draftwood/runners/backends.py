@@ -13,6 +13,7 @@ from draftwood.core.errors import ModelError
 from draftwood.core.settings import Weights, check_own
 from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.openvino.network import CPU
@@ -41,6 +42,7 @@ class Library:
         seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
         masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
         hidden_block: makes the runner of a drafter of hidden states, from the drafter and its target.
+        eagle: makes the runner of an EAGLE-3 drafter, from the drafter and its target; by default PyTorch runs it.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Library:
     seq2seq: Callable[..., SourceRunner] = cannot_run
     masked_block: Callable[[Any], Runner] = cannot_run
     hidden_block: Callable[[Any, Any], Runner] = cannot_run
+    eagle: Callable[[Any, Any], Runner] = Eagle3Runner
 
 
 def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner:
@@ -71,6 +74,7 @@ BACKENDS: Final[Mapping[str, Library]] = {
         name="the native engine",
         causal=_native,
         hidden_block=partial(HiddenBlockRunner, engine="native"),
+        eagle=partial(Eagle3Runner, engine="native"),
         why_not=why_not_native,
         no_room=why_no_room,
     ),

@@ -11,7 +11,6 @@ from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library, cannot_run
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.pairing import refuse_parallel
@@ -105,8 +104,8 @@ def reads_hidden(draft_model: Any) -> bool:
 
 
 def _reader(library: Library, drafter: Any, model: Any) -> Runner:
-    """The runner of a drafter of hidden states. EAGLE-3 drafters always run in PyTorch."""
-    return Eagle3Runner(drafter, model) if isinstance(drafter, Eagle3Drafter) else library.hidden_block(drafter, model)
+    """The runner of a drafter of hidden states."""
+    return (library.eagle if isinstance(drafter, Eagle3Drafter) else library.hidden_block)(drafter, model)
 
 
 def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:

@@ -104,6 +104,10 @@ class Eagle3Drafter(PublishedDrafter):
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return self.fc(hidden)
 
+    def no_hidden(self) -> Float[Tensor, "1 taps_width"]:
+        """Zeros in place of a token's hidden states."""
+        return torch.zeros(1, self.fc.in_features, dtype=self.dtype, device=self.device)
+
     def states(
         self,
         embedded: Float[Tensor, "row token width"],

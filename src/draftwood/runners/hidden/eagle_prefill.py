@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TypeAlias, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.runners.cache import TreeCache
-from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
+from draftwood.runners.hidden.eagle_native import NativePasses
 from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.hidden.eagle_torch import TorchPasses
 from draftwood.runners.protocols import Prefix
-from draftwood.runners.slots import SlotTable
 from draftwood.sampling.rows import Row
+
+EaglePasses: TypeAlias = TorchPasses | NativePasses
 
 
 @final
 class EaglePrefill:
-    """One text and its entries, in a cache of their own.
+    """One text and its entries, in a table of their own.
 
     Args:
-        drafter: the drafter.
-        network: its pass.
-        slots: the table that the text joins.
+        passes: the passes, whose table the text joins.
     """
 
-    def __init__(self, drafter: Eagle3Drafter, network: EaglePass, slots: SlotTable) -> None:
-        self._drafter, self._network, self._table = drafter, network, slots
-        self._cache = TreeCache(drafter.config.num_hidden_layers)
-        self._slots = slots.another(self._cache)
+    def __init__(self, passes: EaglePasses) -> None:
+        self._rows, self._passes = passes.table, passes.another()
+        self._entries = self._passes.table
         self._text: EagleText | None = None
 
     def clear(self) -> None:
         """Forget the text."""
         self._text = None
-        self._slots.clear()
+        self._entries.clear()
 
     def read(
         self,
@@ -55,9 +52,10 @@ class EaglePrefill:
         if hidden is not None and len(hidden):
             if (first := end - len(hidden)) > text.known:
                 text.begin(first)
-                self._slots.begin(text.entries, self._table, None)
+                self._entries.begin(text.entries, self._rows, None)
             text.read(hidden, end, root_kept=False)
-        self._read_waiting(text)
+        if text.waiting:
+            self._passes.read(text)
 
     def _begun(self, row: Row, source: EagleText | None, length: int) -> EagleText:
         if source is None:
@@ -66,26 +64,8 @@ class EaglePrefill:
             text = source.for_row(row, length)
             cached = text.known - text.first - sum(map(len, text.waiting))
             prefix = Prefix(source.entries, max(0, cached))
-        self._slots.begin(text.entries, self._table, prefix)
+        self._entries.begin(text.entries, self._rows, prefix)
         return text
-
-    def _read_waiting(self, text: EagleText) -> None:
-        if not text.waiting:
-            return
-        features, done = self._drafter.features(torch.cat(text.waiting).to(self._drafter.dtype).unsqueeze(0)), 0
-        for batch in self._slots.batches_to(text.known - text.first):
-            self._cache.place(batch)
-            end = done + batch.tokens.shape[1]
-            self._network(
-                input_ids=batch.tokens,
-                features=features[:, done:end],
-                positions=batch.positions,
-                cache=self._cache,
-                mask=batch.mask,
-            )
-            done = end
-        text.waiting = []
-        self._slots.commit([[]])
 
     def reads(self, row: Row) -> bool:
         """Whether this row is the one that is read."""
@@ -96,5 +76,5 @@ class EaglePrefill:
         text, self._text = self._text, None
         assert text is not None
         text.fresh = True
-        self._table.join(self._slots)
+        self._rows.join(self._entries)
         return text

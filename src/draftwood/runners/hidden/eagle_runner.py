@@ -11,24 +11,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
-from draftwood.runners.cache import TreeCache
+from draftwood.core.settings import Backend
 from draftwood.runners.context import token_bytes
-from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
-from draftwood.runners.hidden.eagle_prefill import EaglePrefill
+from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.eagle_native import NativePasses
+from draftwood.runners.hidden.eagle_prefill import EaglePasses, EaglePrefill
 from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.hidden.eagle_torch import TorchPasses
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import changes, remaining
-from draftwood.runners.slots import SlotTable
 from draftwood.sampling.rows import Row
 
 
 @final
 class Eagle3Runner:
-    """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`, in PyTorch.
+    """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`.
 
-    The cache keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
+    The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
     made again once they are accepted. Scores are those of the tokens that the drafter can propose. They are -inf in rows
     whose hidden states are not known yet: nothing is drafted there.
 
@@ -36,22 +37,23 @@ class Eagle3Runner:
         drafter: a drafter in evaluation mode.
         target: its target, a causal language model; the target's runner must return the hidden states of
             ``drafter.config.target_layers``.
+        engine: the backend, ``native`` or ``torch``.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the native engine does not run the drafter.
     """
 
     reads_source = False
-    pads = True
-    engine = "torch"
     max_length: int | None = None
 
-    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
+    def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch") -> None:
         self.model = drafter
         self.forward_seconds = 0.0
-        self.network = EaglePass(drafter, target)
-        self._head = drafter.head(target)
+        made: EaglePasses = NativePasses(drafter, target) if engine == "native" else TorchPasses(drafter, target)
+        self._passes, self.network, self.engine, self.pads = made, made.network, made.engine, made.pads
         self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
-        self._cache = TreeCache(drafter.config.num_hidden_layers)
-        self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
-        self._prefill = EaglePrefill(drafter, self.network, self._slots)
+        self._prefill = EaglePrefill(made)
         self._texts: list[EagleText] = []
         self._kept: EagleText | None = None  # of a single row that has left
         self._nodes = _Nodes()
@@ -74,7 +76,7 @@ class Eagle3Runner:
             self._kept = self._texts[0].alone() if len(self._texts) == 1 and not self._nodes.depths else None
         if not keep:
             self._kept = None
-        self._slots.clear(keep=self._kept is not None)
+        self._passes.table.clear(keep=self._kept is not None)
         self._texts, self._nodes = [], _Nodes()
         if not keep:
             self._prefill.clear()
@@ -92,7 +94,7 @@ class Eagle3Runner:
             self._texts.append(kept.for_row(new[0], len(new[0].tokens) - 1))
         else:
             self._texts += map(EagleText, new)
-        self._slots.set_rows([text.entries for text in self._texts])
+        self._passes.table.set_rows([text.entries for text in self._texts])
         if joins:
             self._texts.append(self._prefill.join())
 
@@ -110,63 +112,29 @@ class Eagle3Runner:
         with torch.inference_mode():
             parents = self._nodes.add(depths, ancestors)
             if any(ready):
-                states = self._states(tokens, depths, ancestors, parents)
-                logits = torch.nn.functional.linear(self.model.normed(states), self._head)
+                logits = self._logits(tokens, depths, ancestors, parents)
                 logits[[not one for one in ready]] = -torch.inf
             else:
-                shape = *tokens.shape, len(self._head)
-                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self.model.dtype)
+                shape = *tokens.shape, len(self.model.draft_tokens)
+                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self._passes.dtype)
         self.forward_seconds += perf_counter() - start
         return Scores(logits, tokens=self._tokens)
 
-    def _states(
+    def _logits(
         self, tokens: PerNode, depths: PerNode, ancestors: Seen, parents: PerNode
-    ) -> Float[Tensor, "row node width"]:
-        """Outputs at new nodes, level by level."""
-        nodes, old = self._nodes, ancestors.shape[2] - tokens.shape[1]
+    ) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores of new nodes, level by level."""
+        nodes, old, logits, features = self._nodes, ancestors.shape[2] - tokens.shape[1], [], None
         for first, last in _levels(parents, old):
-            if not nodes.states:
-                features = self.model.features(self._stacked([text.last for text in self._texts], 1))
-            else:
+            if nodes.states:
                 index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
                 features = torch.cat(nodes.states, dim=1).gather(1, index)
             part = slice(first, last)
             seen = ancestors[:, part, : old + last]
-            nodes.states.append(self._pass(tokens[:, part], depths[:, part], seen, features))
-        return torch.cat(nodes.states, dim=1)[:, old:]
-
-    def _pass(
-        self, tokens: Tensor, depths: Tensor, ancestors: Tensor, features: Float[Tensor, "row node width"]
-    ) -> Float[Tensor, "row node width"]:
-        """Outputs at the nodes of a level; the first pass of a round also reads the entries that wait."""
-        pad = max(sum(map(len, text.waiting)) for text in self._texts)
-        rows = [torch.cat(text.waiting) if text.waiting else None for text in self._texts]
-        waiting = self.model.features(self._stacked(rows, pad)) if pad else features[:, :0]
-        for text in self._texts:
-            text.waiting = []
-        features, done, states = torch.cat([waiting, features], dim=1), 0, features
-        for batch in self._slots.batches(tokens, depths, ancestors):
-            self._cache.place(batch)
-            end = done + batch.tokens.shape[1]
-            states = self.network(
-                input_ids=batch.tokens,
-                features=features[:, done:end],
-                positions=batch.positions,
-                cache=self._cache,
-                mask=batch.mask,
-            )
-            done = end
-        return states[:, -tokens.shape[1] :]
-
-    def _stacked(self, rows: Sequence[Tensor | None], longest: int) -> Float[Tensor, "row longest taps_width"]:
-        """Hidden states of the rows, padded with zeros on the left."""
-        config = self.model.config
-        shape = len(rows), longest, len(config.target_layers) * config.target_size
-        out = torch.zeros(shape, dtype=self.model.dtype, device=self.device)
-        for row, hidden in enumerate(rows):
-            if hidden is not None:
-                out[row, longest - len(hidden) :] = hidden
-        return out
+            states, scores = self._passes.score(self._texts, tokens[:, part], depths[:, part], seen, features)
+            nodes.states.append(states)
+            logits.append(scores)
+        return torch.cat(logits, dim=1)
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
@@ -176,14 +144,14 @@ class Eagle3Runner:
         ends = [len(text.row.tokens) - 1 for text in self._texts]
         firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]
         if any(first > text.known for first, text in zip(firsts, self._texts, strict=True)):
-            self._slots.clear()  # hidden states are missing: another drafter, or none, was in use
+            self._passes.table.clear()  # hidden states are missing: another drafter, or none, was in use
             kept = [False] * len(kept)
             for text, first in zip(self._texts, firsts, strict=True):
                 text.begin(first)
-            self._slots.set_rows([text.entries for text in self._texts])
+            self._passes.table.set_rows([text.entries for text in self._texts])
         for text, new, end, root in zip(self._texts, hidden, ends, kept, strict=True):
             text.read(new, end, root_kept=root)
-        self._slots.commit([[0] if root else [] for root in kept])
+        self._passes.table.commit([[0] if root else [] for root in kept])
         self._nodes = _Nodes()
 
 

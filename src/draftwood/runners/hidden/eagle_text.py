@@ -74,6 +74,12 @@ class EagleText:
         found._set_entries()
         return found
 
+    def unread(self, nothing: Float[Tensor, "1 taps_width"]) -> Float[Tensor, "_token taps_width"]:
+        """Hidden states of the entries that wait, which wait no longer, and of the root's; ``nothing`` where it has none."""
+        found = torch.cat([*self.waiting, nothing if self.last is None else self.last]).to(nothing.dtype)
+        self.waiting = []
+        return found
+
     def read(self, hidden: Float[Tensor, "_token taps_width"], end: int, *, root_kept: bool) -> None:
         """Take hidden states of the last of the first ``end`` tokens, without a gap.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref
-from functools import partial
 from typing import Any, cast, final
 
 import torch
@@ -58,39 +57,22 @@ class NativePass(nn.Module):
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
         super().__init__()
-        refuse(why_not_format(drafter))
         config, held, own = drafter.config, Held(drafter.dtype), cast(Any, drafter)
-        head = drafter.head(target)
-        self._block, self._vocab = int(config.block), len(head)
-        facts = Facts(
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            inner=config.intermediate_size,
-            vocab=self._vocab,
-            rotary_dim=config.head_dim,
-            bfloat16=drafter.dtype == torch.bfloat16,
-            epsilon=config.rms_norm_eps,
-            scale=config.head_dim**-0.5,
-        )
-        embedding = own.embedding(target).weight.detach().to(drafter.dtype)
-        layers = [layer_source(layer, held) for layer in own.layers]
-        self.engine = Engine(facts, layers, (), (embedding, head, own.norm.weight), held, partial(_rotations, drafter), None)
         self._kept = Held(drafter.dtype)
         markov = drafter.markov_weights()
         source = DrafterSource(
             sources=len(config.target_layers),
             source_width=getattr(config, "target_size", config.hidden_size),
             norm_sources=drafter.norms_sources,
+            source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
             rank=0 if markov is None else markov[0].shape[1],
             features=held.weights(own.fc.weight),
             feature_norm=held.numbers(own.hidden_norm.weight),
             markov_in=None if markov is None else self._kept.weights(markov[0]),
             markov_out=None if markov is None else held.weights(markov[1]),
         )
-        succeed(library().drafter(self.engine.handle, byref(source)))
+        self.engine = drafter_engine(drafter, target, held, source)
+        self._block, self._vocab = int(config.block), self.engine.facts.vocab
         mask = self._kept.numbers(drafter.mask_embedding(target))
         self._shape = BlockShape(slots=drafter.slots, scored=self._block, causal=drafter.causal, mask=mask)
 
@@ -121,12 +103,45 @@ class NativePass(nn.Module):
         return scores
 
 
-def _rotations(
-    drafter: BlockDrafter, positions: int
-) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-    """Cosines and sines of the first positions."""
-    cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
-    return cos[0, 0], sin[0, 0]
+def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource, taps: Sequence[int] = ()) -> Engine:
+    """The engine of a drafter with layers as in Llama.
+
+    Args:
+        drafter, target: a drafter and its target, whose weights it may share.
+        held: keeps the memory of ``source`` alive.
+        source: what it has in addition to its layers.
+        taps: as for :class:`Engine`.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
+    """
+    refuse(why_not_format(drafter))
+    config, head = drafter.config, drafter.head(target)
+    facts = Facts(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        inner=config.intermediate_size,
+        vocab=len(head),
+        rotary_dim=config.head_dim,
+        taps=len(taps),
+        bfloat16=drafter.dtype == torch.bfloat16,
+        epsilon=config.rms_norm_eps,
+        scale=config.head_dim**-0.5,
+    )
+
+    def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+        cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
+        return cos[0, 0], sin[0, 0]
+
+    embedding = drafter.embedding(target).weight.detach().to(drafter.dtype)
+    layers = [layer_source(layer, held) for layer in drafter.layers]
+    engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
+    succeed(library().drafter(engine.handle, byref(source)))
+    return engine
 
 
 @final

@@ -94,6 +94,7 @@ def layer_source(layer: Any, held: Held, window: int = 0) -> LayerSource:
         **{name: held.numbers(norm) for name, norm in norms.items()},
         norm=held.numbers(layer.input_layernorm.weight),
         ffn_norm=held.numbers(layer.post_attention_layernorm.weight),
+        hidden_norm=held.numbers(getattr(getattr(layer, "hidden_norm", None), "weight", None)),
         window=window,
     )
 

@@ -102,7 +102,7 @@ class Engine:
         )
         if handle is None:
             raise ModelError(f"the native engine: {library().error().decode()}")
-        self.handle = handle
+        self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
         self._rotate, self._longest, self._positions = rotate, longest, 0
         self.reach(1)
@@ -128,7 +128,8 @@ class Output(NamedTuple):
     Attributes:
         logits: of each node.
         peaks: the highest of them, as :class:`draftwood.core.scores.Peaks`.
-        hidden: of each node, and of what was pending; None without layers.
+        hidden: of each node, and of what was pending; None without layers. Drafters that read features give those of nodes
+            alone; the others are any numbers.
     """
 
     logits: Float[Tensor, "row node vocab"]
@@ -138,34 +139,13 @@ class Output(NamedTuple):
 
 @final
 class NativeNetwork(nn.Module):
-    """A causal model whose weights are packed for the native engine; a module, so that hooks can observe its calls.
+    """A model in the native engine; a module, so that hooks can observe its calls."""
 
-    Args:
-        model: a model of ``transformers``.
-        hidden_layers: layers whose hidden states are returned.
-        longest: as for :class:`Engine`.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the engine does not run the model, or memory does not suffice.
-    """
-
-    def __init__(self, model: Any, hidden_layers: Sequence[int], longest: int | None) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__()
-        refuse(why_not(model))
-        held = Held(model.dtype)
-        facts, parts = facts_of(model, len(hidden_layers)), (model.get_input_embeddings(), model.get_output_embeddings())
-        self.engine = Engine(
-            facts,
-            layer_sources(model, held),
-            hidden_layers,
-            (parts[0].weight, parts[1].weight, model.model.norm.weight),
-            held,
-            lambda positions: rotation(model, positions),
-            longest,
-        )
-        self.vocab_size = facts.vocab
-        self._hidden_width = len(hidden_layers) * facts.width
+        self.engine = engine
+        self.vocab_size = engine.facts.vocab
+        self._hidden_width = engine.facts.taps * engine.facts.width
 
     def read(self) -> None:
         """Read all weights once: no forward can be faster."""
@@ -178,8 +158,16 @@ class NativeNetwork(nn.Module):
         seen: Bool[Tensor, "row node seen"],
         memories: Sequence[Memory],
         pending: Sequence[Sequence[int]],
+        sources: Sequence[Float[Tensor, "_token sources_width"]] | None = None,
+        features: Float[Tensor, "row node width"] | None = None,
     ) -> Output:
         """Read each row's pending tokens and nodes; score the nodes.
+
+        Args:
+            input_ids, depths, seen: of the nodes.
+            memories, pending: of the rows.
+            sources: of a drafter that reads features, the float32 hidden states of the target at pending tokens, then nodes.
+            features: or the features of the nodes, if nothing is pending.
 
         Raises:
             CacheError: memory does not suffice.
@@ -193,7 +181,8 @@ class NativeNetwork(nn.Module):
             place = 8 * nodes * row
             given[row] = NewTokens(
                 memory.handle, len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place, at + place,
-                sees + nodes * all_nodes * row,
+                sees + nodes * all_nodes * row, None if sources is None else sources[row].data_ptr(),
+                None if features is None else features[row].data_ptr(),
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))
         self.engine.reach(longest + all_nodes)
@@ -212,3 +201,29 @@ class NativeNetwork(nn.Module):
             )
         found = Peaks(torch.from_numpy(peaks["score"]), torch.from_numpy(peaks["token"].astype(np.int64)))
         return Output(logits, found, parts)
+
+
+def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
+    """The network of a causal model.
+
+    Args:
+        model: a model of ``transformers``.
+        hidden_layers: layers whose hidden states are returned.
+        longest: as for :class:`Engine`.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not run the model, or memory does not suffice.
+    """
+    refuse(why_not(model))
+    held, parts = Held(model.dtype), (model.get_input_embeddings(), model.get_output_embeddings())
+    engine = Engine(
+        facts_of(model, len(hidden_layers)),
+        layer_sources(model, held),
+        hidden_layers,
+        (parts[0].weight, parts[1].weight, model.model.norm.weight),
+        held,
+        lambda positions: rotation(model, positions),
+        longest,
+    )
+    return NativeNetwork(engine)

@@ -12,9 +12,9 @@ import torch
 from draftwood.core.scores import Scores
 from draftwood.native.library import instruction_set
 from draftwood.runners.context import context, token_bytes
-from draftwood.runners.native.network import Memory, NativeNetwork, Output
+from draftwood.runners.native.network import Memory, Output, causal_network
+from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.rows import RowList, remaining
 from draftwood.runners.support import (
     check_architecture,
     check_evaluates,
@@ -54,7 +54,7 @@ class NativeRunner:
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
         self.engine = f"native {instruction_set()}"
-        self.network = NativeNetwork(model, hidden_layers, self.max_length)
+        self.network = causal_network(model, hidden_layers, self.max_length)
         self._limits = text_limits(model, drafts=drafts)
         self._begin()
         if check:
@@ -63,10 +63,7 @@ class NativeRunner:
 
     def _begin(self) -> None:
         self.forward_seconds = 0.0
-        self._list = RowList()
-        self._memories: list[Memory] = []
-        self._ahead: tuple[Row, Memory] | None = None  # a row that comes later
-        self._nodes = 0  # of the present round
+        self._rows, self._ahead = (MemoryTable(self.network.engine) for _ in range(2))  # ahead: a row that comes later
 
     def another(self) -> NativeRunner:
         found = copy.copy(self)
@@ -82,53 +79,27 @@ class NativeRunner:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     def clear(self, *, keep: bool = False) -> None:
-        if not self._list.clear(keep=keep):
-            self._memories = []
+        self._rows.clear(keep=keep)
         if not keep:
-            self._ahead = None
-        self._end_round()
-
-    def _end_round(self) -> None:
-        if self._nodes:
-            for memory in self._memories:
-                memory.cut(len(memory))
-        self._nodes = 0
+            self._ahead.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        self._end_round()
-        with self._list.changing(rows) as (gone, new, shared):
-            self._memories = remaining(self._memories, gone)
-            if shared is not None:  # the memory of an earlier text was kept
-                kept, self._memories = self._memories, []
-            for row in rows[len(rows) - new :]:
-                if self._ahead is not None and self._ahead[0] is row:
-                    self._memories.append(self._ahead[1])
-                    self._ahead = None
-                elif shared:
-                    kept[0].cut(shared)
-                    self._memories.append(kept[0])
-                else:
-                    self._memories.append(self.network.engine.row())
+        joins = bool(rows) and rows[-1] in self._ahead.rows
+        self._rows.set_rows(rows[:-1] if joins else rows)
+        if joins:
+            self._rows.join(self._ahead)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
-        if self._ahead is None or self._ahead[0] is not row:
-            memory = self.network.engine.row()
-            if prefix is not None and prefix.row in self._list.rows:
-                source = self._memories[self._list.rows.index(prefix.row)]
-                memory = source.fork(min(prefix.length, len(source)))
-            self._ahead = row, memory
-        memory = self._ahead[1]
+        if row not in self._ahead.rows:
+            self._ahead.begin(row, self._rows, prefix)
         nothing = torch.zeros(1, 0, dtype=torch.long)
         seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        found = self._forward(nothing, nothing, seen, [memory], [row.tokens[len(memory) : end]]).hidden
+        found = self._forward(nothing, nothing, seen, self._ahead.memories, self._ahead.pending(end)).hidden
         return None if found is None else found[1][0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
-        rows = self._list.rows
-        self._limits.check(max(len(row.tokens) for row in rows))
-        pending = [row.tokens[len(memory) : -1] for row, memory in zip(rows, self._memories, strict=True)]
-        self._nodes += tokens.shape[1]  # first: an interrupted call may have read them
-        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._memories, pending)
+        self._limits.check(max(len(row.tokens) for row in self._rows.rows))
+        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._rows.memories, self._rows.pending())
         states, read = hidden or (None, None)
         return Scores(logits, states, read, peaks=peaks)
 
@@ -147,7 +118,4 @@ class NativeRunner:
         return found
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        if self._nodes:
-            for memory, kept in zip(self._memories, nodes, strict=True):
-                memory.commit(kept)
-        self._nodes = 0
+        self._rows.commit(nodes)
