@@ -65,6 +65,7 @@ class Model:
         shapes = dict(query=(queries, read), key=(keys, read), value=(keys, read), out=(WIDTH, queries))
         shapes |= dict(gate=(INNER, WIDTH), up=(INNER, WIDTH), down=(WIDTH, INNER))
         numbers = dict(query_bias=queries, key_bias=keys, value_bias=keys, out_bias=WIDTH, norm=WIDTH, ffn_norm=WIDTH)
+        numbers |= dict(gate_bias=INNER, up_bias=INNER, down_bias=WIDTH)
         numbers |= dict(query_norm=DIM, key_norm=DIM, **({"hidden_norm": WIDTH} if self.joins else {}))
         weights = {name: self._weights(*shape) for name, shape in shapes.items()}
         return LayerSource(**weights, **{name: self._numbers(size) for name, size in numbers.items()}, window=window)

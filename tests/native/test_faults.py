@@ -27,9 +27,13 @@ def llama(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
     {"hidden_size": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "intermediate_size": 17},
     {"hidden_size": 10, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 2, "intermediate_size": 1},
     {"hidden_size": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 66, "num_hidden_layers": 1},
+    {"intermediate_size": 19, "mlp_bias": True, "attention_bias": True},
 ])  # fmt: skip
-def test_odd_sizes_are_computed(sizes: dict[str, int]) -> None:
+def test_odd_sizes_and_biases_are_computed(sizes: dict[str, int]) -> None:
     model = llama(**sizes)
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
     text = [token % model.config.vocab_size for token in TEXT[:70]]
     assert (_logits(NativeRunner(model), text) - plain_scores(model, text)).abs().max() < 1e-4
 
@@ -45,7 +49,6 @@ def _logits(runner: NativeRunner, text: list[int]) -> torch.Tensor:
     (lambda: tiny_gpt(VOCAB, 1, dtype=torch.float32), "it has no code for model type 'gpt2'"),
     (lambda: llama(torch.float64), "it computes in float32 or bfloat16, and the model is in float64"),
     (lambda: llama(hidden_act="gelu"), "it has no code for hidden_act 'gelu'"),
-    (lambda: llama(mlp_bias=True), "it has no code for biases of the feed-forward network"),
     (lambda: tiny("llama", dtype=torch.float32, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
      "it has no code for rotary embeddings of type 'dynamic'"),
 ])  # fmt: skip
@@ -59,12 +62,9 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     assert reason in (runners.fallback or "")
 
 
-@pytest.mark.parametrize(("flags", "reason"), [
-    ({"mlp_bias": True}, "it has no code for biases of the feed-forward network"),
-    ({"fc_norm": True, "norm_before_fc": True}, "it has no code for two norms of the hidden states"),
-])  # fmt: skip
-def test_eagle_drafters_that_it_has_no_code_for(flags, reason, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = llama()
+def test_eagle_drafters_that_it_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, flags = llama(), {"fc_norm": True, "norm_before_fc": True}
+    reason = "it has no code for two norms of the hidden states"
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend openvino or"):
         make_runners(model, tiny_published(model, "eagle3", **flags), backend="native")
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")

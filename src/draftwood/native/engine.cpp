@@ -148,7 +148,13 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         to.gate_up = pack(2 * inner, width, [&](int g, int b, int lane) {
             return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width, number_bytes_);
         }, in_half);
+        if (s.gate_bias || s.up_bias) to.gate_up.bias = bias(2 * inner, [&](int output) {
+            const float* part = output % GROUP < LANES ? s.gate_bias : s.up_bias;
+            int at = output / GROUP * LANES + output % LANES;
+            return part && at < facts.inner ? part[at] : 0.f;
+        });
         to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner, number_bytes_), in_parts(facts.inner, inner));
+        to.down.bias = copy(s.down_bias, facts.width, width);
         to.norm = copy(s.norm, facts.width, width), to.ffn_norm = copy(s.ffn_norm, facts.width, width);
         to.query_norm = copy(s.query_norm, facts.head_dim, dim), to.key_norm = copy(s.key_norm, facts.head_dim, dim);
         to.hidden_norm = copy(s.hidden_norm, facts.width, width);

@@ -10,7 +10,8 @@ namespace draftwood {
 // Weights of a layer as they come: [output][input], in the model's format. Biases and norms are float32, or null.
 struct LayerSource {
     const void *query, *key, *value, *out, *gate, *up, *down;
-    const float *query_bias, *key_bias, *value_bias, *out_bias, *norm, *ffn_norm, *query_norm, *key_norm, *hidden_norm;
+    const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
+    const float *norm, *ffn_norm, *query_norm, *key_norm, *hidden_norm;
     int window;
 };
 

@@ -29,9 +29,8 @@ class LayerSource(Structure):
     """``draftwood::LayerSource``."""
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
-    NUMBERS = ("query_bias", "key_bias", "value_bias", "out_bias", "norm", "ffn_norm", "query_norm", "key_norm",
-               "hidden_norm")  # fmt: skip
-    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *NUMBERS)), ("window", c_int)]
+    NORMS = ("norm", "ffn_norm", "query_norm", "key_norm", "hidden_norm")
+    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *(f"{name}_bias" for name in WEIGHTS), *NORMS)), ("window", c_int)]
 
 
 class NewTokens(Structure):

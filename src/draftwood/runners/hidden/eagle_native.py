@@ -38,7 +38,8 @@ class NativePasses:
 
     def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
         config, own = drafter.config, Held(drafter.dtype)
-        refuse(_why_not(config))
+        if config.norm_before_fc and config.fc_norm:
+            refuse("it has no code for two norms of the hidden states, norm_before_fc and fc_norm")
         norms: Any = [drafter.input_norm] if config.norm_before_fc else drafter.fc_norm if config.fc_norm else []
         weight = torch.cat([norm.weight for norm in norms]) if norms else None
         taps, size = len(config.target_layers), config.target_size
@@ -87,12 +88,3 @@ class NativePasses:
             input_ids=tokens, depths=depths, seen=seen, memories=self.table.memories, pending=pending, **given
         )
         return out
-
-
-def _why_not(config: Any) -> str | None:
-    """Why the engine does not run a drafter with this configuration; None if it does."""
-    if config.mlp_bias:
-        return "it has no code for biases of the feed-forward network"
-    if config.norm_before_fc and config.fc_norm:
-        return "it has no code for two norms of the hidden states, norm_before_fc and fc_norm"
-    return None

@@ -35,9 +35,8 @@ def why_not(model: Any) -> str | None:
     embedded, scored = model.get_input_embeddings().weight.shape[0], model.get_output_embeddings().weight.shape[0]
     if scored > embedded:
         return f"it scores {scored} tokens and has embeddings of {embedded}"
-    plain = [model.get_output_embeddings(), *(part for layer in model.model.layers for part in layer.mlp.children())]
-    if any(getattr(part, "bias", None) is not None for part in plain):
-        return "it has no code for biases of the feed-forward network or of the head"
+    if model.get_output_embeddings().bias is not None:
+        return "it has no code for a bias of the head"
     return why_not_format(model)
 
 
@@ -85,12 +84,12 @@ class Held:
 
 def layer_source(layer: Any, held: Held, window: int = 0) -> LayerSource:
     """The weights of a layer with the names of Llama; query and key norms as in Qwen3."""
-    attention, mlp = layer.self_attn, layer.mlp
+    attention, products = layer.self_attn, {name: getattr(layer.self_attn, part) for name, part in _WEIGHTS.items()}
+    products |= {name: getattr(layer.mlp, f"{name}_proj") for name in ("gate", "up", "down")}
     norms = {name: getattr(getattr(attention, part, None), "weight", None) for name, part in _NORMS.items()}
     return LayerSource(
-        **{name: held.weights(getattr(attention, part).weight) for name, part in _WEIGHTS.items()},
-        **{name: held.weights(getattr(mlp, f"{name}_proj").weight) for name in ("gate", "up", "down")},
-        **{f"{name}_bias": held.numbers(getattr(attention, part).bias) for name, part in _WEIGHTS.items()},
+        **{name: held.weights(product.weight) for name, product in products.items()},
+        **{f"{name}_bias": held.numbers(product.bias) for name, product in products.items()},
         **{name: held.numbers(norm) for name, norm in norms.items()},
         norm=held.numbers(layer.input_layernorm.weight),
         ffn_norm=held.numbers(layer.post_attention_layernorm.weight),
