@@ -27,6 +27,7 @@ FLOORS = [
     ["api"],
     ["translation"],
     ["hf", "train", "exactness", "tune", "serve"],
+    ["ray"],
     ["cli"],
 ]
 INNER = {
@@ -47,11 +48,11 @@ BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
     "core": 2740, "grammar": 530, "hardware": 390, "native": 270, "sampling": 1030, "runners": 8850, "draft": 2990,
     "verify": 680, "loading": 2530, "trace": 3480, "engine": 2710, "hf": 340, "train": 3270, "exactness": 1440, "tune": 1030,
-    "serve": 3290, "cli": 3890,
+    "serve": 3330, "ray": 720, "cli": 4070,
 }  # fmt: skip
 NATIVE = 2500
 """Lines of C++ of the native engine, at most."""
-TESTS = 35170
+TESTS = 35910
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -27,6 +27,7 @@ WORDS = [
 NAMES = r"\b(?:Tell|Looks|Growth|Choices|RoundNoise|Grown)\b|--least\b|\bleast=|\bahead\(|\.chain\("
 # Ordinary or technical uses of a listed word, in the normal form of `plain`.
 ALLOWED = ["decimal places", "thread pool executor", "process pool executor", "max pool", "significant places"]
+ALLOWED += ["actor pool strategy"]
 
 
 # Fields of files that users have: profiles, stored answers, reports of a training.

@@ -21,6 +21,7 @@ from draftwood.cli.group import Commands
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),
+        "ray": ("draftwood.cli.ray:group", "Serve or write texts with several processes, on a cluster of Ray."),
         "train": ("draftwood.cli.train:group", "Train a small language model, or a drafter for a model."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,14 +15,13 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.settings import ServeOptions, read_keys
+from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Server": (ServeOptions,),
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
 }
-_BUNDLED = "draftwood"  # name of the bundled pair
 
 
 @click.command(name="serve", cls=Sectioned, sections=SECTIONS, short_help="Serve a model over HTTP, as OpenAI does.")
@@ -63,13 +61,6 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
         quiet_loading()
         pair = load(models.target, models.draft, options=loading)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    service = Service(pair, settings, name=_name(models.target), method=method)
+    service = Service(pair, settings, name=name_of(models.target), method=method)
     names = ", ".join(service.names)
     serve(service, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
-
-
-def _name(target: str | None) -> str:
-    """The name of a model in the interface: of a folder or file its last part."""
-    if target is None:
-        return _BUNDLED
-    return Path(target).resolve().name if Path(target).exists() else target

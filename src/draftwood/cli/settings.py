@@ -180,16 +180,17 @@ class Settings:
             for remark in session.remarks:
                 click.echo(f"Note: {remark}.", err=True)
             session.request((), self.limits_from(session.limits), 0)  # refuses impossible limits
-        sampling = session.own_sampling(self._given(self.sampling))
+        sampling = session.own_sampling(self.given_of(self.sampling))
         decoder = session.decoder(self.method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature
         return Opened(session, decoder, sampling, session.method(self.method, temperature=sampling.temperature))
 
     def limits_from(self, own: Limits) -> Limits:
         """The models' own limits, with what was given."""
-        return replace(own, **self._given(self.limits))
+        return replace(own, **self.given_of(self.limits))
 
-    def _given(self, part: Sampling | Limits) -> dict[str, Any]:
+    def given_of(self, part: Sampling | Limits) -> dict[str, Any]:
+        """The settings of a part that were given, by name."""
         return {f.name: getattr(part, f.name) for f in fields(part) if f.name in self.given}
 
 

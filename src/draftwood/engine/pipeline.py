@@ -163,6 +163,14 @@ class Pipeline:
                 "room: shorten the prompt, or take models with a longer context"
             )
 
+    def check_room(self, request: Request) -> None:
+        """Raise a CacheError for a prompt that leaves its text no room."""
+        if self.max_length is not None and len(request.prompt) >= self.max_length:
+            raise CacheError(
+                f"the prompt has {len(request.prompt)} tokens, but the models' context is {self.max_length} and the text "
+                "needs room: shorten it"
+            )
+
     def limit(self, entry: Entry) -> int:
         """The deepest tree of a row: within the text's remaining tokens and the draft's context; 0 without a draft."""
         if not entry.drafts:

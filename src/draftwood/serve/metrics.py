@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from draftwood.serve.figures import Draft
 
@@ -39,11 +40,31 @@ class DraftMetrics:
 
 
 @final
-class Metrics:
-    """All metrics of one server."""
+class _Labelled(Collector):
+    """The metrics of a registry, each with the label ``replica``."""
 
-    def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry, replica: str) -> None:
+        self._registry, self._replica = registry, replica
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [one._replace(labels={"replica": self._replica, **one.labels}) for one in metric.samples]
+            yield metric
+
+
+@final
+class Metrics:
+    """All metrics of one server.
+
+    Args:
+        replica: the server's id, which labels them; None where there are no others.
+    """
+
+    def __init__(self, replica: str | None = None) -> None:
+        self._registry = self._shown = registry = CollectorRegistry()
+        if replica is not None:
+            self._shown = CollectorRegistry()
+            self._shown.register(_Labelled(registry, replica))
 
         def histogram(name: str, text: str) -> Histogram:
             return Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
@@ -73,4 +94,4 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
-        return generate_latest(self._registry)
+        return generate_latest(self._shown)

@@ -34,6 +34,7 @@ class Service:
         options: of the server.
         name: of the model where the options have none.
         method: of drafting.
+        replica: the id of this server among several; None for a single one.
 
     Attributes:
         names: of the model in the interface, the usual one first.
@@ -48,7 +49,9 @@ class Service:
         ConfigError: a method for temperature 0 only; what the decoder refuses.
     """
 
-    def __init__(self, pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None) -> None:
+    def __init__(
+        self, pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None, replica: str | None = None
+    ) -> None:
         pair.special_tokens_in_content = options.special_tokens_in_content
         chosen = pair.method(method, temperature=1.0)
         decoder = pair.decoder(chosen, temperature=1.0)
@@ -63,7 +66,7 @@ class Service:
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
         self.created = int(time.time())
         self.texts = TokenTexts(pair.tokenizer)
-        self.metrics = Metrics()
+        self.metrics = Metrics(replica)
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics)
         self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         self.preparation = Preparation(

@@ -10,6 +10,8 @@ from typing import Final, Literal, TypeAlias, final, get_args
 from draftwood.core.checks import choice, integer, number, several
 from draftwood.core.errors import ConfigError
 
+BUNDLED: Final = "draftwood"
+"""The name of the bundled pair in the interface."""
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 MAX_BODY: Final = 4 << 20
 """Most bytes of a request."""
@@ -83,6 +85,13 @@ class ServeOptions:
                 f"host {self.host} can be reached from other machines, and there is no key: give --api-key-file FILE, or "
                 "--no-key if everybody may write texts"
             )
+
+
+def name_of(target: str | None) -> str:
+    """The name of a model in the interface: of a folder or file its last part."""
+    if target is None:
+        return BUNDLED
+    return Path(target).resolve().name if Path(target).exists() else target
 
 
 def is_loopback(host: str) -> bool:

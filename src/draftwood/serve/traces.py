@@ -101,7 +101,8 @@ class Traces:
         """Raise an ApiError if the server keeps no traces."""
         if not self._most:
             raise bad(
-                "this server keeps no traces, so it has no page: leave trace out, or start it with --max-traces 16",
+                "this server keeps no traces, so it has no page: leave trace out, or start it with --max-traces 16 and "
+                "without replicas",
                 param="trace",
             )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -23,9 +23,15 @@ from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.requests import Result
 from draftwood.engine.session import Session
 
+Complete: TypeAlias = Callable[[Settings, Output, Sequence[Line]], None]
+"""Does the lines that an output lacks."""
 
-def run_file(settings: Settings) -> int:
+
+def run_file(settings: Settings, complete: Complete | None = None) -> int:
     """Answer every prompt, or translate every line, of the input for which the output holds no text yet.
+
+    Args:
+        complete: does the remaining lines; by default this process.
 
     Returns:
         The number of lines without a text.
@@ -43,7 +49,7 @@ def run_file(settings: Settings) -> int:
             unknown = "" if out.settled else "; the file does not say with which settings"
             click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already{unknown}.", err=True)
         else:
-            _complete(settings, out, lines)
+            (complete or _complete)(settings, out, lines)
     if out.errors:
         click.echo(f"{out.errors} of {len(lines)} {form.noun} could not be {form.verb}; {form.failed}.", err=True)
     return out.errors
@@ -95,12 +101,7 @@ def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: i
         limits, logprobs = settings.limits_from(session.limits), settings.logprobs.wanted
         try:
             (request,) = session.requests([line.text], limits, [seed], logprobs)
-            longest = opened.decoder.pipeline.max_length
-            if longest is not None and len(request.prompt) >= longest:
-                raise CacheError(
-                    f"the prompt has {len(request.prompt)} tokens, but the models' context is {longest} and the text needs "
-                    "room: shorten it"
-                )
+            opened.decoder.pipeline.check_room(request)
         except (CacheError, ConfigError) as trouble:
             error = str(trouble)
     if error is not None:

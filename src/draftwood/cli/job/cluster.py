@@ -1,0 +1,86 @@
+"""A text for every line of a file, by processes of a cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from draftwood.cli.group import Interrupted
+from draftwood.cli.job.file import run_file
+from draftwood.cli.job.lines import Line
+from draftwood.cli.job.output import Output
+from draftwood.cli.job.resume import facts_of
+from draftwood.cli.settings import Opened, Settings
+from draftwood.core.seeds import seed_or_random
+from draftwood.ray.cluster import Fleet, connected, sentence_of
+from draftwood.ray.spec import ReplicaSpec
+from draftwood.ray.writer import TURNS, WriteSettings, mapped
+
+
+def run_cluster(settings: Settings, spec: ReplicaSpec, fleet: Fleet) -> int:
+    """As :func:`run_file`, by processes of a cluster.
+
+    Raises:
+        ConfigError: as :func:`run_file` and :func:`connected`.
+        ModelError: models that a process cannot load; it names the node.
+    """
+    return run_file(settings, partial(_complete, spec, fleet))
+
+
+def _complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, lines: Sequence[Line]) -> None:
+    """Do the remaining lines with the settings of the resumed run. A record is written as soon as its block is done."""
+    first_seed = seed_or_random(out.first_seed if settings.seed is None else settings.seed)
+    wanted = WriteSettings(
+        id="index",
+        sampling=settings.given_of(settings.sampling),
+        limits=settings.given_of(settings.limits),
+        logprobs=settings.logprobs.wanted,
+        rows=settings.files.batch_size,
+    )
+    left = [line for line in lines if line.index not in out.done]
+    todo = left or lines[:1]  # a line that is done shows the settings of this run
+    rows = [
+        {"index": line.index, "prompt": None if line.error else line.text, "seed": line.seed_after(first_seed)}
+        for line in todo
+    ]
+    by_index = {line.index: line for line in todo}
+    try:
+        with connected(fleet) as ray:
+            blocks = ray.data.from_items(rows, override_num_blocks=math.ceil(len(rows) / (wanted.rows * TURNS)))
+            written = mapped(blocks, spec, wanted, fleet, partial(_facts, settings, first_seed))
+            began = False
+            for block in written.iter_batches(batch_size=None, batch_format="pyarrow"):
+                records = [_record(by_index[row["index"]], row) for row in block.select(_COLUMNS).to_pylist()]
+                if not began:
+                    out.begin(records[0]["settings"])
+                    began = True
+                out.write(record for record in records if record["index"] not in out.done)
+    except KeyboardInterrupt:
+        where = f" in {out.where}; the same command resumes there" if out.where else f"; seed {first_seed}"
+        raise Interrupted(f"{len(out.done)} of {len(lines)} prompts are answered{where}") from None
+    except Exception as error:
+        raise sentence_of(str(error)) or error from error
+    click.echo(f"{len(left)} prompts by {fleet.replicas} processes, seed {first_seed}", err=True)
+
+
+_COLUMNS = ["index", "error", "record"]
+
+
+def _record(line: Line, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a line, as :mod:`draftwood.cli.job.file` makes it."""
+    made, head = json.loads(row["record"]), {"index": line.index, **line.carried}
+    error = line.error or row["error"]
+    if not error:
+        return {**head, "prompt": line.text, **made}
+    click.echo(f"Line {line.index + 1}: {error}.", err=True)
+    return {**head, "source": line.source, "error": error, "settings": made["settings"]}
+
+
+def _facts(settings: Settings, seed: int, *, pair: Any, decoder: Any, sampling: Any, method: Any) -> dict[str, Any]:
+    """The settings of a record; a process of the cluster calls it, since it has the models."""
+    return facts_of(settings, Opened(pair, decoder, sampling, method), seed)

@@ -1,0 +1,89 @@
+"""``draftwood ray serve`` and ``draftwood ray write``: as ``serve`` and ``generate --input``, on a cluster of Ray."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from draftwood.cli import serve as one_server
+from draftwood.cli.console import typed
+from draftwood.cli.grammar_options import with_grammar
+from draftwood.cli.options import Sectioned, dataclass_options, pick, section_options
+from draftwood.cli.progress import loading_libraries
+from draftwood.cli.settings import SECTIONS, DisplayOptions, Models, Settings, check_fit, check_input
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.ray.cluster import Fleet, installed
+from draftwood.ray.spec import ReplicaSpec
+from draftwood.sampling.settings import Sampling
+from draftwood.serve.settings import ServeOptions, name_of, read_keys
+
+SERVE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **one_server.SECTIONS}
+WRITE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **SECTIONS}
+_ALONE = list(DisplayOptions.__dataclass_fields__)  # what a file has no use for
+
+
+@click.group(name="ray")
+def group() -> None:
+    """Serve or write texts with several processes, here or on a cluster, by Ray."""
+
+
+@group.command(name="serve", cls=Sectioned, sections=SERVE_SECTIONS, short_help="Serve a model with several replicas.")
+@dataclass_options(Fleet)
+@dataclass_options(ServeOptions, changes={"port": {"help": "port of Ray's proxies"}})
+@dataclass_options(Models)
+@dataclass_options(LoadOptions)
+@dataclass_options(Method, leave_out=("beta", "tau"))
+def serve(**options: Any) -> None:
+    """Serve a model as 'draftwood serve' does, by several replicas of it behind one address.
+
+    Ray starts the replicas, hands each request to one of them, and replaces one that dies. A text follows from its seed and
+    settings, whichever replica writes it. SIGTERM or Ctrl-C ends the replicas: running texts get --drain seconds to end.
+    """
+    spec = _spec(options, pick(ServeOptions, options), name=tuple(map(typed, options["name"])))
+    check_fit(Models(target=spec.target, draft=spec.draft), spec.method, Sampling())
+    read_keys(spec.serving.api_key_file)
+    installed()
+
+    from draftwood.ray.run import serve as run
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    names = ", ".join(spec.serving.name or (name_of(spec.target),))
+    run(spec, pick(Fleet, options), lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
+
+
+@group.command(name="write", cls=Sectioned, sections=WRITE_SECTIONS, short_help="Continue every prompt of a file.")
+@section_options(WRITE_SECTIONS, leave_out=_ALONE)
+@click.pass_context
+def write(ctx: click.Context, /, **options: Any) -> None:
+    """Continue every prompt of a file (--input), as 'draftwood generate --input' does, with several processes.
+
+    Input and output are the same, and each line's text is the same. Lines are written as they are done, so their order may
+    differ. The same command resumes a stopped run, and so does 'draftwood generate'. Ray starts the processes, shows the
+    progress, and repeats what a lost one has not finished.
+    """
+    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    options["stop"] = tuple(map(typed, options["stop"]))
+    spec = _spec(options, ServeOptions())
+    options |= {"target": spec.target, "draft": spec.draft}
+    settings = Settings.of(*with_grammar({**options, **dict.fromkeys(_ALONE, False)}, given))
+    check_input(settings, None, single=False)
+    if settings.files.output is None:
+        raise ConfigError("there is no --output: Ray reports on standard output, so the texts go to a file")
+    installed()
+    with loading_libraries():
+        from draftwood.cli.job.cluster import run_cluster
+    if run_cluster(settings, spec, pick(Fleet, options)):
+        ctx.exit(1)
+
+
+def _spec(options: dict[str, Any], serving: ServeOptions, **changed: Any) -> ReplicaSpec:
+    """What each process loads."""
+    names = {name: None if options[name] is None else typed(options[name]) for name in ("target", "draft")}
+    return ReplicaSpec(
+        **names, loading=pick(LoadOptions, options), method=pick(Method, options), serving=replace(serving, **changed)
+    )

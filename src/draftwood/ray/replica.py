@@ -1,0 +1,150 @@
+"""A replica of the server for Ray Serve, and the application of several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.ray.cluster import Fleet, installed
+from draftwood.ray.spec import ReplicaSpec, on_this_node
+from draftwood.serve.settings import ServeOptions, name_of, read_keys
+
+NAME: Final = "draftwood"
+_SPARE: Final = 8
+"""Requests beyond those for which a replica has room: what it refuses, and those for its health, metrics and models."""
+_RETRIES: Final = 3
+"""A replica that fails to start so often is given up: a model that is missing will not appear, a dead node is replaced."""
+
+
+@final
+class Replica:
+    """One server of several, as Ray Serve runs it. :func:`app` makes the deployment.
+
+    Args:
+        spec: what it loads.
+
+    Raises:
+        ConfigError, ModelError: as :meth:`ReplicaSpec.load`; keys that cannot be read; an address that others reach, without
+            a key. Each names the node.
+    """
+
+    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._service, self._keys = await asyncio.to_thread(_opened, spec)
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        """The application, whose lifespan starts the scheduler and stops it."""
+        from draftwood.serve.app import make_app
+
+        return make_app(self._service, self._keys)
+
+    def check_health(self) -> None:
+        """Raise a RuntimeError if no texts are written here any more; Ray then replaces the replica."""
+        if (state := self._service.scheduler.state) != "ready":
+            raise RuntimeError(f"the scheduler is {state}")
+
+    def record_routing_stats(self) -> dict[str, float]:
+        """Texts that are written and that wait, and the part of the memory for keys and values that is taken."""
+        load: dict[str, float] = self._service.scheduler.load._asdict()
+        return load
+
+
+def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
+    """The service and its keys."""
+    from draftwood.serve.service import Service
+
+    with on_this_node():
+        replica = _checked_address(spec.serving)
+        keys = read_keys(spec.serving.api_key_file)
+    name = name_of(spec.target)
+    service = Service(spec.load(), spec.serving, name=name, method=spec.method, replica=replica)
+    return service, keys
+
+
+def _checked_address(options: ServeOptions) -> str | None:
+    """The id of this replica; None outside of a cluster.
+
+    Raises:
+        ConfigError: others reach the address at which Ray's proxies listen, and there is no key.
+    """
+    ray = installed()
+    if not ray.is_initialized():
+        return None
+    from ray.serve.context import _get_global_client
+
+    replace(options, host=_get_global_client().http_config.host or options.host)
+    return str(ray.serve.get_replica_context().replica_id.unique_id)
+
+
+def app(
+    spec: ReplicaSpec,
+    *,
+    replicas: int = 1,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    autoscaling: Mapping[str, Any] | None = None,
+) -> Any:
+    """The application for ``ray.serve.run``: a text follows from its seed and settings, whichever replica writes it.
+
+    Several replicas keep no traces, since a trace is where its text was written and the next request may go elsewhere.
+
+    Args:
+        spec: what each replica loads and how it serves. Address and port are Ray's (``serve.start(http_options=...)``).
+        replicas: processes; not with ``autoscaling``.
+        cpus, gpus: of each one; the CPUs are its threads too.
+        autoscaling: fields of Ray's ``AutoscalingConfig``, such as ``min_replicas`` and ``max_replicas``. By default a
+            replica aims at ``max_rows`` requests.
+
+    Raises:
+        ConfigError: no Ray, a value out of range, or both ``replicas`` and ``autoscaling``.
+    """
+    serve = installed().serve
+    fleet, options = Fleet(replicas=replicas, cpus=cpus, gpus=gpus), spec.serving
+    if autoscaling is not None and replicas != 1:
+        raise ConfigError(f"replicas is {replicas}, and autoscaling chooses their number: leave one of them out")
+    if autoscaling is not None or replicas > 1:
+        spec = replace(spec, serving=replace(options, max_traces=0))
+    scaled = {"target_ongoing_requests": options.max_rows, **(autoscaling or {})}
+    number = {"num_replicas": replicas} if autoscaling is None else {"autoscaling_config": scaled}
+    deployment = serve.deployment(
+        name=NAME,
+        max_ongoing_requests=options.max_rows + options.max_queue + _SPARE,
+        max_constructor_retry_count=_RETRIES,
+        graceful_shutdown_timeout_s=options.drain,
+        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
+        **number,
+    )
+    return deployment(serve.ingress()(Replica)).bind(spec)
+
+
+def _serving(**values: Any) -> ServeOptions:
+    """Options of the server from values that JSON knows."""
+    if values.get("api_key_file") is not None:
+        values["api_key_file"] = Path(values["api_key_file"])
+    return ServeOptions(**values | {"name": tuple(values.get("name", ()))})
+
+
+def build(args: Mapping[str, Any]) -> Any:
+    """:func:`app` from plain values, as the ``args`` of an application in a configuration of Ray Serve.
+
+    Args:
+        args: ``target`` and ``draft``; ``loading``, ``method`` and ``serving`` with fields of
+            :class:`draftwood.LoadOptions`, :class:`draftwood.Method` and ``ServeOptions``; and the other arguments of
+            :func:`app`.
+
+    Raises:
+        ConfigError: an unknown name, or a value out of range.
+    """
+    known = {f.name for f in fields(ReplicaSpec)} | {"replicas", "cpus", "gpus", "autoscaling"}
+    if unknown := sorted(args.keys() - known):
+        raise ConfigError(f"args hold {unknown[0]!r}, which is none of {', '.join(sorted(known))}: leave it out")
+    given = dict(args)
+    scale = {name: given.pop(name) for name in ("replicas", "cpus", "gpus", "autoscaling") if name in given}
+    for name, kind in (("loading", LoadOptions), ("method", Method), ("serving", _serving)):
+        if name in given:
+            given[name] = kind(**given[name])
+    return app(ReplicaSpec(**given), **scale)
