@@ -40,6 +40,7 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import find, profile_key_of
+from draftwood.loading.shared import join, load_shared
 from draftwood.runners.factory import make_runners
 from draftwood.runners.openvino.store import loading
 from draftwood.runners.protocols import TargetRunner
@@ -73,6 +74,9 @@ def load(
     methods learn are kept for the next process, unless it is ``none``. The native engine and OpenVINO run copies
     of models (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
+    With ``tensor_parallel``, processes of ``torchrun`` share the target. Only that of rank 0 returns from here. The others
+    follow it, and end with it.
+
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
         ModelError: a model or tokenizer that cannot be loaded, or a model that cannot score a tree.
@@ -94,6 +98,8 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
 
 
 def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions) -> S:
+    if options.tensor_parallel:
+        join()
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):
@@ -102,7 +108,8 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
             raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
         model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
         place = openvino_place(options.device)
-        runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
+        backend = "torch" if options.tensor_parallel else options.backend
+        runners = make_runners(model, draft_model, backend=backend, weights=options.weights, place=place)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
     return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)
@@ -131,7 +138,8 @@ class Pair(Session):
     def load_models(
         target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
     ) -> tuple[Any, Any]:
-        model = load_model(target, options, device, dtype)
+        shared = options.tensor_parallel
+        model = load_shared(target, draft, options) if shared else load_model(target, options, device, dtype)
         return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
 
     def _set_defaults(self) -> None:

@@ -31,7 +31,7 @@ from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlock
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
-_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
+_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",), "tensor_parallel": (False,)}  # option -> permitted values
 
 
 @known_arguments

@@ -75,6 +75,8 @@ def command(**options: Any) -> None:
     tokens per forward of the target.
     """
     models, loading, amount = pick(Models, options), pick(LoadOptions, options), pick(Amount, options)
+    if amount.transformers and loading.tensor_parallel:
+        raise ConfigError("--transformers calls the whole model: leave it or --tensor-parallel out")
     texts = _texts(amount)
     if amount.json is not None:
         check_writable(amount.json, "--json")

@@ -83,6 +83,8 @@ def _check(
         raise ConfigError(
             f"check compares texts with the model's original weights, but --weights is {options.weights}: leave it out"
         )
+    if options.tensor_parallel:
+        raise ConfigError("check calls the whole model for comparison: run it in one process, without --tensor-parallel")
     check_models("language", config.target, config.draft)
     has_draft = named_or_bundled("language", config.target, config.draft)[1] is not None
     check_fit(method, has_draft=has_draft, temperature=sampling.temperature)

@@ -24,7 +24,7 @@ from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
 SERVE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **one_server.SECTIONS}
 WRITE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **SECTIONS}
-_ALONE = list(DisplayOptions.__dataclass_fields__)  # what a file has no use for
+_ALONE = ["tensor_parallel", *DisplayOptions.__dataclass_fields__]  # what processes of Ray that write a file have no use for
 
 
 @click.group(name="ray")
@@ -36,7 +36,7 @@ def group() -> None:
 @dataclass_options(Fleet)
 @dataclass_options(ServeOptions, changes={"port": {"help": "port of Ray's proxies"}})
 @dataclass_options(Models)
-@dataclass_options(LoadOptions)
+@dataclass_options(LoadOptions, leave_out=("tensor_parallel",))
 @dataclass_options(Method, leave_out=("beta", "tau"))
 def serve(**options: Any) -> None:
     """Serve a model as 'draftwood serve' does, by several replicas of it behind one address.

@@ -35,7 +35,7 @@ SECTIONS: Sections = {
     "Files": (Files,),
     "Display": (DisplayOptions, LogprobOptions),
 }
-_LEFT_OUT = ("profile", "weights", "stop", "stop_token_ids", "ignore_eos")  # for language models only
+_LEFT_OUT = ("profile", "weights", "tensor_parallel", "stop", "stop_token_ids", "ignore_eos")  # for language models only
 _CHANGES: Changes = {
     "target": {"help": "encoder-decoder model that translates; default: the bundled one"},
     "draft": {

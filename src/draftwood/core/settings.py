@@ -53,6 +53,9 @@ class LoadOptions:
         "same", "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"
     )
     threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
+    tensor_parallel: bool = setting(
+        False, "share the target among the processes that 'torchrun --nproc-per-node N -m draftwood' starts (PyTorch only)"
+    )
     trust_remote_code: bool = setting(False, "run code that comes with a model")
     profile: str = setting(
         "auto",
@@ -70,11 +73,23 @@ class LoadOptions:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
-        flag("trust_remote_code", self.trust_remote_code)
+        for name in ("trust_remote_code", "tensor_parallel"):
+            flag(name, getattr(self, name))
+        if self.tensor_parallel:
+            self._check_shared()
         if self.backend in ("native", "torch"):
             check_own(self.weights, self.device)
         if self.backend in ("native", "openvino") and self.dtype in ("float16", "float64"):
             raise no_format(self.backend, self.dtype)
+
+    def _check_shared(self) -> None:
+        """Raise a ConfigError for options that a target over several processes cannot have."""
+        for name, given, allowed in (("backend", self.backend, ("auto", "torch")), ("device", self.device, ("auto",))):
+            if given not in allowed:
+                why = "PyTorch runs a shared target" if name == "backend" else "each process takes its own"
+                raise ConfigError(f"{name} {given!r} is impossible with tensor_parallel: {why}, so leave {name} out")
+        if self.weights != "same":
+            raise ConfigError(f"weights {self.weights!r} are impossible with tensor_parallel: leave one of them out")
 
 
 def check_own(weights: Weights, device: str) -> None:

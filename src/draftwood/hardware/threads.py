@@ -112,7 +112,7 @@ def chosen_threads(runner: object) -> Iterator[None]:
     """
     RULE.now = RULE.count()
     try:
-        with torch_threads(RULE.now if getattr(runner, "engine", "torch") == "torch" else 1):
+        with torch_threads(RULE.now if getattr(runner, "engine", "torch").startswith("torch") else 1):
             yield
     finally:
         RULE.now = None

@@ -10,6 +10,7 @@ import torch
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import check_tokenizers, load_model, load_tokenizer, raw_config
 from draftwood.loading.published import load_published
+from draftwood.loading.published_configs import is_published
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 
@@ -26,6 +27,12 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
     draft_model = load_model(name, options, model.device, model.dtype)
     check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
     return draft_model
+
+
+def reads_target(name: str | Path, options: LoadOptions) -> bool:
+    """Whether a draft model reads the target's hidden states, and may share its embeddings and output weights."""
+    config = raw_config(name, options)
+    return config.get("model_type") == HiddenBlockConfig.model_type or is_published(config)
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:

@@ -64,12 +64,18 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def load_model(
-    name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype, cls: type[Any] | None = None
+    name: str | Path,
+    options: LoadOptions,
+    device: torch.device,
+    dtype: torch.dtype,
+    cls: type[Any] | None = None,
+    shards: Any = None,
 ) -> Any:
     """A model in evaluation mode on ``device``.
 
     Args:
         cls: a class with ``from_pretrained``; a causal language model by default.
+        shards: how ``transformers`` divides it among processes; by default each process has all of it.
 
     Raises:
         ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
@@ -85,6 +91,7 @@ def load_model(
                 trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, by name
+                **({} if shards is None else {"distributed_config": shards}),
             )
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error

@@ -106,6 +106,11 @@ def published_config(raw: Mapping[str, Any], target_depth: int) -> Published | N
     return found
 
 
+def is_published(raw: Mapping[str, Any]) -> bool:
+    """Whether ``config.json`` is that of a published drafter; raises a ModelError if its kind is not supported."""
+    return _maker(raw) is not None
+
+
 def _maker(raw: Mapping[str, Any]) -> _Maker | None:
     """The translation for a format; None for other models."""
     architecture = (raw.get("architectures") or [""])[0]

@@ -18,6 +18,7 @@ from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.parallel import ParallelRunner, is_shared
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
@@ -55,9 +56,9 @@ class Library:
     eagle: Callable[[Any, Any], Runner] = Eagle3Runner
 
 
-def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner:
+def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner | ParallelRunner:
     check_own(weights, "" if place is None else f"openvino:{place}")
-    return TorchRunner(model, **settings)
+    return ParallelRunner(model, **settings) if is_shared(model) else TorchRunner(model, **settings)
 
 
 def _native(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> NativeRunner:
