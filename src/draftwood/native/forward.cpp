@@ -154,7 +154,7 @@ struct Block {
             });
     }
 
-    // The first layer reads a feature beside the embedding of the token.
+    // The first layer reads the embedding of the token and a feature.
     bool joins() const { return model.layer[0].hidden_norm; }
 
     void embed(int i, float* row) const {

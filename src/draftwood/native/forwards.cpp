@@ -242,7 +242,8 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     for (int r = 0; r < count; r++) {
         const NewTokens& given = rows[r];
         Row& row = *given.row;
-        if (joins != !!(given.sources || given.features)) throw std::logic_error("features are for drafters that read them, and no other model");
+        if (joins != (given.sources || given.features))
+            throw std::logic_error("features are for drafters that read them, and no other model");
         if (row.nodes + given.nodes != given.width) throw std::logic_error("the round has another number of nodes");
         const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
         for (int i = 0; i < given.pending; i++) plan->text(number, given.text[i], row.text + i, 0);
@@ -252,7 +253,8 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
         auto append = [&](std::vector<float>& to, const float* from, int numbers) {
             if (from) to.insert(to.end(), from, from + (size_t)(given.pending + given.nodes) * numbers);
         };
-        append(plan->sources, given.sources, m.sources * m.source_width), append(plan->features, given.features, m.facts.width);
+        append(plan->sources, given.sources, m.sources * m.source_width);
+        append(plan->features, given.features, m.facts.width);
     }
     Work work{};
     work.logits = logits, work.hidden = hidden;
