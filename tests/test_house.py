@@ -52,7 +52,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 2500
 """Lines of C++ of the native engine, at most."""
-TESTS = 36260
+TESTS = 36360
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -2,7 +2,7 @@
 
 The loss of a slot is mostly the total variation distance to the target's distribution: the probability that the slot's token
 is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
-Scores are made a few slots at a time, because those of a whole batch do not fit the processor's caches.
+Scores are made a part of the slots at a time: those of a whole batch do not fit a processor's caches, or a GPU's memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from draftwood.train.pairs import the_batch
 SLOT_DECAY: Final = 4.0  # slots
 TVD_WEIGHT: Final = 0.9
 CE_WEIGHT: Final = 0.1
-_SLOTS: Final = 128  # of one product
+_SLOTS: Final = {"cpu": 128, "cuda": 4096}  # of one product
 
 
 class Slots(NamedTuple):
@@ -88,8 +88,9 @@ class _HeadLoss(torch.autograd.Function):
         weights = torch.cat([head.to(kind), out.to(kind)], dim=1)
         loss = torch.zeros((), device=states.device)
         to_inputs, to_out = torch.empty_like(inputs), torch.zeros_like(out, dtype=torch.float32)
-        for start in range(0, len(inputs), _SLOTS):
-            part = slice(start, start + _SLOTS)
+        slots_of_part = _SLOTS.get(states.device.type, _SLOTS["cpu"])
+        for start in range(0, len(inputs), slots_of_part):
+            part = slice(start, start + slots_of_part)
             own = Slots(*(values[part] for values in slots))
             logp = (inputs[part] @ weights.T).float()
             logp -= logp.logsumexp(-1, keepdim=True)

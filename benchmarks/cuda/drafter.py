@@ -1,0 +1,285 @@
+"""Trains drafters of hidden states on a CUDA device, on chats that the target writes there and reads in every step.
+
+``python -m benchmarks.cuda.drafter --target FOLDER --data FOLDER --start FOLDER --variant 2,muon --out FOLDER``
+
+Nothing is stored between the target and its drafters: a step reads a batch of chats with the target, and its hidden states
+and distributions train every ``--variant``. ``0,adamw`` is the drafter of ``--start`` trained further, ``2,muon`` a new one
+that begins with the target's last two layers. ``draftwood train drafter`` does the same on a processor, from stored states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT, ROOT / "src"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from benchmarks.cuda.stand_ins import install  # noqa: E402
+
+install()
+
+from benchmarks.cuda import answers  # noqa: E402
+from draftwood.core.settings import LoadOptions  # noqa: E402
+from draftwood.loading.drafts import load_hidden_drafter  # noqa: E402
+from draftwood.loading.models import eos_of, load_model, load_tokenizer  # noqa: E402
+from draftwood.runners.hidden.model import HiddenBlockDrafter  # noqa: E402
+from draftwood.runners.pairing import vocabulary_digest  # noqa: E402
+from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
+from draftwood.train.chat_template import Template, text_turns  # noqa: E402
+from draftwood.train.config import DrafterConfig  # noqa: E402
+from draftwood.train.hidden import block_log_probs, block_loss, new_drafter  # noqa: E402
+from draftwood.train.number_format import autocast  # noqa: E402
+from draftwood.train.optim import MuonAdamW  # noqa: E402
+
+KEPT = 256  # likeliest tokens of a distribution
+HELD_OUT = 64  # chats of each kind
+
+
+class Read(NamedTuple):
+    """What the target says about a batch of chats.
+
+    Attributes:
+        tokens, answered: [row, token].
+        hidden: of every layer, [row, token, width].
+        tops, log_probs: [place, kept] of the tokens whose next one it wrote, as numbers of the draft's vocabulary.
+        place: [row, token], the place of a token there.
+    """
+
+    tokens: Tensor
+    answered: Tensor
+    hidden: Sequence[Tensor]
+    tops: Tensor
+    log_probs: Tensor
+    place: Tensor
+
+
+@torch.inference_mode()
+def read(target: Any, chats: Sequence[Chat], ids: Tensor) -> Read:
+    """Read chats; padding on the right is never seen."""
+    longest, device = max(len(chat.tokens) for chat in chats), target.device
+    tokens = np.zeros((len(chats), longest), dtype=np.int64)
+    answered = np.zeros((len(chats), longest), dtype=bool)
+    for row, chat in enumerate(chats):
+        tokens[row, : len(chat.tokens)], answered[row, : len(chat.tokens)] = chat
+    on_device, wrote = torch.from_numpy(tokens).to(device), torch.from_numpy(answered).to(device)
+    out = target.model(on_device, output_hidden_states=True, use_cache=False)
+    following = torch.cat([wrote[:, 1:], torch.zeros_like(wrote[:, :1])], dim=1)
+    best = []
+    for part in out.last_hidden_state[following].split(4096):
+        scores = target.lm_head(part).float()
+        found = (scores[:, ids] - scores.logsumexp(-1, keepdim=True)).topk(min(KEPT, len(ids)), dim=-1)
+        best.append((found.indices, found.values))
+    tops, log_probs = (torch.cat(parts) for parts in zip(*best, strict=True))
+    place = (following.flatten().cumsum(0) - 1).clamp(min=0).view_as(on_device)
+    return Read(on_device, wrote, out.hidden_states, tops, log_probs, place)
+
+
+def batch_of(found: Read, anchors: Tensor, layers: Sequence[int], block: int) -> dict[str, Tensor]:
+    """The batch of :func:`draftwood.train.hidden_batches.batch_of`, from tensors on the device."""
+    rows, last = torch.arange(len(anchors), device=anchors.device)[:, None, None], found.tokens.shape[1] - 1
+    slots = anchors[:, :, None] + torch.arange(block, device=anchors.device)
+    parents, following = slots.clamp(max=last), (slots + 1).clamp(max=last)
+    # The target wrote all tokens of a block up to the first that it did not.
+    real = (found.answered[rows, following] & (slots < last)).cumprod(-1).bool()
+    place = found.place[rows, parents]
+    hidden = torch.cat([found.hidden[layer] for layer in layers], dim=-1)
+    return {
+        "hidden": hidden.clone(), "anchors": anchors, "parents": found.tokens[rows, parents], "real": real,
+        "tops": found.tops[place], "log_probs": found.log_probs[place],
+    }  # fmt: skip
+
+
+def possible(found: Read) -> Tensor:
+    """Whether a token can be an anchor [row, token]: the target wrote the next one."""
+    may = torch.zeros_like(found.answered)
+    may[:, 1:-1] = found.answered[:, 2:]
+    return may
+
+
+class Heads(NamedTuple):
+    """The target's embeddings, and its output weights of the draft's vocabulary."""
+
+    embed: Any
+    head: Tensor
+
+
+@torch.no_grad()
+def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: Tensor) -> dict[str, Any]:
+    """Acceptance by slot and the expected tokens of a pass with a chain, as ``hidden_report.figures`` has them."""
+    block, total, count = drafter.config.block, 0.0, 0
+    accepted_sum = torch.zeros(block, dtype=torch.float64, device=target.device)
+    slots_sum = torch.zeros_like(accepted_sum)
+    for chat in chats:
+        found = read(target, [chat], ids)
+        anchors = possible(found)[0].nonzero().flatten()[::3][None]
+        if not anchors.numel():
+            continue
+        batch = batch_of(found, anchors, drafter.config.target_layers, block)
+        with autocast(target.device):
+            logp = block_log_probs(drafter, heads.embed, heads.head, batch)
+        own = logp.gather(-1, batch["tops"]).exp()
+        accepted = torch.minimum(batch["log_probs"].exp(), own).sum(-1)[0] * batch["real"][0]
+        total += float((1 + accepted.cumprod(-1).sum(-1)).sum())
+        count += len(accepted)
+        accepted_sum += accepted.sum(0).double()
+        slots_sum += batch["real"][0].sum(0).double()
+    rejected = (1 - accepted_sum / slots_sum.clamp(min=1)).tolist()
+    return {"chain": round(total / max(count, 1), 4), "rejection": [round(value, 4) for value in rejected]}
+
+
+def batches(chats: Sequence[Chat], size: int, rng: np.random.Generator) -> Iterator[list[Chat]]:
+    """Endless batches of chats of nearly equal lengths."""
+    while True:
+        order = rng.permutation(len(chats))
+        found = []
+        for begin in range(0, len(order), 16 * size):
+            near = sorted(order[begin : begin + 16 * size], key=lambda i: len(chats[i].tokens))
+            found += [near[i : i + size] for i in range(0, len(near) - size + 1, size)]
+        for at in rng.permutation(len(found)):
+            yield [chats[i] for i in found[at]]
+
+
+def written(given: argparse.Namespace, target: Any, tokenizer: Any) -> list[Chat]:
+    """Chats of the target, for so many seconds."""
+    template = Template.of(tokenizer, eos_of(target, tokenizer, target.lm_head.weight.shape[0]))
+    texts = text_turns(given.data, given.turns, given.seed)
+    turns = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    turns = [turn for turn in turns if len(turn) < given.longest - answers.MOST]
+    print(f"{len(turns):,} first turns", flush=True)
+    chats = answers.Chats(template, turns, given.longest, given.seed)
+    found, began, said = [], perf_counter(), perf_counter()
+    for chat in answers.write(answers.Rows(target, given.rows, given.longest), chats):
+        found.append(chat)
+        now = perf_counter()
+        if now - said > 10 or now - began > given.write_seconds:
+            count, said = sum(sum(one.answered) for one in found), now
+            print(f"{len(found):,} chats, {count:,} tokens of answers, {count / (now - began):,.0f} a second", flush=True)
+        if now - began > given.write_seconds:
+            return found
+    raise AssertionError("the iterator is endless")
+
+
+def train(
+    given: argparse.Namespace, target: Any, drafters: dict[str, Any], chats: list[Chat], held_out: dict[str, list[Chat]]
+) -> dict[str, Any]:
+    """Train all drafters on the same batches until the time is up; the learning rate falls to zero with it.
+
+    Returns:
+        The number of steps and of blocks, and the figures on the held-out chats in the course of time.
+    """
+    ids = next(iter(drafters.values())).draft_tokens.long()
+    heads = Heads(target.get_input_embeddings(), target.lm_head.weight[ids].clone())
+    optimizers = {name: optimizer(name, one, given.learning_rate) for name, one in drafters.items()}
+    history: list[dict[str, Any]] = []
+    began, step, reported = perf_counter(), 0, -1.0
+    for some in batches(chats, given.batch, np.random.default_rng(given.seed)):
+        done = (perf_counter() - began) / given.train_seconds
+        if done >= min(1.0, reported + given.report_every):
+            reported = done
+            for name, one in drafters.items():
+                figures = {kind: chain(one, target, heads, part, ids) for kind, part in held_out.items()}
+                history.append({"step": step, "seconds": round(perf_counter() - began, 1), "drafter": name, **figures})
+                print(json.dumps(history[-1]), flush=True)
+        if done >= 1:
+            break
+        found = read(target, some, ids)
+        anchors = chosen_anchors(found, given.anchors)
+        rate = given.learning_rate * min(1.0, (step + 1) / given.warmup) * (1 - done)
+        for name, one in drafters.items():
+            update(one, optimizers[name], rate, heads, batch_of(found, anchors, one.config.target_layers, one.config.block))
+        step += 1
+    return {"steps": step, "blocks": step * given.batch * given.anchors, "history": history}
+
+
+def optimizer(name: str, drafter: Any, rate: float) -> torch.optim.Optimizer:
+    """The optimizer that the name of a variant ends in."""
+    if name.endswith("muon"):
+        return MuonAdamW(drafter, rate, 0.01, (0.9, 0.95))
+    return torch.optim.AdamW(drafter.parameters(), rate, (0.9, 0.95), weight_decay=0.01)
+
+
+def chosen_anchors(found: Read, count: int) -> Tensor:
+    """Random anchors [row, anchor], with repetition."""
+    may = possible(found).float()
+    may[may.sum(1) == 0, 1] = 1.0  # a chat without an answer: its blocks count nothing
+    return torch.multinomial(may, count, replacement=True)
+
+
+def update(drafter: Any, using: torch.optim.Optimizer, rate: float, heads: Heads, batch: dict[str, Tensor]) -> None:
+    """One step of a drafter."""
+    with autocast(drafter.device):
+        loss: Any = block_loss(drafter, heads.embed, heads.head, batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
+    for group in using.param_groups:
+        group["lr"] = rate
+    using.step()
+    using.zero_grad(set_to_none=True)
+
+
+def main() -> None:
+    """Write chats, train, and save every drafter with its figures."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
+    parser.add_argument("--target", type=Path, required=True, help="folder of a Llama-like chat model")
+    parser.add_argument("--data", type=Path, required=True, help="folder with NAME.train.txt: some first user turns")
+    parser.add_argument("--start", type=Path, required=True, help="drafter to train further")
+    parser.add_argument("--variant", action="append", required=True, help="LAYERS,adamw or LAYERS,muon; 0 layers: --start")
+    parser.add_argument("--held-out", type=Path, help="folder of chats; its first 64 are another held-out set")
+    parser.add_argument("--out", type=Path, required=True)
+    for name, value in (
+        ("turns", 30_000),
+        ("rows", 1024),
+        ("longest", 1152),
+        ("batch", 64),
+        ("anchors", 64),
+        ("seed", 0),
+        ("warmup", 100),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name, seconds in (
+        ("write-seconds", 120.0),
+        ("train-seconds", 280.0),
+        ("learning-rate", 2e-3),
+        ("report-every", 0.2),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=seconds)
+    given = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(given.seed)
+    tokenizer = load_tokenizer(given.target, LoadOptions())
+    target = load_model(given.target, LoadOptions(), device, torch.bfloat16).requires_grad_(False).eval()
+    print("loaded", flush=True)
+    chats = written(given, target, tokenizer)
+    torch.cuda.empty_cache()
+    held = {"new": chats[:HELD_OUT]}
+    if given.held_out is not None:
+        held["old"] = read_chats(given.held_out)[:HELD_OUT]
+    drafters: dict[str, HiddenBlockDrafter] = {}
+    for variant in given.variant:
+        layers, one = int(variant.split(",")[0]), load_hidden_drafter(given.start, device, torch.float32)
+        one.check_target(target, vocabulary_digest(tokenizer))
+        if layers:
+            config = DrafterConfig(out=given.out, target=given.target, layers=layers)
+            one = new_drafter(config, target, tokenizer, one.draft_tokens.cpu())
+        drafters[variant.replace(",", "-")] = one.to(device).requires_grad_(True).train()
+    metrics = train(given, target, drafters, chats[HELD_OUT:], held)
+    metrics["chats"], metrics["tokens"] = len(chats), sum(sum(chat.answered) for chat in chats)
+    for name, one in drafters.items():
+        one.to(torch.bfloat16).save_pretrained(given.out / name)
+    (given.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

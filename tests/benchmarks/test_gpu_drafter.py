@@ -1,0 +1,109 @@
+"""Chats of a target in rows of one static memory, and drafters trained on them as it reads them; on the CPU here."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.cuda import answers, drafter
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.train.chat_files import Chat
+from draftwood.train.chat_template import Template
+from draftwood.train.config import DrafterConfig
+from draftwood.train.features import Example
+from draftwood.train.hidden import new_drafter
+from draftwood.train.hidden_batches import batch_of
+
+TEMPLATE = Template([1, 5, 6], [7, 8], [2, 9, 10], frozenset({2, 3}))
+VOCAB = 97
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=72, intermediate_size=96, num_hidden_layers=3, num_attention_heads=9, num_key_value_heads=3,
+        vocab_size=VOCAB, max_position_embeddings=512,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    for weight in model.parameters():
+        weight.mul_(3 if weight.ndim > 1 else 1)  # far from uniform distributions
+    return model
+
+
+@pytest.fixture(scope="module")
+def chats(target: Any) -> list[Chat]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "MOST", 30)
+        patch.setattr(answers, "_TURN", 8)
+        patch.setattr(answers, "TEMPERATURES", (0.0,))
+        turns = answers.Chats(TEMPLATE, [[11, 12, 13], [20, 21, 22, 23, 24, 25]], 160, 0)
+        return list(islice(answers.write(answers.Rows(target, 5, 160), turns), 25))
+
+
+def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target: Any, chats: list[Chat]) -> None:
+    for chat in chats:
+        best = target(torch.tensor([chat.tokens])).logits[0].argmax(-1)
+        wrote = torch.tensor(chat.answered)[1:]
+        assert wrote.any()
+        assert torch.equal(best[:-1][wrote], torch.tensor(chat.tokens)[1:][wrote])
+    assert any(chat.tokens[3:6] == [11, 12, 13] for chat in chats)  # a given turn
+    assert max(len(chat.tokens) for chat in chats) <= 160
+
+
+def test_a_batch_is_the_one_that_training_from_files_has(target: Any, chats: list[Chat]) -> None:
+    ids = torch.arange(10, 60)
+    found = drafter.read(target, chats[:3], ids)
+    anchors = drafter.chosen_anchors(found, 4)
+    index = torch.full((VOCAB,), -1)
+    index[ids] = torch.arange(len(ids))
+    examples = []
+    for chat in chats[:3]:
+        out = target(torch.tensor([chat.tokens]), output_hidden_states=True)
+        best = out.logits[0].log_softmax(-1).topk(VOCAB)
+        hidden = torch.cat([out.hidden_states[layer][0] for layer in (0, 2)], dim=-1).bfloat16()
+        examples.append(
+            Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), hidden, best.indices.int(), best.values)
+        )
+    wanted = batch_of(examples, list(anchors), 4, index)
+    batch = drafter.batch_of(found, anchors, [0, 2], 4)
+    assert torch.equal(batch["parents"], wanted["parents"])
+    first = (
+        wanted["real"].cumprod(-1).bool()
+    )  # nothing is learned beyond a block's first token that the target did not write
+    assert torch.equal(batch["real"], first)
+    assert torch.allclose(batch["hidden"].float(), wanted["hidden"].float(), atol=0.05)
+    assert first.any()
+    own, theirs = (
+        torch.zeros(*first.shape, len(ids)).scatter_add_(-1, one["tops"], one["log_probs"].float().exp())
+        for one in (batch, wanted)
+    )
+    assert torch.allclose(own[first], theirs[first], atol=1e-4)
+
+
+def test_training_raises_the_acceptance(
+    target: Any, chats: list[Chat], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(drafter, "perf_counter", count().__next__)  # a second a step
+
+    class Words:  # the digest of a vocabulary
+        @staticmethod
+        def get_vocab() -> dict[str, int]:
+            return {str(token): token for token in range(VOCAB)}
+
+    config = DrafterConfig(out=tmp_path, target=tmp_path, layers=1, block=3)
+    new: HiddenBlockDrafter = new_drafter(config, target, Words(), torch.arange(VOCAB)).train()
+    given = argparse.Namespace(
+        batch=4, anchors=8, seed=0, warmup=1, learning_rate=3e-3, train_seconds=60.0, report_every=1.0
+    )  # fmt: skip
+    metrics = drafter.train(given, target, {"1-muon": new}, chats, {"new": chats[:3]})
+    before, after = (entry["new"]["chain"] for entry in metrics["history"])
+    assert metrics["blocks"] == metrics["steps"] * 32
+    assert after > before + 0.1
