@@ -92,7 +92,7 @@ def cost(**options: Any) -> None:
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("cost", len(config.context) + 1) as advance:
         pairs: dict[str, Pair] = {backend: pair, **{name: on_backend(pair, name) for name in others}}
-        pairs |= {f"openvino {name}": on_backend(pair, "openvino", name) for name in config.weights}
+        pairs |= {f"native {name}": on_backend(pair, "native", name) for name in config.weights}
         overlap.check_room(pairs, min(config.context))
         document = measure(config, pairs, advance)
         both = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 from benchmarks.lists import chosen, listed, whole_numbers
 from benchmarks.settings import BUDGETS, METHODS
@@ -14,7 +14,7 @@ from draftwood.core.settings import Backend, Weights
 
 PresetName = Literal["paper", "peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-BackendName = Literal["native", "openvino", "torch", "both", "all"]
+BackendName = Literal["native", "torch", "both"]
 
 
 @final
@@ -248,7 +248,7 @@ class CostConfig:
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})
     weights: tuple[Weights, ...] = field(
-        default=(), metadata={"help": "also time quantized weights, int8 or int4, on OpenVINO; may be given several times"}
+        default=(), metadata={"help": "also time quantized weights, int8 or int4, natively; may be given several times"}
     )
     tokens: tuple[int, ...] = field(
         default=(1, 2, 4, 8, 16, 32, 64), metadata={"help": "tokens of a forward; may be given several times"}
@@ -283,10 +283,8 @@ class PlotConfig:
 
 
 def backends(name: BackendName) -> tuple[Backend, ...]:
-    """One; ``both`` are PyTorch and OpenVINO."""
-    if name == "both":
-        return ("torch", "openvino")
-    return get_args(Backend) if name == "all" else (name,)
+    """One; ``both`` are PyTorch and the native engine."""
+    return ("torch", "native") if name == "both" else (name,)
 
 
 def _temperature(text: str) -> float:

@@ -8,15 +8,14 @@ from typing import Any, Final, final
 
 import torch
 
+from benchmarks.genai_graph import served
 from benchmarks.measure import Maker, Texts
 from benchmarks.peers import padded
 from benchmarks.settings import Setting
 from benchmarks.translate.systems import closed
 from draftwood.api import Pair
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError
 from draftwood.runners.openvino.graph import openvino
-from draftwood.runners.openvino.store import stored_graph
-from draftwood.runners.windows import sliding_window
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -104,7 +103,7 @@ class GenAI:
 
 
 def options(model: Any) -> dict[str, Any]:
-    """The engine's settings, as our own runner has them (:mod:`draftwood.runners.openvino.network`)."""
+    """The engine's settings."""
     precision = _PRECISIONS[model.dtype]
     return {
         "INFERENCE_PRECISION_HINT": precision,
@@ -130,59 +129,3 @@ def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
         ):
             ov.save_model(part, folder / f"openvino_{name}.xml")
     return folder
-
-
-def served(model: Any) -> Any:
-    """The graph of our own runner with the inputs that GenAI knows: ``input_ids``, ``attention_mask`` [row, slot],
-    ``position_ids`` and ``beam_idx``; every new token is scored, and sees those before it.
-
-    Raises:
-        ModelError: a model that cannot be converted, or has sliding attention.
-    """
-    if (window := sliding_window(model.config)) is not None:
-        raise ModelError(f"GenAI cannot have the sliding window of {window.size} tokens of {model.config.model_type!r}")
-    graph = stored_graph(model)
-    for ours, theirs in (("tokens", "input_ids"), ("positions", "position_ids"), ("rows", "beam_idx")):
-        _rename(graph.input(ours), theirs)
-    _rename(graph.output("scores"), "logits")
-    from openvino import opset13 as ops
-
-    ov = openvino()
-    seen = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
-    seen.output(0).get_tensor().set_names({"attention_mask"})
-    new, total = (_columns(ops, node) for node in (graph.input("input_ids").get_node(), seen))
-    zero, one = ops.constant(0, ov.Type.i64), ops.constant(1, ov.Type.i64)
-    mask = _mask(ops, ov, seen, ops.range(ops.subtract(total, new), total, one, output_type="i64"), total)
-    _replace(graph, "mask", mask)
-    _replace(graph, "keep", ops.range(zero, new, one, output_type="i64"))
-    graph.add_parameters([seen])
-    graph.validate_nodes_and_infer_types()
-    return graph
-
-
-def _columns(ops: Any, node: Any) -> Any:
-    return ops.gather(ops.shape_of(node), ops.constant(1), ops.constant(0))
-
-
-def _mask(ops: Any, ov: Any, seen: Any, positions: Any, total: Any) -> Any:
-    """Additive [row, 1, new, slot]: slots after the new token's own position and those of padding are hidden."""
-    zero = ops.constant(0, ov.Type.i64)
-    slots = ops.range(zero, total, ops.constant(1, ov.Type.i64), output_type="i64")
-    later = ops.greater(ops.unsqueeze(slots, ops.constant([0])), ops.unsqueeze(positions, ops.constant([1])))
-    padding = ops.equal(ops.unsqueeze(seen, ops.constant([1, 2])), zero)
-    hidden = ops.logical_or(padding, ops.unsqueeze(later, ops.constant([0, 1])))
-    lowest, nothing = (ops.constant(value, ov.Type.f32) for value in (torch.finfo(torch.float32).min, 0.0))
-    return ops.select(hidden, lowest, nothing)
-
-
-def _rename(port: Any, name: str) -> None:
-    port.get_tensor().set_names({name})
-    port.get_node().set_friendly_name(name)
-
-
-def _replace(graph: Any, name: str, by: Any) -> None:
-    """Replace an input by a computed value."""
-    node = graph.input(name).get_node()
-    for reader in node.output(0).get_target_inputs():
-        reader.replace_source_output(by.output(0))
-    graph.remove_parameter(node)

@@ -72,11 +72,7 @@ def with_draft(pair: Pair, draft_model: Any) -> Pair:
     """The same target with another draft model, or None, run in the same way."""
     from draftwood.api import Pair
     from draftwood.runners.factory import make_runners
-    from draftwood.runners.openvino.runner import OpenVinoRunner
 
-    model, target = pair.model, pair.target
-    if isinstance(target, OpenVinoRunner):
-        runners = make_runners(model, draft_model, backend="openvino", weights=target.weights, place=target.place)
-    else:
-        runners = make_runners(model, draft_model, backend=target.engine.split()[0])  # type: ignore[arg-type]
-    return Pair(model, draft_model, pair.tokenizer, runners=runners)
+    backend: Any = pair.target.engine.split()[0]
+    runners = make_runners(pair.model, draft_model, backend=backend)
+    return Pair(pair.model, draft_model, pair.tokenizer, runners=runners)

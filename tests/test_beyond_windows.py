@@ -3,8 +3,6 @@ everywhere."""
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -81,11 +79,9 @@ def test_greedy_texts_are_those_of_generate_far_beyond_the_window(kind):
     same_texts(pair(kind))
 
 
-@pytest.mark.parametrize(("kind", "engine"), [
-    *product(("mistral", "gemma2", "gemma3_text", "qwen2"), ("openvino",)), *product(("mistral", "qwen2"), ("native",)),
-])  # fmt: skip
-def test_on_other_engines_too(kind, engine):
-    same_texts(pair(kind, engine))
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_on_the_native_engine_too(kind):
+    same_texts(pair(kind, "native"))
 
 
 @pytest.mark.parametrize(

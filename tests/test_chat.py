@@ -18,7 +18,7 @@ from tests.faults.folders import save_tiny
 from tests.runners.zoo import read_tokens
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
-BACKENDS = ["torch", "openvino", "native"]
+BACKENDS = ["torch", "native"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
 WORD = " the"
 SHORT: dict[str, Any] = {"max_new_tokens": 14}
@@ -34,8 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pair_of(folder: Path, *, backend: str = "torch", draft: bool = True) -> Pair:
-    if backend == "openvino":
-        pytest.importorskip("openvino")
     options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
     return draftwood.load(folder / "target", folder / "draft" if draft else None, options=options)
 

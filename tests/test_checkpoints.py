@@ -110,7 +110,7 @@ def test_training_does_not_fill_gaps_of_its_target_either(tmp_path: Path) -> Non
 
 # Tied embeddings --------------------------------------------------------------------------------------------------------
 
-BACKENDS = pytest.mark.parametrize("backend", ["torch", "openvino"])
+BACKENDS = pytest.mark.parametrize("backend", ["torch", "native"])
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 

@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from tests.golden.texts import BACKENDS, FILE, of_pair, of_translator
+from tests.golden.texts import CASES, FILE
 
 ROUNDING = 0.02  # of all texts: another processor adds in another order, which decides near ties differently
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("of", [of_pair, of_translator])
+@pytest.mark.parametrize(("of", "backend"), CASES)
 def test_texts_are_those_that_are_stored(of, backend):
     stored = json.loads(FILE.read_text())
     written = dict(of(backend))

@@ -50,13 +50,13 @@ class Run:
             models["draft"] = facts_of(pair.draft_model, getattr(pair.draft, "engine", ""))
         found: Document = {"format": 1, "kind": NAME, "partial": True, "config": plain(asdict(config))}
         found |= {"models": models, "allowed": rounding(pair.model.dtype), "chats": len(chats)}
-        found |= surroundings(pair.target.device, before, ["openvino"]) | earlier(config)
+        found |= surroundings(pair.target.device, before) | earlier(config)
         if "greedy" in parts:
             self._greedy(found, chats)
         if "sampled" in parts:
             self._sampled(found, chats, "sampled", 1.0, config.tokens)
             self._sampled(found, chats, "control", config.control, config.control_tokens)
-        found |= surroundings(pair.target.device, before, ["openvino"])
+        found |= surroundings(pair.target.device, before)
         found |= {"partial": False, "checks": [asdict(check) for check in checks(found)]}
         self.save(found)
         return found

@@ -31,7 +31,7 @@ class NeverSlowerConfig:
     draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
-    backend: BackendName = field(default="native", metadata={"help": "native, openvino, torch, both or all of them"})
+    backend: BackendName = field(default="native", metadata={"help": "native, torch or both of them"})
     drafts: str = field(
         default=",".join(DRAFTS),
         metadata={"help": "comma-separated; own: the pair's, none: without, random: one layer with random weights"},

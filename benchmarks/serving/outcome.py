@@ -39,7 +39,7 @@ def document(
     kind: str, served: Served, config: Any, load_before: float | None, checks: list[Check], results: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A document of plain values, with its surroundings."""
-    here = surroundings(torch.device("cpu"), load_before, ["httpx2", "openvino", "schemathesis", "uvicorn"])
+    here = surroundings(torch.device("cpu"), load_before, ["httpx2", "schemathesis", "uvicorn"])
     settings = plain(asdict(served) | asdict(config))
     return {"format": 1, "kind": kind, "config": settings, **here, "checks": [asdict(c) for c in checks], **results}
 

@@ -21,7 +21,7 @@ from benchmarks.start.process import memory
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import locate, named_or_bundled
 
-START_SECONDS: Final = 180.0  # loading, and with OpenVINO the first conversion
+START_SECONDS: Final = 180.0  # of loading
 END_SECONDS: Final = 60.0
 HOST: Final = "127.0.0.1"
 

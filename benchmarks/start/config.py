@@ -10,7 +10,7 @@ from benchmarks.config import DTypeName
 from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
 
-SYSTEMS: Final = ("transformers", "torch", "openvino")
+SYSTEMS: Final = ("transformers", "torch", "native")
 PEERS: Final = ("genai", "llama.cpp")
 
 
@@ -32,7 +32,7 @@ class StartConfig:
         default=",".join(SYSTEMS),
         metadata={
             "help": "what is started, comma-separated: transformers, genai and llama.cpp have the target alone, torch and "
-            "openvino run the pair here"
+            "native run the pair here"
         },
     )
     prompt_words: int | None = field(

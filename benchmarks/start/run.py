@@ -32,7 +32,6 @@ from draftwood.tune.prompts import BUILT_IN
 
 BASE: Final = "transformers"
 PROGRAM: Final = Path(__file__).with_name("process.py")
-FIRST, NEXT = ", first start", ", next start"
 SECONDS: Final = {
     "imported": "packages",
     "loaded": "models ready",
@@ -51,11 +50,10 @@ NOTES: Final = """\
   the request for the process: until the packages are imported, the models are ready, the first token is there (for
   methods that draft: the first round) and all of them are. **First prompt** is the part from the models to the first token.
   transformers imports parts of itself only with a model.
-* **transformers** loads the target alone and calls `generate`; **torch** and **openvino** load target and draft here and
+* **transformers** loads the target alone and calls `generate`; **torch** and **native** load target and draft here and
   take what is the default without a profile. **genai** and **llama.cpp** load the target alone, which was converted before,
   without tokenizer and PyTorch. llama.cpp takes memory for all keys and values of the model's context. All write at
   temperature 0.
-* **openvino, first start** has an empty store: the models are converted, compared and kept. **Next start** finds them there.
 * **Memory** is the process's resident memory as the system counts it, files that are mapped into it included. **Without
   files** leaves these out: the system can take their memory back. Packages and models lie in the system's file cache from
   the first repeat on.
@@ -83,8 +81,7 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         found = _all_starts(config, jobs, skipped, on_step)
     if not found:
         raise ConfigError("nothing could be started: " + "; ".join(f"{name}: {why}" for name, why in skipped.items()))
-    packages = ["openvino", *(PACKAGES[system] for system in config.system_names() if system in PEERS)]
-    order = [name for system in config.system_names() for name in (system, system + FIRST, system + NEXT) if name in found]
+    packages = [PACKAGES[system] for system in config.system_names() if system in PEERS]
     return {
         "format": 1,
         "kind": "start",
@@ -92,7 +89,11 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         **surroundings(torch.device("cpu"), load_before, packages),
         "model": {**_model(target), "dtype": dtype},
         "skipped": [{"system": system, "why": why} for system, why in skipped.items()],
-        "results": [{"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))} for name in order],
+        "results": [
+            {"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))}
+            for name in config.system_names()
+            if name in found
+        ],
     }
 
 
@@ -126,8 +127,8 @@ def _all_starts(
         for system in order:
             if system not in skipped:
                 try:
-                    for name, taken in _starts(jobs[system]):
-                        found.setdefault(name, []).append(taken)
+                    with TemporaryDirectory(prefix="draftwood-bench-") as cache:
+                        found.setdefault(system, []).append(start(jobs[system], Path(cache)))
                 except ConfigError as error:
                     skipped[system] = str(error)
             on_step()
@@ -144,28 +145,17 @@ def _model(target: str | None) -> dict[str, Any]:
     return {"parameters": sum(weight.numel() for weight in model.parameters()), "label": getattr(config, LABEL, None)}
 
 
-def _starts(job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """One start, or of OpenVINO the first one and the next, with a store of their own."""
-    system = job["system"]
-    with TemporaryDirectory(prefix="draftwood-bench-") as store:
-        first = start(job, Path(store))
-        if system != "openvino":
-            return [(system, first)]
-        first["stored"] = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())
-        return [(system + FIRST, first), (system + NEXT, start(job, Path(store)))]
-
-
-def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
+def start(job: dict[str, Any], cache: Path) -> dict[str, Any]:
     """The figures of :func:`benchmarks.start.process.started` from a new process.
 
     Args:
         job: its argument, without the time.
-        store: folder for converted models.
+        cache: the folder of Draftwood's cache.
 
     Raises:
         ConfigError: the process failed; says why.
     """
-    environment = {**os.environ, "DRAFTWOOD_CACHE": str(store)}
+    environment = {**os.environ, "DRAFTWOOD_CACHE": str(cache)}
     command = [sys.executable, "-P", str(PROGRAM), json.dumps(job | {"begun": perf_counter()})]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -177,7 +167,7 @@ def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
 
 def figures(repeats: list[dict[str, Any]], base: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Median and extremes of all figures; None for those that the system does not report."""
-    names = [*SECONDS, *MEMORY, "stored"]
+    names = [*SECONDS, *MEMORY]
     known = {name: [r[name] for r in repeats if r.get(name) is not None] for name in names}
     over = (
         None if base is None else spread([r["first_token"] / b["first_token"] for r, b in zip(repeats, base, strict=False)])
@@ -198,15 +188,14 @@ def markdown(document: dict[str, Any]) -> str:
     seconds = [
         [r["start"], *(_cell(r[name], 1, 2) for name in SECONDS), _cell(r["over_transformers"], 1, 2)] for r in results
     ]
-    names = [*MEMORY, "stored"]
-    memory = [[r["start"], *(_cell(r[name], 1e6, 0) for name in names)] for r in results]
+    memory = [[r["start"], *(_cell(r[name], 1e6, 0) for name in MEMORY)] for r in results]
     blocks = [
         "# Starting",
         "\n".join(lines),
         "## Seconds",
         table(["start", *SECONDS.values(), "first token ÷ transformers"], seconds),
         "## Memory, MB",
-        table(["start", *MEMORY.values(), "converted models on disk"], memory),
+        table(["start", *MEMORY.values()], memory),
         "## How to read this",
         NOTES,
     ]

@@ -36,13 +36,13 @@ from draftwood.loading.models import (
     is_encoder_decoder,
     load_model,
     load_tokenizer,
-    openvino_place,
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import find, profile_key_of
 from draftwood.loading.shared import join, load_shared
+from draftwood.runners.auto import requested_backend
+from draftwood.runners.backends import no_causal
 from draftwood.runners.factory import make_runners
-from draftwood.runners.openvino.store import loading
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
 from draftwood.sampling.settings import Sampling
@@ -71,7 +71,7 @@ def load(
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
-    methods learn are kept for the next process, unless it is ``none``. The native engine and OpenVINO run copies
+    methods learn are kept for the next process, unless it is ``none``. The native engine runs copies
     of models (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
     With ``tensor_parallel``, processes of ``torchrun`` share the target. Only that of rank 0 returns from here. The others
@@ -102,14 +102,14 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
         join()
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    with loading(f"{target} {draft} {options}"):
-        tokenizer = load_tokenizer(target, options)
-        if is_encoder_decoder(target, options) != (cls.kind == "translation"):
-            raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
-        model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
-        place = openvino_place(options.device)
-        backend = "torch" if options.tensor_parallel else options.backend
-        runners = make_runners(model, draft_model, backend=backend, weights=options.weights, place=place)
+    tokenizer = load_tokenizer(target, options)
+    if is_encoder_decoder(target, options) != (cls.kind == "translation"):
+        raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
+    if cls.kind == "language" and requested_backend(options.backend) == "openvino":
+        no_causal()  # before large models are loaded
+    model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
+    backend = "torch" if options.tensor_parallel else options.backend
+    runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
     return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)

@@ -25,7 +25,6 @@ from draftwood.loading.models import (
     load_model,
     load_tokenizer,
     model_type,
-    openvino_place,
 )
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
 from draftwood.runners.protocols import SourceRunner
@@ -66,10 +65,6 @@ def _check_options(options: LoadOptions) -> None:
     for option, permitted in _CAUSAL_ONLY.items():
         if (given := getattr(options, option)) not in permitted:
             raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
-    if openvino_place(options.device) is not None:
-        raise ConfigError(
-            f"device {options.device!r} was given, but OpenVINO runs translation models on its CPU only: leave --device out"
-        )
 
 
 @final

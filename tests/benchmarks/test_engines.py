@@ -20,6 +20,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading.gguf_store import Converted
 from draftwood.loading.models import load_tokenizer
 from draftwood.loading.names import bundled_pairs
+from draftwood.native.library import instruction_set
 from tests.benchmarks.test_report import section
 from tests.benchmarks.tiny import call, tiny_llama
 from tests.helpers import tiny_gpt
@@ -209,15 +210,14 @@ def test_who_samples_by_another_distribution_is_named_and_who_does_not_is_not(al
 
 
 def test_both_backends_in_one_run(prompt_file, tmp_path):
-    pytest.importorskip("openvino")
     call(
         "generate", "--budgets", "6", "--backend", "both", "--repeats", "1", "--max-new-tokens", "8", "--temperatures", "0",
         "--methods", "ar,chain,generate", "--prompts", prompt_file, "--output", tmp_path,
     )  # fmt: skip
     document = json.loads((tmp_path / "bench.json").read_text())
     names = [r["setting"] for r in document["results"]]
-    assert names == ["ar (openvino)", "ar (torch)", "chain (openvino) 6", "chain (torch) 6", "generate"]
+    assert names == ["ar (native)", "ar (torch)", "chain (native) 6", "chain (torch) 6", "generate"]
     assert all(sum(r["repeats"][0]["forwards"]) > 0 for r in document["results"])
     assert all(check["differing"] == [] for check in document["greedy"])
-    assert document["models"]["target"]["engine"] == "torch and openvino"
+    assert document["models"]["target"]["engine"] == f"torch and native {instruction_set()}"
     call("sweep", "--backend", "both", code=2)

@@ -62,14 +62,14 @@ def test_the_peak_is_the_processs_own_and_not_its_parents() -> None:
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
-    """Every start: its system, its store, and whether something lay there."""
+    """Every start: its system, its cache, and whether something lay there."""
     calls: list[tuple[str, str, bool]] = []
 
-    def start(job: dict, store: Path) -> dict:
+    def start(job: dict, cache: Path) -> dict:
         if job["system"] == "torch":
             raise ConfigError("its process failed (no)")
-        calls.append((job["system"], str(store), any(store.iterdir())))
-        (store / "graph").write_bytes(bytes(3_000_000))
+        calls.append((job["system"], str(cache), any(cache.iterdir())))
+        (cache / "file").write_text("")
         n = len(calls)
         return {
             "imported": 1.0, "loaded": 2.0, "first_token": float(2 + n), "done": 9.0,
@@ -80,15 +80,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
     return calls
 
 
-def test_openvino_starts_without_a_store_and_then_with_it(made_up: list) -> None:
-    systems = "transformers,torch,openvino,llama.cpp"
+def test_every_start_has_a_cache_of_its_own(made_up: list) -> None:
+    systems = "transformers,torch,native,llama.cpp"
     document = run.measure(StartConfig(repeats=2, dtype="float64", systems=systems), lambda: None)
-    openvino = [call for call in made_up if call[0] == "openvino"]
-    assert [filled for _, _, filled in openvino] == [False, True, False, True]
-    assert openvino[0][1] == openvino[1][1] != openvino[2][1]
-    assert not Path(openvino[0][1]).exists()
-    assert [r["start"] for r in document["results"]] == ["transformers", "openvino, first start", "openvino, next start"]
-    assert document["results"][1]["stored"] == {"median": 3e6, "min": 3e6, "max": 3e6}
+    assert [filled for _, _, filled in made_up] == [False] * 4
+    assert len({cache for _, cache, _ in made_up}) == 4
+    assert not any(Path(cache).exists() for _, cache, _ in made_up)
+    assert [r["start"] for r in document["results"]] == ["transformers", "native"]
     assert {s["system"] for s in document["skipped"]} == {"torch", "llama.cpp"}
     assert {"system": "torch", "why": "its process failed (no)"} in document["skipped"]
     assert 1.1e7 < document["model"]["parameters"] < 1.2e7
@@ -96,11 +94,11 @@ def test_openvino_starts_without_a_store_and_then_with_it(made_up: list) -> None
 
 def test_the_report_says_what_the_raw_starts_say(made_up: list) -> None:
     document = json.loads(json.dumps(run.measure(StartConfig(repeats=3), lambda: None)))
-    base, first, _ = (result["repeats"] for result in document["results"])
+    base, first = (result["repeats"] for result in document["results"])
     over = sorted(a["first_token"] / b["first_token"] for a, b in zip(first, base, strict=True))
     seconds = sorted(one["first_token"] for one in first)
     text = run.markdown(document)
-    [line] = [line for line in text.splitlines() if line.startswith("| openvino, first start | 1.00")]
+    [line] = [line for line in text.splitlines() if line.startswith("| native | 1.00")]
     assert f"| {seconds[1]:.2f} ({seconds[0]:.2f} to {seconds[2]:.2f}) |" in line
     assert line.endswith(f"| {over[1]:.2f} ({over[0]:.2f} to {over[2]:.2f}) |")
 

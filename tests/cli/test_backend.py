@@ -24,7 +24,7 @@ from draftwood.loading.models import choose_dtype
 from draftwood.native import library
 from draftwood.runners import auto, backends
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native, why_not_openvino
-from draftwood.runners.openvino import store
+from draftwood.runners.factory import make_runners
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -48,8 +48,8 @@ def engines(pair: Pair) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pairs(models) -> dict[str, Pair]:
-    """The pair by each library; the native engine is what ``auto`` takes."""
-    return {"torch": load(models, backend="torch"), "openvino": load(models, backend="openvino"), "native": load(models)}
+    """The pair by both libraries; the native engine is what ``auto`` takes."""
+    return {"torch": load(models, backend="torch"), "native": load(models)}
 
 
 def broken(monkeypatch, who: str = "draft") -> None:
@@ -77,35 +77,32 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     monkeypatch.setenv(VARIABLE, "torch")
     pair = load(models)
     assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
-    assert engines(load(models, backend="openvino")) == ["openvino"] * 2
-    monkeypatch.setenv(VARIABLE, "openvino")
-    with pytest.raises(ConfigError, match="dtype float64 is impossible with --backend openvino"):
-        load(models, dtype="float64")
+    assert engines(load(models, backend="native")) == ["native"] * 2
     monkeypatch.setenv(VARIABLE, "jax")
     with pytest.raises(
         ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to one of auto, native, openvino, torch, or unset it"
     ):
         load(models)
     assert engines(load(models, backend="torch")) == ["torch"] * 2
-    with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
-        load(models, backend="torch", weights="int8")
-    with pytest.raises(ConfigError, match="weights 'int8'"):
-        draftwood.load_translator(options=LoadOptions(backend="openvino", weights="int8"))
+    for backend in ("torch", "openvino"):
+        with pytest.raises(ConfigError, match="weights 'int8' need the native engine: leave --backend out"):
+            LoadOptions(backend=backend, weights="int8")
 
 
-def test_a_device_of_openvinos_is_taken_or_refused(models):
-    pair = load(models, device="openvino:CPU")
-    assert engines(pair) == ["openvino"] * 2
-    compiled = pair.target.network._compiled.compiled
-    assert compiled.get_property("EXECUTION_DEVICES") == ["CPU"]
-    assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
-    assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"
-    with pytest.raises(ConfigError, match=r"no device 'FPGA' here, only CPU.*: use --device openvino:CPU"):
-        load(models, device="openvino:FPGA")
-    with pytest.raises(ConfigError, match="device 'openvino:CPU' is for OpenVINO: add --backend openvino"):
-        load(models, backend="torch", device="openvino:CPU")
-    with pytest.raises(ConfigError, match="OpenVINO runs translation models on its CPU only"):
-        draftwood.load_translator(options=LoadOptions(backend="openvino", device="openvino:GPU"))
+def test_openvino_is_refused_for_causal_models_and_so_are_its_devices(models, monkeypatch):
+    said = "OpenVINO runs encoder-decoder models only: leave --backend out, or name another backend"
+    loaded = load(models, backend="torch")
+    with pytest.raises(ModelError, match=said):
+        make_runners(loaded.model, loaded.draft_model, backend="openvino")
+    monkeypatch.setattr("draftwood.api.Pair.load_models", pytest.fail)  # it is refused before models are loaded
+    with pytest.raises(ModelError, match=said):
+        load(models, backend="openvino")
+    monkeypatch.setenv(VARIABLE, "openvino")
+    with pytest.raises(ModelError, match=said):
+        load(models)
+    for device in ("openvino:GPU", "openvino:CPU", "openvino"):
+        with pytest.raises(ConfigError, match=f"device '{device}' was removed, .*: use cpu, cuda or cuda:1"):
+            LoadOptions(device=device)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -119,7 +116,7 @@ def test_texts_are_the_same_with_all(pairs, method, temperature):
                                                       limits=limits, seed=4)]
         for pair in pairs.values()
     ]  # fmt: skip
-    assert texts[0] == texts[1] == texts[2]
+    assert texts[0] == texts[1]
 
 
 @pytest.fixture
@@ -131,7 +128,7 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("openvino", 1), ("native", 1)])
+@pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("native", 1)])
 def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(pairs, name, inside):
     seen: list[int] = []
 
@@ -159,16 +156,15 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
     assert seen == ([2, 2, 3, 3] if inside == 2 else [1] * 4)
 
 
-def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, caplog):
+def test_the_second_start_of_a_translator_takes_what_is_kept(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="draftwood"):
-        load(models, backend="openvino")
+        draftwood.load_translator()
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2  # target and draft
     assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in messages)
-    monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
-    assert engines(load(models, backend="openvino")) == ["openvino"] * 2
+    assert draftwood.load_translator().target.engine == "openvino"
     assert not caplog.records
 
 
@@ -178,7 +174,7 @@ def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(model
     with caplog.at_level(logging.INFO, logger="draftwood"):
         pair = load(models)
     reason = {"target": "it is of an odd make", "draft": "the draft: it is of an odd make"}[who]
-    assert (engines(pair), pair.fallback) == (["openvino"] * 2, f"the native engine does not run the models ({reason})")
+    assert (engines(pair), pair.fallback) == (["torch"] * 2, f"the native engine does not run the models ({reason})")
     assert f"the native engine does not run the models: {reason}" in [record.getMessage() for record in caplog.records]
     with pytest.raises(ModelError, match=f"^{reason}$"):
         load(models, backend="native")
@@ -187,29 +183,26 @@ def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(model
 def test_other_reasons_for_pytorch(models, monkeypatch):
     pair = load(models, dtype="float64")
     assert engines(pair) == ["torch"] * 2
-    assert re.fullmatch(
-        r"the native engine does not run the models \(.* the model is in float64\..*\); "
-        r"OpenVINO does not run the models \(.*float64 is impossible with --backend openvino.*\)",
-        pair.fallback or "",
-    )
+    assert re.fullmatch(r"the native engine does not run the models \(.* the model is in float64\..*\)", pair.fallback or "")
     for why_not in (why_not_native, why_not_openvino):
         assert why_not(torch.device("cpu")) is None
         assert why_not(torch.device("cuda:1")) == "the models are on cuda:1"
-    monkeypatch.setattr(auto, "version_of", lambda package: None)
     monkeypatch.setattr(auto, "why_missing", lambda: "it was not compiled")
     pair = load(models)
-    assert (engines(pair), pair.fallback) == (
-        ["torch"] * 2,
-        "the native engine does not run the models (it was not compiled); "
-        'OpenVINO does not run the models (OpenVINO is not installed (pip install "draftwood[openvino]"))',
-    )
+    reason = "the native engine does not run the models (it was not compiled)"
+    assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
+    monkeypatch.setattr(auto, "version_of", lambda package: None)
+    reason = 'OpenVINO is not installed (pip install "draftwood[openvino]")'
+    assert why_not_openvino(torch.device("cpu")) == reason
+    translator = draftwood.load_translator()
+    assert (translator.target.engine, translator.fallback) == ("torch", f"OpenVINO does not run the models ({reason})")
 
 
 def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
     def refuse(model, **options):
         raise ModelError("nobody can run it")
 
-    for runner in ("NativeRunner", "OpenVinoRunner", "TorchRunner"):
+    for runner in ("NativeRunner", "TorchRunner"):
         monkeypatch.setattr(backends, runner, refuse)
     with pytest.raises(ModelError, match="nobody can run it"):
         load(models)
@@ -254,9 +247,8 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, monkeypatch):
     pair = load(models)
     assert engines(pair) == ["torch"] * 2
     reason = "does not run the models (its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available)"
-    assert pair.fallback == f"the native engine {reason}; OpenVINO {reason}"
-    for name in ("native", "openvino"):
-        assert engines(load(models, backend=name)) == [name] * 2  # who names it has decided
+    assert pair.fallback == f"the native engine {reason}"
+    assert engines(load(models, backend="native")) == ["native"] * 2  # who names it has decided
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
@@ -279,7 +271,7 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
 
 def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tmp_path, monkeypatch):
     command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
-    for name, options in (("torch", ["--backend", "torch"]), ("openvino", ["--backend", "openvino"]), ("native", [])):
+    for name, options in (("torch", ["--backend", "torch"]), ("native", [])):
         found = json.loads(run(*command, *options, "--json", "the fox").stdout)
         assert (found["engine"].split()[0], found["fallback"]) == (name, None)
         engine = found["engine"]
@@ -292,10 +284,10 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tm
     broken(monkeypatch)
     found = json.loads(run(*command, "--json", "the fox").stdout)
     reason = "the native engine does not run the models (the draft: it is of an odd make)"
-    assert (found["engine"], found["fallback"]) == ("openvino", reason)
+    assert (found["engine"], found["fallback"]) == ("torch", reason)
     stderr = run(*command, "the fox").stderr
     assert "Note: the native engine does not run the models: the draft: it is of an odd make.\n" in stderr
-    assert " by openvino, " in stderr
+    assert " by torch, " in stderr
 
 
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
@@ -305,13 +297,13 @@ def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     )
     size = ["--samples", 32, "--new-tokens", 20]
     assert json.loads(run("check", *pair, *size, "--json").stdout)["exact"]
-    rounded = run("check", *pair, "--backend", "openvino", *size, "--weights", "int8")
+    rounded = run("check", *pair, *size, "--weights", "int8")
     assert (rounded.exit_code, "--weights is int8" in rounded.stderr) == (2, True)
     broken(monkeypatch)
     result = run(*command, "--json")
     found = json.loads(result.stdout)
     reason = "the native engine does not run the models (the draft: it is of an odd make)"
-    assert (found["exact"], found["engine"], found["fallback"]) == (True, "openvino", reason)
+    assert (found["exact"], found["engine"], found["fallback"]) == (True, "torch", reason)
     assert "Note: the native engine does not run the models: the draft: it is of an odd make.\n" in result.stderr
 
 
@@ -328,27 +320,32 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     found = json.loads(run("info", "--json").stdout)
     version = found["backends"].pop("openvino")
     native = {"native": {"instruction_set": "avx2", "available": ["generic", "avx2"]}, "native_missing": None}
-    assert found["backends"] == {"auto": ["native", "openvino", "torch"], "reason": None, **native}
+    auto_backends = {"auto": ["native", "torch"], "translation": ["openvino", "torch"]}
+    assert found["backends"] == {**auto_backends, "reason": None, **native}
     assert Path(found["converted"]["folder"]).name == "openvino"
     uses = "; the native engine uses avx2 of generic, avx2"
-    assert f"auto is native, else openvino, else torch{uses}; OpenVINO {version}, converted models: " in run("info").stdout
+    said = "auto is native, else torch, for translation openvino, else torch"
+    assert f"{said}{uses}; OpenVINO {version}, converted models: " in run("info").stdout
     monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
     result = run("info")
     assert (result.exit_code, "DRAFTWOOD_ISA is 'sse9': this processor has generic, avx2" in result.stderr) == (2, True)
     set_native("it was not compiled")
     found = json.loads(run("info", "--json").stdout)["backends"]
-    assert (found["auto"], found["native"], found["native_missing"]) == (["openvino", "torch"], None, "it was not compiled")
+    assert (found["auto"], found["native"], found["native_missing"]) == (["torch"], None, "it was not compiled")
     reason = "the native engine is not tried, as it was not compiled"
     assert found["reason"] == reason
-    assert f"auto is openvino, else torch: {reason}; OpenVINO {version}, " in run("info").stdout
+    said = "auto is torch, for translation openvino, else torch"
+    assert f"{said}: {reason}; OpenVINO {version}, " in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
-    said = "auto is torch: DRAFTWOOD_BACKEND is set; no native engine, as it was not compiled; OpenVINO "
+    said = (
+        "auto is torch, for translation torch: DRAFTWOOD_BACKEND is set; no native engine, as it was not compiled; OpenVINO "
+    )
     assert said in run("info").stdout
     monkeypatch.delenv(VARIABLE)
     for module in (facts, auto):
         monkeypatch.setattr(module, "version_of", lambda package: None)
     said = 'OpenVINO is not tried, as OpenVINO is not installed (pip install "draftwood[openvino]")\n'
-    assert f"auto is torch: {reason}; {said}" in run("info").stdout
+    assert f"auto is torch, for translation torch: {reason}; {said}" in run("info").stdout
 
 
 def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, pairs, monkeypatch, tmp_path):
@@ -374,7 +371,7 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     assert profile.why_not(profile.read(path)) == f"there is no engine '{engine}' here"
 
 
-@pytest.mark.parametrize("name", ["torch", "openvino", "native"])
+@pytest.mark.parametrize("name", ["torch", "native"])
 def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "the fox"}\n')
@@ -385,7 +382,6 @@ def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "bench.json").read_text())
     assert {model["engine"].split()[0] for model in document["models"].values()} == {name}
-    assert ("openvino" in document["versions"]) or name != "openvino"
     repeats = {r["method"]: r["repeats"][0] for r in document["results"]}
     assert repeats["ar"]["forwards"] == repeats["generate"]["forwards"]
     assert 0 < sum(repeats["chain"]["forwards"]) <= sum(repeats["ar"]["forwards"])

@@ -134,14 +134,14 @@ ON_TORCH = [
 
 @pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in ON_TORCH),
-    *product(("openvino", "native"), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
+    *product(("native",), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
 ], ids=method_id)  # fmt: skip
 def test_causal_models(backend, method):
     assert check(decoder(*causal(backend), *method)) > 30
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "openvino"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
+    ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
     ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states(kind, backend):

@@ -30,7 +30,7 @@ def text(length: int) -> list[int]:
 
 
 @pytest.mark.usefixtures("always_drafts")
-@pytest.mark.parametrize(("kind", "backend"), [("learned", "torch"), ("rotary", "torch"), ("rotary", "openvino")])
+@pytest.mark.parametrize(("kind", "backend"), [("learned", "torch"), ("rotary", "torch"), ("rotary", "native")])
 def test_rows_on_both_sides_and_a_text_that_returns(kind, backend):
     models = [
         tiny(KINDS[kind], seed, dtype=torch.float32, num_hidden_layers=1, max_position_embeddings=longest)

@@ -42,7 +42,7 @@ ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
 
 @functools.cache
 def models() -> tuple[Any, Any]:
-    return tiny_gpt(VOCAB, 1, dtype=torch.float32), tiny_gpt(VOCAB, 2, dtype=torch.float32, layers=1)
+    return tiny_model("native", VOCAB, 1), tiny_model("native", VOCAB, 2, layers=1)
 
 
 @functools.cache
@@ -116,7 +116,7 @@ def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
 @pytest.mark.usefixtures("always_drafts")
 @pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in METHODS),
-    ("openvino", ("rsd-s", "2x3", "traversal")), ("openvino", ("rsd-c", "2-2", "coupled")),
+    ("native", ("rsd-s", "2x3", "traversal")), ("native", ("rsd-c", "2-2", "coupled")),
 ], ids=method_id)  # fmt: skip
 def test_every_token_has_the_value_of_one_forward_over_the_text(backend, method):
     drafted, corrected = compare(decoder(*runners(backend), *method), ROWS)
@@ -213,7 +213,7 @@ def test_equal_values_are_listed_by_rising_id_whatever_the_order_of_the_columns(
     assert found.logprob == found.top[2][1]
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch):
     monkeypatch.setattr(logprobs, "_CHUNK", 7)
     pair, text = pair_of(backend), [5 * i % VOCAB for i in range(40)]

@@ -17,7 +17,6 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
-from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import ON_TORCH, SAMPLINGS, VOCAB, alone, causal, method_id, together
 from tests.helpers import decoder, hidden_pair, published_pair, tiny_model
@@ -62,10 +61,10 @@ def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]]
 
 @pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in ON_TORCH),
-    *product(("openvino", "native"), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
+    *product(("native",), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
 ], ids=method_id)  # fmt: skip
 def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
-    check(decoder(*causal(backend), *method), long_requests(int(backend == "openvino")))
+    check(decoder(*causal(backend), *method), long_requests(0))
 
 
 def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[tuple[list[int], int, list[int]]]]:
@@ -88,7 +87,7 @@ def note(found: list, pieces: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "openvino"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
+    ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
     ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
 ])  # fmt: skip
 def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
@@ -107,7 +106,7 @@ def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    *product(("mistral", "gemma3_text"), ("torch", "openvino")), ("mistral", "native"),
+    ("mistral", "torch"), ("gemma3_text", "torch"), ("mistral", "native"),
 ])  # fmt: skip
 def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
     target, draft, _ = make_runners(windowed(kind), windowed(kind, 1), backend=backend)
@@ -273,9 +272,8 @@ def test_control_a_beginning_that_is_copied_too_far_is_seen(monkeypatch):
         check(decoder(*causal("torch"), "chain", "2", "recursive"), long_requests(0))
 
 
-@pytest.mark.parametrize(("backend", "cache"), [("torch", TreeCache), ("openvino", PagedMemory)])
-def test_control_a_cache_that_copies_another_row_is_seen(backend, cache, monkeypatch):
-    runners, begin = causal(backend), cache.begin
-    monkeypatch.setattr(cache, "begin", lambda self, other, row, length: begin(self, other, 0, min(length, 4)))
+def test_control_a_cache_that_copies_another_row_is_seen(monkeypatch):
+    runners, begin = causal("torch"), TreeCache.begin
+    monkeypatch.setattr(TreeCache, "begin", lambda self, other, row, length: begin(self, other, 0, min(length, 4)))
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         check(decoder(*runners, "chain", "2", "recursive"), long_requests(0))

@@ -16,7 +16,8 @@ import draftwood
 from draftwood import LoadOptions, Method
 
 FILE = Path(__file__).with_name("texts.json")
-BACKENDS = ("torch", "openvino")
+PAIRS = ("torch", "native")  # that run the language pair
+TRANSLATORS = ("torch", "openvino")
 PROMPTS = ["Once upon a time", "The little dog was sad because", "Tom and Lily"]
 SENTENCES = ["Der Hund schläft im Garten.", "Ich habe heute keine Zeit, weil ich arbeiten muss.", "Wo ist der Bahnhof?"]
 NEW_TOKENS = 14
@@ -81,8 +82,11 @@ def of_translator(backend: str) -> Iterator[tuple[str, list[list[int]]]]:
             yield f"translator {backend} {sampling} {_name(given)}", [result.token_ids for result in results]
 
 
+CASES = [*((of_pair, backend) for backend in PAIRS), *((of_translator, backend) for backend in TRANSLATORS)]
+
+
 def main(path: Path) -> None:
-    texts = {name: ids for backend in BACKENDS for of in (of_pair, of_translator) for name, ids in of(backend)}
+    texts = {name: ids for of, backend in CASES for name, ids in of(backend)}
     path.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in texts.items()) + "\n}\n")
     print(f"{len(texts)} settings, {sum(map(len, texts.values()))} texts")
 

@@ -18,7 +18,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
 from tests.grammar.tiny import END, TOKENS, letters, pair_of_letters
-from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, tiny_gpt, tiny_model
 from tests.runners.seq2seq_zoo import tiny
 
 WORDS = "(ab|c)(a|b|ca){2,9}(c|ab)?"
@@ -29,7 +29,7 @@ GRAMMARS = [Grammar.regex(WORDS), Grammar.lark('start: "a" start "b" | "c"'), Gr
 
 @cache
 def models(backend: str):
-    target, draft = (tiny_gpt(VOCAB, seed, layers=layers, dtype=torch.float32) for seed, layers in ((1, 2), (2, 1)))
+    target, draft = (tiny_model(backend, VOCAB, seed, layers=layers) for seed, layers in ((1, 2), (2, 1)))
     return make_runners(target, draft, backend=backend)[:2]
 
 
@@ -47,7 +47,7 @@ KINDS = [("ar", None, "coupled"), ("adaptive", None, "coupled"), ("rsd-s", "2x2"
 COUPLED = [("adaptive", None), ("shared-noise", "2-2-1"), ("rsd-c", "2-2"), ("chain", "4"), ("lookup", None)]
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_the_same_seed_gives_the_same_text_with_and_without_speculation(backend):
     for grammar in GRAMMARS[:2]:
         plain = written(engine("ar", None, "coupled", backend=backend), grammar, 10)

@@ -13,10 +13,10 @@ from draftwood.core.limits import Limits
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
-from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, tiny_gpt
+from tests.helpers import decoder, tiny_gpt, tiny_model
 from tests.ladder.test_rung3_tape import (
     EXACT,
     PROMPT,
@@ -64,12 +64,14 @@ def test_control_another_bias_of_the_target_is_seen():
 
 @pytest.mark.parametrize(("method", "shape"), [*SHAPES, ("adaptive", None)])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-@pytest.mark.parametrize("backend", [TorchRunner, OpenVinoRunner])
+@pytest.mark.parametrize("backend", [TorchRunner, NativeRunner])
 def test_no_token_that_the_target_lacks_is_drafted_also_with_log_probabilities(method, shape, temperature, backend):
     sampling = Sampling(temperature=temperature)
-    kind = {"dtype": torch.float32}
-    target = backend(padded(TARGET, 1, **kind))
-    draft = backend(padded(6, 2, layers=1, bias=5.0, **kind), drafts=True)
+    if backend is TorchRunner:
+        models = padded(TARGET, 1, dtype=torch.float32), padded(6, 2, layers=1, bias=5.0, dtype=torch.float32)
+    else:
+        models = tiny_model("native", TARGET, 1), tiny_model("native", 6, 2, layers=1)
+    target, draft = backend(models[0]), backend(models[1], drafts=True)
     nodes = {"nodes": 3} if method == "dynamic" else {}
     verifier = "coupled" if method == "adaptive" else "recursive"
     engine = decoder(target, draft, method, shape, verifier, greedy=sampling.greedy, **nodes)

@@ -181,18 +181,6 @@ def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
     assert again.method(temperature=1.0).shape == "7"
 
 
-def test_openvino_finds_its_graph_of_a_gguf_target_again(file: Path, cache: Path) -> None:
-    def graphs() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (cache / "openvino").rglob("model.bin")}
-
-    options = {"backend": "openvino"}
-    text = draftwood.load(file, options=options).generate(TEXT, max_new_tokens=6).token_ids
-    before = graphs()
-    assert before
-    assert draftwood.load(file, options=options).generate(TEXT, max_new_tokens=6).token_ids == text
-    assert graphs() == before
-
-
 def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path) -> None:
     scaling = {
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -77,12 +77,6 @@ def test_logits_are_those_of_speculators(name, backend, batch, tmp_path):
     assert difference(our_logits(checkpoint(tmp_path, name), backend, batch), name) < 2e-5
 
 
-@pytest.mark.parametrize("name", ["eagle3", "dflash-reduced", "dspark"])
-def test_logits_beside_a_target_on_openvino(name, tmp_path):
-    pytest.importorskip("openvino")
-    assert difference(our_logits(checkpoint(tmp_path, name), backend="openvino"), name) < 2e-4
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_frozen_logits_are_those_of_the_package_that_is_installed(name, tmp_path):
     pytest.importorskip("speculators")

@@ -54,12 +54,12 @@ def folders(request, tmp_path_factory):
     return save_chat(folder / "target", layers=4), drafter_folder(folder / "draft", request.param)
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_load_decodes_with_it_and_keeps_a_chat(folders, backend):
     target, draft = folders
     pair = draftwood.load(target, draft, options={"backend": backend})
     plain = draftwood.load(target, options={"backend": backend})
-    assert (pair.target.engine, "Drafter" in repr(pair)) == (backend, True)
+    assert (pair.target.engine.split()[0], "Drafter" in repr(pair)) == (backend, True)
     for method in ("adaptive", RSD_S, {"method": "chain", "shape": "3"}):
         found = pair.generate("the fox", method=method, max_new_tokens=30, temperature=0.0)
         assert found.token_ids == plain.generate("the fox", method="ar", max_new_tokens=30, temperature=0.0).token_ids

@@ -38,14 +38,14 @@ TOY = Library(name="Toy", causal=toy, why_not=lambda device: "it is for tests")
 
 
 @pytest.fixture
-def _in_place_of_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "openvino": TOY})
+def _in_place_of_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "native": TOY})
 
 
-@pytest.mark.usefixtures("_in_place_of_openvino")
+@pytest.mark.usefixtures("_in_place_of_native")
 def test_a_library_is_one_entry() -> None:
     model, draft = tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2)
-    runners = make_runners(model, draft, backend="openvino")
+    runners = make_runners(model, draft, backend="native")
     pair = Pair(model, draft, None, runners=runners)
     assert (pair.target.engine, pair.fallback) == ("toy", None)
     plain = pair.generate([1, 2], method="ar", seed=3, max_new_tokens=12)
@@ -61,18 +61,19 @@ def test_the_last_resort_is_the_last() -> None:
 
 
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    openvino = replace(BACKENDS["openvino"], why_not=lambda device: "nor is this one")
-    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, "openvino": openvino, "torch": BACKENDS["torch"]})
+    native = replace(BACKENDS["native"], why_not=lambda device: "nor is this one")
+    made = {"toy": TOY, "native": native, "openvino": BACKENDS["openvino"], "torch": BACKENDS["torch"]}
+    monkeypatch.setattr(factory, "BACKENDS", made)  # OpenVINO runs no causal models
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     found = make_runners(tiny_gpt(VOCAB, 1), None)
-    reasons = "Toy does not run the models (it is for tests); OpenVINO does not run the models (nor is this one)"
+    reasons = "Toy does not run the models (it is for tests); the native engine does not run the models (nor is this one)"
     assert (found.target.engine, found.fallback) == ("torch", reasons)
 
 
-@pytest.mark.usefixtures("_in_place_of_openvino")
+@pytest.mark.usefixtures("_in_place_of_native")
 def test_what_a_library_has_no_runner_for_is_refused() -> None:
-    with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend openvino or torch"):
-        make_runners(tiny_source("marian"), None, backend="openvino")
+    with pytest.raises(ModelError, match="this backend runs causal language models only: use --backend openvino or torch"):
+        make_runners(tiny_source("marian"), None, backend="native")
 
 
 def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatc
             raise ModelError("it is of an odd make")
         return toy(model, **settings)
 
-    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "openvino": replace(TOY, causal=causal)})
+    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "native": replace(TOY, causal=causal)})
     with pytest.raises(ModelError, match="the draft: it is of an odd make"):
-        make_runners(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2), backend="openvino")
+        make_runners(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2), backend="native")
     assert made == ["draft"]

@@ -57,7 +57,7 @@ def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
     runner.commit([[] for _ in hidden], hidden)
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino", "native"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, monkeypatch):
     exact_hidden(monkeypatch)
     model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256) if backend != "native" else tiny_model(backend, VOCAB, 1)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 from draftwood.runners import rows
-from draftwood.runners.openvino import memory
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import WINDOW, WINDOWED, cached, plain_scores, read_tokens, runner_of, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
 LONG = {"max_position_embeddings": 256}
-BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "openvino", "native"])  # with blocks, padding may be read too
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 
 
 class Chat(Walk):
@@ -48,11 +46,7 @@ class Chat(Walk):
 
 @pytest.mark.parametrize(
     ("kind", "engine"),
-    [
-        *product(("llama", "gpt2", "gemma2"), ("torch", "openvino")),
-        *product(("llama", "gpt2"), ("paged",)),
-        ("llama", "native"),
-    ],
+    [("llama", "torch"), ("gpt2", "torch"), ("gemma2", "torch"), ("llama", "native")],
 )
 def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, kind: str) -> None:
     walk = Chat(engine, kind)
@@ -123,8 +117,7 @@ def test_a_batch_is_not_kept_but_its_last_row_is(engine: str) -> None:
 
 
 @BY_ENGINE
-def test_a_row_that_is_left_alone_keeps_its_own_keys(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_PATIENCE", 0.01)  # dead slots are removed at once
+def test_a_row_that_is_left_alone_keeps_its_own_keys(engine: str) -> None:
     walk = Chat(engine)
     walk.add([7])
     assert walk.round() < CLOSE
@@ -170,17 +163,6 @@ def test_clearing_twice_keeps_the_memory() -> None:
     walk.again(len(walk.texts[0]), 3)
     assert walk.round() < CLOSE
     assert sum(walk.read) == 3 + 7
-
-
-def test_a_long_text_that_is_cut_leaves_few_dead_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openvino")
-    monkeypatch.setattr(memory, "_PATIENCE", 4.0)
-    walk = Chat("openvino", **LONG)
-    walk.again(9, 90)
-    assert walk.round() < CLOSE
-    walk.again(12, 3)
-    assert walk.runner._memory._slots == 12
-    assert walk.round() < CLOSE
 
 
 @BY_ENGINE

@@ -110,8 +110,6 @@ BY_ENGINE = pytest.mark.parametrize("engine", ENGINES)
 @BY_ENGINE
 @pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
 def test_a_tree_is_scored_as_its_paths_in_every_round(kind, engine):
-    if engine == "paged" and kind in SLIDING:
-        pytest.skip("attention that slides is not paged")
     rows = walk(kind, [5, 1, 9, 0], engine)
     assert isinstance(rows.runner, ModelRunner)
     worst = max(rows.round(), rows.round(unscored=2))
@@ -165,9 +163,7 @@ def check_the_last_tokens(read, model) -> None:
         read.extend(tokens[:1], depths[:1], torch.ones(1, 3, 3, dtype=torch.bool).tril())
 
 
-@pytest.mark.parametrize(
-    ("kind", "engine"), [*((kind, "torch") for kind in ("llama", "gpt2", "opt")), ("gpt2", "openvino"), ("gpt2", "paged")]
-)
+@pytest.mark.parametrize(("kind", "engine"), [("llama", "torch"), ("gpt2", "torch"), ("opt", "torch"), ("llama", "native")])
 def test_the_last_tokens_of_the_context_are_exact_and_no_more_are_taken(kind, engine):
     rows = walk(kind, [], engine, max_position_embeddings=32)
     check_the_last_tokens(rows.runner, rows.runner.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from tests.runners.seq2seq_zoo import tiny
+from tests.runners.seq2seq_zoo import VOCAB, tiny
 from tests.runners.test_block_runners import (
     BLOCK,
     SOURCES,
@@ -24,9 +25,12 @@ from tests.runners.test_block_runners import (
     masked_scores,
 )
 from tests.runners.test_seq2seq import SourceWalk
+from tests.runners.zoo import tiny as tiny_causal
 
 pytest.importorskip("openvino")
+from draftwood.runners.openvino import memory
 from draftwood.runners.openvino.graph import core
+from draftwood.runners.openvino.memory import GrowingMemory
 
 CLOSE = 1e-4  # float32
 WRONG = 1e-2  # a negative control must be at least this far off
@@ -68,7 +72,13 @@ def test_bfloat16():
 def test_auto_goes_back_to_pytorch_where_openvino_cannot(monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     differs = "model type 't5' cannot be converted for OpenVINO: its encoder or decoder differs"
-    for models, said in (((small("t5"), None), differs), ((small("bart"), small("t5")), f"the draft: {differs}")):
+    causal = "the draft: OpenVINO runs encoder-decoder models only"
+    cases = (
+        ((small("t5"), None), differs),
+        ((small("bart"), small("t5")), f"the draft: {differs}"),
+        ((small("bart"), tiny_causal("gpt2", dtype=torch.float32, vocab_size=VOCAB)), causal),
+    )
+    for models, said in cases:
         made = make_runners(*models)
         assert {runner.engine for runner in (made.target, made.draft) if runner} == {"torch"}
         assert str(made.fallback).startswith(f"OpenVINO does not run the models ({said}")
@@ -77,15 +87,141 @@ def test_auto_goes_back_to_pytorch_where_openvino_cannot(monkeypatch):
 
 
 def test_control_rejected_nodes_that_stay_visible_show(monkeypatch):
-    def everything_stays(memory: Any, source: Any, target: Any) -> None:
-        memory._make_room(memory._new)
-        memory._slots += memory._new
-        memory._new, memory._token_slots = 0, []
+    def everything_stays(slots: Any, source: Any, target: Any) -> None:
+        slots._make_room(slots._new)
+        slots._slots += slots._new
+        slots._new, slots._token_slots = 0, []
 
     walk = SourceWalk(Seq2SeqRunner(small("marian"), engine="openvino"), [5, 2])
     monkeypatch.setattr("draftwood.runners.openvino.memory.GrowingMemory.compact", everything_stays)
     walk.round()
     assert walk.round() > WRONG
+
+
+# The memory that only grows.
+
+
+def walk_of(lengths: list[int], **settings: Any) -> SourceWalk:
+    return SourceWalk(Seq2SeqRunner(small("marian", **settings), engine="openvino", check=False), lengths)
+
+
+@pytest.fixture
+def cleared(monkeypatch) -> list[int]:
+    """Slots in use at every time that a memory was cleared."""
+    found: list[int] = []
+    inner = GrowingMemory._clear
+    monkeypatch.setattr(GrowingMemory, "_clear", lambda self, most: (found.append(most), inner(self, most)))
+    return found
+
+
+def test_clearing_dead_slots_away_changes_nothing(cleared, monkeypatch):
+    monkeypatch.setattr(memory, "_PATIENCE", 4.0)
+    rows = walk_of([2, 26, 0])
+    assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
+    rows.keep([0, 2])
+    assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
+    assert len(cleared) > 3
+    assert rows.runner._decoder.cache._slots < 100 < 10 * 14
+
+
+def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
+    rows = walk_of([50], max_position_embeddings=400)
+    for _ in range(40):
+        rows.round(nodes=16, check=False)
+    assert 1 < len(cleared) < 6
+    slots = rows.runner._decoder.cache
+    assert (slots._slots - max(slots._live)) ** 2 <= 100 * max(slots._live)
+    assert rows.round() < CLOSE
+
+
+def test_control_clearing_away_the_wrong_slots_is_seen(monkeypatch):
+    monkeypatch.setattr(memory, "_PATIENCE", 4.0)
+    inner = GrowingMemory._clear
+
+    def wrong(slots: GrowingMemory, most: int) -> None:
+        line = slots._bias[:, : slots._slots]
+        line[:] = np.roll(line, 3, axis=1)
+        inner(slots, most)
+
+    monkeypatch.setattr(GrowingMemory, "_clear", wrong)
+    rows = walk_of([26])
+    assert max(rows.round(nodes=14) for _ in range(6)) > WRONG
+
+
+@pytest.fixture
+def widths(monkeypatch) -> list[tuple[int, int]]:
+    """Of every forward, the tokens that were wanted and those that were read."""
+    found: list[tuple[int, int]] = []
+    inner = GrowingMemory.inputs
+
+    def inputs(slots, batch):
+        out = inner(slots, batch)
+        found.append((batch.tokens.shape[1], out.tokens.shape[1]))
+        return out
+
+    monkeypatch.setattr(GrowingMemory, "inputs", inputs)
+    return found
+
+
+def test_a_forward_a_little_smaller_than_the_last_one_is_made_as_large(widths):
+    """With tokens of no use, which change nothing, in the same round or later ones."""
+    rows = walk_of([7])
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) < CLOSE
+    assert sum(wanted < read for wanted, read in widths) > 3
+    assert max(read - wanted for wanted, read in widths) <= 6
+
+
+def test_forwards_of_many_rows_or_a_large_model_are_left_as_they_are(widths):
+    many = walk_of([7] * 8)
+    assert max(many.round(nodes=nodes) for nodes in (6, 5, 2)) < CLOSE
+    assert all(wanted == read for wanted, read in widths)
+    assert memory.spare_tokens(small("marian"), 2) == 6
+    assert memory.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
+
+
+def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
+    inner = GrowingMemory.compact
+
+    def compact(slots, source, target):
+        slots._token_slots = [place - (slots._new - len(slots._token_slots)) for place in slots._token_slots]
+        inner(slots, source, target)
+
+    monkeypatch.setattr(GrowingMemory, "compact", compact)
+    rows = walk_of([7])
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) > WRONG
+
+
+@pytest.mark.parametrize("nodes", [7, 1])
+def test_control_dead_slots_that_are_seen(nodes):
+    rows = walk_of([5] if nodes == 1 else [5, 2])
+    rows.round(nodes=8)
+    rows.runner._decoder.cache._bias.fill(0.0)
+    assert rows.round(nodes=nodes) > WRONG
+
+
+@pytest.mark.parametrize("lengths", [[5], [4, 4], [7, 2]])
+def test_bare_roots_see_the_text_and_no_more(lengths, monkeypatch):
+    """A root alone needs no mask of its own; what rounds with trees have left behind stays hidden from it."""
+    monkeypatch.setattr(memory, "_ROOM", 2)  # it grows
+    rows = walk_of(lengths)
+    with torch.inference_mode():  # small inputs are copied here too
+        assert max(rows.round(nodes=nodes, accept=False) for nodes in (1, 6, 1)) < CLOSE
+    assert max(rows.round(nodes=nodes, accept=False) for nodes in (1, 4, 1, 1, 1)) < CLOSE
+
+
+def test_control_small_inputs_that_are_not_copied(monkeypatch):
+    rows = walk_of([5])
+    assert max(rows.round(nodes=nodes) for nodes in (1, 1, 3, 1, 3, 3, 1)) < CLOSE  # each size has memory of its own
+    monkeypatch.setattr(type(rows.runner._decoder._decoder), "fill", lambda self, **tensors: None)
+    assert rows.round(nodes=1) > WRONG
+
+
+def test_control_a_drop_of_the_wrong_row_of_the_state():
+    rows = walk_of([5, 2, 9])
+    rows.round()
+    rows.keep([1, 2])
+    rows.runner._decoder.cache._rows = [0, 1]
+    assert rows.round() > WRONG
 
 
 # Whole translations with the bundled pair.

@@ -35,7 +35,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
 }
 SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
 SLIDING = ["gemma2", "gemma3_text"]
-ENGINES = ["torch", "openvino", "paged", "native"]
+ENGINES = ["torch", "native"]
 WINDOW = 8
 WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
     "mistral": {},
@@ -66,20 +66,12 @@ def windowed(kind: str, seed: int = 0, *, window: int = WINDOW, **settings: Any)
 
 
 def runner_of(engine: str, model: Any, **options: Any) -> Any:
-    """A runner of this engine: ``openvino`` holds keys and values in the state of a graph, ``paged`` in blocks.
-
-    A test of a type for which ``native`` has no code is skipped.
-    """
+    """A runner of this engine; a test of a type for which ``native`` has no code is skipped."""
     if engine == "torch":
         return TorchRunner(model, **options)
-    if engine == "native":
-        if (reason := why_not(model)) is not None:
-            pytest.skip(reason)
-        return NativeRunner(model, **options)
-    pytest.importorskip("openvino")
-    from draftwood.runners.openvino.runner import OpenVinoRunner
-
-    return OpenVinoRunner(model, paged=engine == "paged", **options)
+    if (reason := why_not(model)) is not None:
+        pytest.skip(reason)
+    return NativeRunner(model, **options)
 
 
 def cached(runner: Any) -> list[int]:

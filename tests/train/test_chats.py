@@ -78,8 +78,10 @@ def test_turns_alternate_and_answers_are_marked() -> None:
     assert {columns for rows, columns in shapes if rows > 1} == {1}  # forwards of several rows read one token of each
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("kind", [None, "mistral", "gemma2"])
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [(None, "torch"), ("mistral", "torch"), ("gemma2", "torch"), (None, "native"), ("mistral", "native")],
+)
 def test_scores_of_rows_at_different_positions_are_those_of_the_model_alone(kind: str | None, backend: Backend) -> None:
     made, _, model = writer(kind=kind, backend=backend)
     seen: list[tuple[list[list[int]], torch.Tensor]] = []

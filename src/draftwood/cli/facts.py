@@ -45,7 +45,7 @@ def gather() -> dict[str, Any]:
         "cores": {"usable": usable_cores(), "taken_by_others": round(FREE.taken, 2)},
         "threads": threads,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
-        "backends": {**_auto_backend(device), **_native(), "openvino": version_of("openvino")},
+        "backends": {**_auto_backends(device), **_native(), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
@@ -58,14 +58,17 @@ def gather() -> dict[str, Any]:
     }
 
 
-def _auto_backend(device: torch.device) -> dict[str, Any]:
+def _auto_backends(device: torch.device) -> dict[str, Any]:
     """The backends that ``auto`` tries here, in order, and why it does not try those that are missing."""
     named = requested_backend("auto")
     if named != "auto":
-        return {"auto": [named], "reason": f"{VARIABLE} is set"}
+        return {"auto": [named], "translation": [named], "reason": f"{VARIABLE} is set"}
     reasons = {name: library.why_not(device) for name, library in BACKENDS.items()}
     skipped = [f"{BACKENDS[name].name} is not tried, as {reason}" for name, reason in reasons.items() if reason]
-    return {"auto": [name for name, reason in reasons.items() if not reason], "reason": "; ".join(skipped) or None}
+    found = [name for name, reason in reasons.items() if not reason]
+    kinds = {"auto": False, "translation": True}
+    running = {kind: [name for name in found if BACKENDS[name].runs(sources=sources)] for kind, sources in kinds.items()}
+    return running | {"reason": "; ".join(skipped) or None}
 
 
 def _native() -> dict[str, Any]:
@@ -195,17 +198,16 @@ def lines(facts: dict[str, Any]) -> list[str]:
 
 def _backend_line(facts: dict[str, Any]) -> str:
     found = facts["backends"]
-    auto = f"auto is {', else '.join(found['auto'])}" + (f": {found['reason']}" if found["reason"] else "")
+    auto = f"auto is {', else '.join(found['auto'])}, for translation {', else '.join(found['translation'])}"
+    auto += f": {found['reason']}" if found["reason"] else ""
     if found["native"] is not None:
         auto += f"; the native engine uses {found['native']['instruction_set']} of {', '.join(found['native']['available'])}"
     elif found["native_missing"] not in (found["reason"] or ""):
         auto += f"; no native engine, as {found['native_missing']}"
     if found["openvino"] is None:
         return auto
-    converted = facts["converted"]
-    return (
-        f"{auto}; OpenVINO {found['openvino']}, converted models: {converted['bytes'] / 1e6:.0f} MB in {converted['folder']}"
-    )
+    size, folder = facts["converted"]["bytes"], facts["converted"]["folder"]
+    return f"{auto}; OpenVINO {found['openvino']}, converted models: {size / 1e6:.0f} MB in {folder}"
 
 
 def _profile_lines(found: list[dict[str, Any]], auto: str) -> list[str]:

@@ -43,14 +43,14 @@ class LoadOptions:
     """
 
     dtype: DTypeName = setting("auto", "number format of weights and arithmetic")
-    device: str = setting("auto", "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one")
+    device: str = setting("auto", "cpu, cuda or cuda:1; auto takes CUDA if there is one")
     backend: BackendName = setting(
         "auto",
-        "library that runs the models; auto: on a CPU the native engine if it runs both, else OpenVINO if it is installed "
-        "and runs both, else PyTorch",
+        "library that runs the models; auto: on a CPU the native engine, or for translation OpenVINO if it is installed, if "
+        "it runs both models, else PyTorch",
     )
     weights: Weights = setting(
-        "same", "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"
+        "same", "int8 and int4 round weights to eight or four bits (native engine only), which changes the model"
     )
     threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
     tensor_parallel: bool = setting(
@@ -77,8 +77,13 @@ class LoadOptions:
             flag(name, getattr(self, name))
         if self.tensor_parallel:
             self._check_shared()
-        if self.backend in ("native", "torch"):
-            check_own(self.weights, self.device)
+        if self.device.startswith("openvino"):
+            raise ConfigError(
+                f"device {self.device!r} was removed, as OpenVINO runs translation models only, on the CPU: use cpu, cuda "
+                "or cuda:1, or leave --device out"
+            )
+        if self.backend in ("openvino", "torch"):
+            check_weights(self.weights)
         if self.backend in ("native", "openvino") and self.dtype in ("float16", "float64"):
             raise no_format(self.backend, self.dtype)
 
@@ -92,12 +97,10 @@ class LoadOptions:
             raise ConfigError(f"weights {self.weights!r} are impossible with tensor_parallel: leave one of them out")
 
 
-def check_own(weights: Weights, device: str) -> None:
-    """Raise a ConfigError for settings that OpenVINO alone has."""
+def check_weights(weights: Weights) -> None:
+    """Raise a ConfigError for weights that the native engine alone has."""
     if weights != "same":
-        raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
-    if device.startswith("openvino:"):
-        raise ConfigError(f"device {device!r} is for OpenVINO: add --backend openvino")
+        raise ConfigError(f"weights {weights!r} need the native engine: leave --backend out, or leave --weights out")
 
 
 def no_format(backend: str, dtype: str) -> ConfigError:

@@ -17,23 +17,15 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
 from draftwood.loading.checkpoint import cannot_load, forget_default_end, note_untied, refuse_gaps
 
-_OPENVINO = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
 
-def openvino_place(device: str) -> str | None:
-    """OpenVINO's device in a name such as ``openvino:GPU``; None for other names."""
-    return device.removeprefix(_OPENVINO) if device.startswith(_OPENVINO) else None
-
-
 def choose_device(name: str) -> torch.device:
-    """The PyTorch device of this name. ``auto`` is CUDA if available, otherwise the CPU; ``openvino:...`` is the CPU.
+    """The PyTorch device of this name. ``auto`` is CUDA if available, otherwise the CPU.
 
     Raises:
         ConfigError: a device that cannot be used.
     """
-    if name.startswith(_OPENVINO):
-        return torch.device("cpu")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.split(":")[0] == "mps":

@@ -20,7 +20,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.hardware.cores import usable_cores
-from draftwood.hardware.machine import cache_folder, cpu_name, version_of
+from draftwood.hardware.machine import cache_folder, cpu_name
 from draftwood.loading.checkpoint import folder_of
 from draftwood.native.library import instruction_sets, why_missing
 
@@ -113,7 +113,7 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
     """Warn if this pair has a profile for another engine or another number of threads."""
     engine, machine = profile_key["engine"], profile_key["machine"]
     others: list[tuple[str, Any, Any, ProfileKey, str]] = []
-    for other in ("torch", "openvino", *_natives()):
+    for other in ("torch", *_natives()):
         if engine.split()[0] != other.split()[0]:
             others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other.split()[0]}"))
     for count in range(1, usable_cores() + 1):
@@ -173,9 +173,7 @@ def why_not(profile: Profile) -> str | None:
     if device.type == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA here"
     engine = str(profile_key["engine"])
-    if engine.startswith("openvino") and version_of("openvino") is None:
-        return "OpenVINO is not installed here"
-    if engine.startswith("native") and engine not in _natives():
+    if not engine.startswith("torch") and engine not in _natives():
         return f"there is no engine {engine!r} here"
     draft = profile_key["draft"]
     return difference(

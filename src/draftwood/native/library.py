@@ -97,7 +97,7 @@ def library() -> Any:
         ConfigError: there is none, or ``DRAFTWOOD_ISA`` names an instruction set that this processor lacks.
     """
     if (reason := why_missing()) is not None:
-        raise ConfigError(f"the native engine is missing: {reason}; or use --backend openvino or torch")
+        raise ConfigError(f"the native engine is missing: {reason}; or use --backend torch")
     raw = ctypes.CDLL(str(LIBRARY))
     found = type("Library", (), {})()
     for name, (result, arguments) in _SIGNATURES.items():

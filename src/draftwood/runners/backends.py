@@ -9,24 +9,27 @@ from typing import Any, Final, final
 
 import torch
 
-from draftwood.core.errors import ModelError
-from draftwood.core.settings import Weights, check_own
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import Weights, check_weights
 from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.openvino.network import CPU
-from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.parallel import ParallelRunner, is_shared
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 
 
-def cannot_run(*_: Any, **__: Any) -> Any:
-    """Raise a ModelError: the library has no runner for this kind of model."""
-    raise ModelError("this backend runs no models of this kind: use --backend openvino or torch")
+def no_causal(*_: Any, **__: Any) -> Any:
+    """Raise a ModelError: the library runs no causal models."""
+    raise ModelError("OpenVINO runs encoder-decoder models only: leave --backend out, or name another backend")
+
+
+def no_seq2seq(*_: Any, **__: Any) -> Any:
+    """Raise a ModelError: the library runs no encoder-decoder models."""
+    raise ModelError("this backend runs causal language models only: use --backend openvino or torch")
 
 
 @final
@@ -36,38 +39,39 @@ class Library:
 
     Attributes:
         name: as its makers write it.
-        causal: makes the runner of a causal model, with the keywords ``weights``, ``place`` and either ``hidden_layers`` (of
-            a target) or ``drafts=True``.
+        causal: makes the runner of a causal model, with the keywords ``weights`` and either ``hidden_layers`` (of a target)
+            or ``drafts=True``.
         why_not: why ``auto`` does not try the library for models on this device; None if it does.
         no_room: why it cannot run these loaded models after all; None if it can.
         seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
         masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
         hidden_block: makes the runner of a drafter of hidden states, from the drafter and its target.
-        eagle: makes the runner of an EAGLE-3 drafter, from the drafter and its target; by default PyTorch runs it.
+        eagle: makes the runner of an EAGLE-3 drafter, from the drafter and its target.
     """
 
     name: str
-    causal: Callable[..., TargetRunner]
     why_not: Callable[[torch.device], str | None]
     no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
-    seq2seq: Callable[..., SourceRunner] = cannot_run
-    masked_block: Callable[[Any], Runner] = cannot_run
-    hidden_block: Callable[[Any, Any], Runner] = cannot_run
-    eagle: Callable[[Any, Any], Runner] = Eagle3Runner
+    causal: Callable[..., TargetRunner] = no_causal
+    seq2seq: Callable[..., SourceRunner] = no_seq2seq
+    masked_block: Callable[[Any], Runner] = no_seq2seq
+    hidden_block: Callable[[Any, Any], Runner] = no_causal
+    eagle: Callable[[Any, Any], Runner] = no_causal
+
+    def runs(self, *, sources: bool) -> bool:
+        """Whether it has a runner for encoder-decoder models, or else for causal ones."""
+        return self.seq2seq is not no_seq2seq if sources else self.causal is not no_causal
 
 
-def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner | ParallelRunner:
-    check_own(weights, "" if place is None else f"openvino:{place}")
+def _torch(model: Any, *, weights: Weights, **settings: Any) -> TorchRunner | ParallelRunner:
+    check_weights(weights)
     return ParallelRunner(model, **settings) if is_shared(model) else TorchRunner(model, **settings)
 
 
-def _native(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> NativeRunner:
-    check_own(weights, "" if place is None else f"openvino:{place}")
+def _native(model: Any, *, weights: Weights, **settings: Any) -> NativeRunner:
+    if weights != "same":
+        raise ConfigError(f"weights {weights!r} are not known to this version of the native engine: leave --weights out")
     return NativeRunner(model, **settings)
-
-
-def _openvino(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> OpenVinoRunner:
-    return OpenVinoRunner(model, weights=weights, place=place or CPU, **settings)
 
 
 BACKENDS: Final[Mapping[str, Library]] = {
@@ -81,10 +85,8 @@ BACKENDS: Final[Mapping[str, Library]] = {
     ),
     "openvino": Library(
         name="OpenVINO",
-        causal=_openvino,
         seq2seq=partial(Seq2SeqRunner, engine="openvino"),
         masked_block=partial(MaskedBlockRunner, engine="openvino"),
-        hidden_block=partial(HiddenBlockRunner, engine="openvino"),
         why_not=why_not_openvino,
         no_room=why_no_room,
     ),
@@ -94,6 +96,7 @@ BACKENDS: Final[Mapping[str, Library]] = {
         seq2seq=Seq2SeqRunner,
         masked_block=MaskedBlockRunner,
         hidden_block=HiddenBlockRunner,
+        eagle=Eagle3Runner,
         why_not=lambda device: None,
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
-from draftwood.runners.backends import BACKENDS, Library, cannot_run
+from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockDrafter
@@ -37,7 +37,6 @@ def make_runners(
     *,
     backend: BackendName = "auto",
     weights: Weights = "same",
-    place: str | None = None,
 ) -> Runners:
     """Runners of two models by the same library.
 
@@ -48,22 +47,21 @@ def make_runners(
         backend: a name of :data:`draftwood.runners.backends.BACKENDS`. ``auto`` chooses the first that is installed, runs
             both models and has enough memory, and gives in ``fallback`` the reasons why those before it do not. The
             variable ``DRAFTWOOD_BACKEND`` overrides it.
-        weights: ``int8`` and ``int4`` quantize them; the quantized target is then the target. OpenVINO only; ``auto``
+        weights: ``int8`` and ``int4`` quantize them; the quantized target is then the target. Native engine only; ``auto``
             chooses it then.
-        place: OpenVINO's name of the device, by default its CPU. OpenVINO only; ``auto`` chooses it then.
 
     Raises:
         ConfigError: the backend is not installed, or does not support these options.
         ModelError: a model cannot score a tree, or the backend cannot run it.
         PairingError: the drafter was trained for another target.
     """
-    if model.config.is_encoder_decoder and (weights != "same" or place is not None):
-        raise ConfigError(f"weights {weights!r} and place {place!r} are for causal language models only: leave them out")
-    if requested_backend(backend) == "auto" and (weights != "same" or place is not None):
-        backend = "openvino"
+    if model.config.is_encoder_decoder and weights != "same":
+        raise ConfigError(f"weights {weights!r} are for causal language models only: leave them out")
+    if requested_backend(backend) == "auto" and weights != "same":
+        backend = "native"
     if isinstance(draft_model, PublishedDrafter | MaskedBlockDrafter):
         draft_model.check_target(model)
-    return Runners(*_run_by(backend, model, draft_model, weights=weights, place=place))
+    return Runners(*_run_by(backend, model, draft_model, weights=weights))
 
 
 def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any) -> tuple[Any, Any, str | None]:
@@ -82,9 +80,7 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
     if chosen != "auto":
         return *both(BACKENDS[chosen]), None
     models = [model] if draft_model is None else [model, draft_model]
-    *others, last = BACKENDS.values()
-    if model.config.is_encoder_decoder:
-        others = [library for library in others if library.seq2seq is not cannot_run]
+    *others, last = (one for one in BACKENDS.values() if one.runs(sources=model.config.is_encoder_decoder))
     reasons: list[str] = []
     for library in others:
         if (reason := library.why_not(model.device)) is None:

@@ -23,11 +23,16 @@ class KVCache(Protocol):
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """End a round: per row, append the slots ``source`` to the text, which ends before the slot ``target``."""
 
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens of the only row, or no row if it is 0."""
-
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
+
+
+@runtime_checkable
+class PrefixCache(KVCache, Protocol):
+    """A cache that also keeps and copies beginnings of texts."""
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the only row, or no row if it is 0."""
 
     def begin(self, other: Any, row: int, length: int) -> None:
         """Replace all rows by one, with the first ``length`` tokens of a row of another cache of the same model."""
@@ -42,17 +47,12 @@ class ForwardBatch(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use or only those of this round; None if every new token sees all of them. For a slot
-    table that masks nodes: of nodes over nodes, None if there is at most one."""
+    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
     sliding: Float[Tensor, "row 1 new slot"] | None
     """The mask of layers with sliding attention, if others have full attention."""
     start: int
     keep: int
     """Number of last tokens to score."""
-    nodes: int = 0
-    """Number of last tokens that are nodes."""
-    padding: tuple[int, ...] = ()
-    """Per row, the number of first tokens that are padding; empty if no row has any."""
 
 
 class ForwardOutput(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
-from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, RoundSlots
+from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, PrefixCache, RoundSlots
 from draftwood.runners.protocols import PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList, remaining
 from draftwood.runners.windows import Window
@@ -31,9 +31,7 @@ class SlotTable:
         device: device of tokens, positions and masks.
         longest: number of positions; later nodes get the last position, and their scores are never used.
         bare: omit masks that hide nothing.
-        masked: the slots that masks are over: ``all`` in use; those of this ``round``, for a cache that masks the others
-            itself; or its ``nodes``, for a cache in which tokens see all of their row's text before them, and only nodes
-            have masks.
+        recent: masks are over the slots of this round only, for a cache that masks the others itself.
         window: the model's sliding attention; only with masks over all slots, and not with ``bare``.
     """
 
@@ -45,14 +43,14 @@ class SlotTable:
         longest: int | None,
         *,
         bare: bool = False,
-        masked: Literal["all", "round", "nodes"] = "all",
+        recent: bool = False,
         window: Window | None = None,
     ) -> None:
         self.cache = cache
         self.device = device
         self.longest = longest
         self._bare = bare
-        self._masked = masked
+        self._recent = recent
         self._window = window
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._forget_rows()
@@ -100,6 +98,7 @@ class SlotTable:
             kept = 0
             if shared is not None:
                 kept = min(shared, *self._cached)
+                assert isinstance(self.cache, PrefixCache)
                 self.cache.cut(kept)
                 self._cached = []
             if new and not kept:
@@ -126,12 +125,14 @@ class SlotTable:
             if prefix is None or self._cached == [0]:
                 self.cache.add(1)
             else:
+                assert isinstance(self.cache, PrefixCache)
                 self.cache.begin(other.cache, other.rows.index(prefix.row), *self._cached)
 
     def join(self, other: SlotTable) -> None:
         """Append the only row of another table, which is then empty."""
         if not self.rows:
             self.clear()
+        assert isinstance(self.cache, PrefixCache)
         with self._list.changing([*self.rows, *other.rows]):
             self.cache.join(other.cache, len(self.rows))
             self._cached += other._cached
@@ -153,8 +154,7 @@ class SlotTable:
     def pending_batch(self, count: int) -> ForwardBatch:
         """A forward of the next ``count`` columns of pending tokens."""
         columns = slice(self._round.loaded, self._round.loaded + count)
-        mask = None if self._masked == "nodes" else self._mask(count, None)
-        return self._batch(*self._pending_columns(columns), mask, count, 0)
+        return self._batch(*self._pending_columns(columns), self._mask(count, None), count, 0)
 
     def _node_batch(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> ForwardBatch:
         """A forward of the remaining pending tokens and the new nodes."""
@@ -166,23 +166,17 @@ class SlotTable:
             positions = torch.cat([positions_before, positions], dim=1)
         if self.longest is not None and max(now.ends) + now.nodes + n > self.longest:
             positions = positions.clamp(max=self.longest - 1)
-        nothing_hidden = self._bare and now.nodes + n == 1 and (self._masked == "nodes" or (now.even and not left))
+        nothing_hidden = self._bare and now.nodes + n == 1 and now.even and not left
         mask = None if nothing_hidden else self._mask(left, ancestors)
         return self._batch(tokens, positions, mask, left, n)
 
     def _batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
         """A forward of these numbers of pending columns and nodes."""
-        padding = self._padding(pending)
         start, slid = self._round.add(positions, pending, nodes), None
         if self._window is not None and mask is not None:
             slid = self._slid(mask, positions, self._window.size)
             mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
-        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes), nodes, padding)
-
-    def _padding(self, pending: int) -> tuple[int, ...]:
-        """How many of the next ``pending`` columns are padding, row by row; empty if none are."""
-        missing = [self._round.pad - self._round.loaded - len(waiting) for waiting in self._round.pending]
-        return tuple(max(0, min(pending, columns)) for columns in missing) if pending and max(missing) > 0 else ()
+        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes))
 
     def _slid(self, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
         """The mask, which also hides slots whose text positions are ``size`` or more before a new token's."""
@@ -234,9 +228,7 @@ class SlotTable:
 
     def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` pending tokens, then of the new nodes, over all slots in use."""
-        if self._masked == "nodes" and ancestors is not None:
-            return torch.where(ancestors, self._seen_bias, self._hidden_bias).unsqueeze(1)
-        base = 0 if self._masked == "round" else self._round.base
+        base = 0 if self._recent else self._round.base
         old = base + self._round.loaded
         if ancestors is not None and not pending and self._round.even:
             among = torch.where(ancestors, self._seen_bias, self._hidden_bias)

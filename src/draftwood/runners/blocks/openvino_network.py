@@ -33,8 +33,7 @@ from draftwood.runners.bart.layers import (
 )
 from draftwood.runners.blocks.bart_network import read_block
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.runners.openvino.copies import float32_copy
-from draftwood.runners.openvino.graph import converting, traced
+from draftwood.runners.openvino.graph import converting, float32_copy, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
 from draftwood.runners.rows import padded_rows, remaining, remaining_rows

@@ -82,25 +82,6 @@ class BlockDrafter(Protocol):
         ...
 
 
-class PassInput(NamedTuple):
-    """The input of one pass.
-
-    Attributes:
-        hidden, positions: hidden states of tokens that are read now, and their positions, padded on the right.
-        root: the embedded root of each row.
-        root_position: its position.
-        memory: keys and values of the tokens that were read before, and unused slots.
-        mask: additive, of each token of the block over the slots of the memory, the new tokens, and the block.
-    """
-
-    hidden: Float[Tensor, "row new taps_width"]
-    positions: Int[Tensor, "row new"]
-    root: Float[Tensor, "row width"]
-    root_position: Int[Tensor, "row"]
-    memory: Float[Tensor, "layer part row kv_head slot dim"]
-    mask: Float[Tensor, "row 1 slots seen"]
-
-
 class PassOutput(NamedTuple):
     """The output of one pass.
 
@@ -113,16 +94,9 @@ class PassOutput(NamedTuple):
     memory: Float[Tensor, "layer part row kv_head new dim"]
 
 
-@runtime_checkable
-class HiddenNetwork(Protocol):
-    """Computes passes."""
-
-    def __call__(self, given: PassInput, /) -> PassOutput: ...
-
-
 @final
 class HiddenPass(nn.Module):
-    """The pass as a function of tensors.
+    """The pass as a module, so hooks can observe its calls.
 
     Args:
         drafter: the drafter.
@@ -134,60 +108,33 @@ class HiddenPass(nn.Module):
         self.drafter = cast(Any, drafter)
         self.config = drafter.config
         self.slots = drafter.slots
+        self.embed = drafter.embedding(target)
         self.head, self.mask = (
             nn.Parameter(part.detach().to(drafter.dtype), requires_grad=False)
             for part in (drafter.head(target), drafter.mask_embedding(target))
         )
         self.eval()
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.head.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.head.device
-
     def forward(
-        self, hidden: Tensor, positions: Tensor, root: Tensor, root_position: Tensor, memory: Tensor, mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Scores and memory of a :class:`PassOutput`; the arguments are those of a :class:`PassInput`."""
+        self,
+        input_ids: Int[Tensor, "row 1"],
+        hidden: Float[Tensor, "row new taps_width"],
+        positions: Int[Tensor, "row new"],
+        root_position: Int[Tensor, "row"],
+        memory: Float[Tensor, "layer part row kv_head slot dim"],
+        mask: Float[Tensor, "row 1 slots seen"],
+    ) -> PassOutput:
+        """Read hidden states, and score the block after each root.
+
+        Args:
+            input_ids: the roots.
+            hidden, positions: hidden states of tokens that are read now, and their positions, padded on the right.
+            root_position: the positions of the roots.
+            memory: keys and values of the tokens that were read before, and unused slots.
+            mask: additive, of each token of the block over the slots of the memory, the new tokens, and the block.
+        """
         new = self.drafter.memory(hidden, positions)
-        at = root_position.unsqueeze(1) + torch.arange(self.slots, device=root.device)
-        x = block_input(root, self.mask, self.slots)
+        at = root_position.unsqueeze(1) + torch.arange(self.slots, device=hidden.device)
+        x = block_input(self.embed(input_ids).squeeze(1).to(hidden.dtype), self.mask, self.slots)
         states = self.drafter.states(x, at, torch.cat([memory, new], dim=4), mask)
-        return nn.functional.linear(states[:, -self.config.block :], self.head), new
-
-
-@final
-class ObservablePass(nn.Module):
-    """The pass as the runner calls it, with the roots as tokens. It is a module, so hooks can observe its calls.
-
-    Args:
-        compute: the pass.
-        embed: the embedding of tokens.
-    """
-
-    def __init__(self, compute: HiddenNetwork, embed: nn.Module) -> None:
-        super().__init__()
-        self._compute = compute
-        self.embed = embed
-
-    def forward(
-        self, input_ids: Int[Tensor, "row 1"], hidden: Tensor, positions: Tensor, root_position: Tensor, memory: Tensor,
-        mask: Tensor,
-    ) -> PassOutput:  # fmt: skip
-        """The pass after the roots ``input_ids``; the other arguments are those of a :class:`PassInput`."""
-        root = self.embed(input_ids).squeeze(1).to(hidden.dtype)
-        return self._compute(PassInput(hidden, positions, root, root_position, memory, mask))
-
-
-@final
-class TorchHiddenNetwork:
-    """The pass in PyTorch."""
-
-    def __init__(self, network: HiddenPass) -> None:
-        self._network = network
-
-    def __call__(self, given: PassInput, /) -> PassOutput:
-        return PassOutput(*self._network(*given))
+        return PassOutput(nn.functional.linear(states[:, -self.config.block :], self.head), new)

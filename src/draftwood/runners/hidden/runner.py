@@ -16,8 +16,7 @@ from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.hidden.memory import HiddenMemory, HiddenStore, TensorStore
 from draftwood.runners.hidden.native import NativeDrafter
-from draftwood.runners.hidden.network import BlockDrafter, HiddenPass, ObservablePass, PassOutput, TorchHiddenNetwork
-from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
+from draftwood.runners.hidden.network import BlockDrafter, HiddenPass, PassOutput
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList
@@ -26,17 +25,11 @@ from draftwood.sampling.rows import Row
 
 @final
 class TensorDrafter:
-    """A drafter in PyTorch or OpenVINO, whose memory is a tensor.
+    """A drafter in PyTorch, whose memory is a tensor; arguments as for :class:`HiddenBlockRunner`."""
 
-    Args:
-        drafter, target, engine: as for :class:`HiddenBlockRunner`.
-    """
-
-    def __init__(self, drafter: BlockDrafter, target: Any, engine: Backend) -> None:
-        kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
-        self.model = drafter
-        self.dtype = torch.float32 if engine == "openvino" else drafter.dtype
-        self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
+    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+        self.model, self.dtype = drafter, drafter.dtype
+        self.network = HiddenPass(drafter, target)
 
     def store(self) -> HiddenStore:
         """An empty store."""
@@ -81,11 +74,11 @@ class HiddenBlockRunner:
         drafter: a drafter in evaluation mode.
         target: its target, a causal language model; the target's runner must return the hidden states of
             ``drafter.config.target_layers``.
-        engine: the backend.
+        engine: the backend, ``native`` or ``torch``.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not support the number format or device.
-        ModelError: OpenVINO cannot run the drafter.
+        ConfigError: the native library is missing.
+        ModelError: the native engine does not run the drafter.
     """
 
     reads_source = False
@@ -97,7 +90,7 @@ class HiddenBlockRunner:
         self.model, self.engine = drafter, engine
         self.device = drafter.device
         self.forward_seconds = 0.0
-        made = NativeDrafter(drafter, target) if engine == "native" else TensorDrafter(drafter, target, engine)
+        made = NativeDrafter(drafter, target) if engine == "native" else TensorDrafter(drafter, target)
         self._drafter, self.network = made, made.network
         width = len(config.target_layers) * getattr(config, "target_size", config.hidden_size)
         self._memory, self._ahead = (HiddenMemory(made.store(), width, made.dtype, self.device) for _ in range(2))

@@ -54,7 +54,7 @@ def why_not_format(model: Any) -> str | None:
 def refuse(reason: str | None) -> None:
     """Raise a ModelError if there is a reason not to run a model."""
     if reason is not None:
-        raise ModelError(f"the native engine does not run this model: {reason}. Use --backend openvino or torch")
+        raise ModelError(f"the native engine does not run this model: {reason}. Use --backend torch")
 
 
 @final

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.openvino.kv_precision import typed
+from draftwood.runners.openvino.graph import openvino
 from draftwood.runners.rows import remaining_rows
-from draftwood.runners.windows import Window
 
 _PATIENCE = 100.0
 """Dead slots are removed once their square exceeds this many times the slots in use. Each new token pays for every dead
@@ -38,8 +37,6 @@ class Inputs(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"]
-    sliding: Float[Tensor, "row 1 new slot"] | None
-    """As in :class:`draftwood.runners.slots.ForwardBatch`."""
     rows: list[int]
     """The rows of the state that the forward continues."""
 
@@ -54,13 +51,11 @@ class GrowingMemory:
     Args:
         request: the ``openvino.InferRequest`` with this state.
         spare: most padding tokens of a forward, over all rows (:func:`spare_tokens`).
-        window: the model's sliding attention.
     """
 
-    def __init__(self, request: Any, spare: int = 0, window: Window | None = None) -> None:
+    def __init__(self, request: Any, spare: int = 0) -> None:
         self._request = request
         self._spare = spare
-        self._window = window
         self.clear()
 
     def clear(self) -> None:
@@ -69,7 +64,6 @@ class GrowingMemory:
         self._rows: list[int] = []  # the row of the present state that each row continues
         # Additive, over all slots: first those of earlier rounds, then unused ones, which are not hidden.
         self._bias: Float[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.float32)
-        self._positions: Int[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.int64)  # text positions, for a window
         self._slots = 0  # number of slots of earlier rounds
         self._live: list[int] = []  # per row, how many of them are not hidden
         self._new = 0  # number of slots of this round
@@ -81,7 +75,6 @@ class GrowingMemory:
         bias = np.zeros((rows, self._bias.shape[1]), np.float32)
         bias[:, : self._slots] = -np.inf
         self._bias = np.concatenate([self._bias, bias])
-        self._positions = np.concatenate([self._positions, np.zeros(bias.shape, np.int64)])
         self._live += [0] * rows
         self._rows += [0] * rows
         if not self._slots:  # an empty state accepts any number of rows
@@ -95,60 +88,7 @@ class GrowingMemory:
             return
         self._rows = [self._rows[r] for r in stay] if self._slots else list(range(len(stay)))
         self._live = [self._live[r] for r in stay]
-        self._bias, self._positions = self._bias[stay], self._positions[stay]
-
-    def another(self, request: Any) -> GrowingMemory:
-        """A memory without rows for another request of the same graph."""
-        return GrowingMemory(request, self._spare, self._window)
-
-    def begin(self, other: GrowingMemory, row: int, length: int) -> None:
-        """Replace all rows by one, with the first ``length`` tokens of a row of another memory."""
-        self.clear()
-        self.add(1)
-        if length:
-            slots, own, states = other._seen(row)[:length], other._rows[row], other._states()
-            for part in self._request.query_state():
-                state = states[part.name]
-                part.state = typed(state.data[own : own + 1].take(slots, axis=2), state)  # a copy
-            self._append_slots(length)
-            self._positions[0, :length] = other._positions[row, slots]
-            self._live = [length]
-
-    def join(self, other: GrowingMemory, rows: int) -> None:
-        """Append the only row of another memory, which is then empty, to these ``rows`` rows."""
-        slots, old = other._seen(0), self._slots
-        self._append_slots(max(0, len(slots) - old))
-        kept, buffer, its = np.empty((0, 0, 0, 0)), None, other._states()
-        for part in self._request.query_state():
-            new = its[part.name].data[other._rows[0]]
-            shape = (rows + 1, new.shape[0], self._slots, new.shape[2])
-            if kept.shape != shape:  # most layers have the same shape and share one buffer
-                kept = np.zeros(shape, new.dtype)
-                buffer = typed(kept, its[part.name])
-            if old:
-                state = part.state.data
-                for row, own in enumerate(self._rows):
-                    kept[row, :, :old] = state[own]
-            np.take(new, slots, axis=1, out=kept[rows, :, : len(slots)], mode="clip")  # "raise" would write twice
-            part.state = buffer  # a copy
-        self._bias[:, old : self._slots] = -np.inf
-        self.add(1)
-        self._bias[rows, : len(slots)] = 0.0
-        self._positions[rows, : len(slots)] = other._positions[0, slots]
-        self._live[rows], self._rows = len(slots), list(range(rows + 1))
-        other.clear()
-
-    def _append_slots(self, count: int) -> None:
-        """Append slots of earlier rounds, which all rows see."""
-        self._make_room(count)
-        self._slots += count
-
-    def _seen(self, row: int) -> Int[np.ndarray, "token"]:
-        """The slots of a row's tokens, in their order."""
-        return np.flatnonzero(self._bias[row, : self._slots] == 0.0)
-
-    def _states(self) -> dict[str, Any]:
-        return {part.name: part.state for part in self._request.query_state()}
+        self._bias = self._bias[stay]
 
     def inputs(self, batch: ForwardBatch) -> Inputs:
         """The input of the graph, with padding tokens first if they save time, and masks over all slots of the state.
@@ -156,18 +96,11 @@ class GrowingMemory:
         Assumes that the forward is then made.
         """
         padding = self._padding_for(*batch.tokens.shape)
-        mask, slid = self._mask(batch, padding), None
-        tokens, positions = batch.tokens, batch.positions
+        mask, tokens, positions = self._mask(batch, padding), batch.tokens, batch.positions
         if padding:
             tokens, positions = pad(tokens, (padding, 0)), pad(positions, (padding, 0))
-        if self._window is not None:
-            slid = self._slid(mask, positions.numpy(), self._window.size)
-            mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
         rows, self._rows = self._rows, list(range(len(self._rows)))
-        return Inputs(tokens, positions, mask, slid, rows)
-
-    def record(self, seconds: float) -> None:
-        """Nothing to record: the sizes of forwards are kept by a rule that measures nothing."""
+        return Inputs(tokens, positions, mask, rows)
 
     def _mask(self, batch: ForwardBatch, padding: int) -> Float[Tensor, "row 1 new slot"]:
         """The mask over all slots of the state, to which the slots of the batch are added.
@@ -191,16 +124,6 @@ class GrowingMemory:
             out[:, :, padding:, [old + slot for slot in self._token_slots]] = visible
             out[:, :, range(padding), range(old + first - padding, old + first)] = 0.0  # or their softmax would be empty
         return torch.from_numpy(out)
-
-    def _slid(self, mask: Tensor, positions: Int[np.ndarray, "row new"], size: int) -> Float[Tensor, "row 1 new slot"]:
-        """The mask, which also hides slots whose text positions are ``size`` or more before that of a new token."""
-        self._make_room(self._new)
-        end = self._slots + self._new
-        self._positions[:, end - positions.shape[1] : end] = positions
-        outside = self._positions[:, None, :end] <= positions[:, :, None] - size
-        if not outside.any():
-            return mask
-        return torch.from_numpy(np.where(outside[:, None], np.float32(-np.inf), mask.numpy()))
 
     def _padding_for(self, rows: int, new: int) -> int:
         """Padding tokens per row. In successive forwards they cost at most as much as one change of size."""
@@ -230,16 +153,6 @@ class GrowingMemory:
         self._new, self._token_slots = 0, []
         self._remove_dead()
 
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens of the only row, or no row if it is 0. Its slots are in the order of the text."""
-        if not length:
-            self.clear()
-            return
-        bias = self._bias[0, : self._slots]
-        bias[np.flatnonzero(bias == 0.0)[length:]] = -np.inf
-        self._live = [length]
-        self._remove_dead()
-
     def _remove_dead(self) -> None:
         """Remove dead slots if there are too many."""
         most = max(self._live)
@@ -253,22 +166,20 @@ class GrowingMemory:
         if self._slots + slots > room:
             more = np.zeros((rows, max(room, slots)), np.float32)
             self._bias = np.concatenate([self._bias, more], axis=1)
-            self._positions = np.concatenate([self._positions, more.astype(np.int64)], axis=1)
 
     def _clear(self, most: int) -> None:
         """Move the slots in use to the front, in their order; rows with fewer than ``most`` keep some hidden ones."""
         bias = self._bias[:, : self._slots]
         order = (-bias).argsort(axis=1, kind="stable")[:, :most]
         bias[:, :most] = np.take_along_axis(bias, order, axis=1)
-        self._positions[:, :most] = np.take_along_axis(self._positions, order, axis=1)
         self._bias[:, most:], self._slots = 0.0, most
         kept, buffer = np.empty((0, 0, 0, 0)), None
         for part in self._request.query_state():
-            state = (held := part.state).data
+            state = part.state.data
             shape = (len(order), state.shape[1], most, state.shape[3])
             if kept.shape != shape:  # most layers have the same shape and share one buffer
                 kept = np.empty(shape, state.dtype)
-                buffer = typed(kept, held)
+                buffer = openvino().Tensor(kept, shared_memory=True)
             for row, slots in enumerate(order):
                 np.take(state[self._rows[row]], slots, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
             part.state = buffer  # a copy

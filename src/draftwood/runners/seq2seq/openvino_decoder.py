@@ -20,8 +20,7 @@ from draftwood.core.errors import ModelError
 from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.bart.layers import Layer, bias_of, by_layer, source_attention_of, source_memory
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.openvino.copies import float32_copy
-from draftwood.runners.openvino.graph import GraphMemory, converting, memory_names, stateful, traced
+from draftwood.runners.openvino.graph import GraphMemory, converting, float32_copy, memory_names, stateful, traced
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs

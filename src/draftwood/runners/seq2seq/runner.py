@@ -97,7 +97,7 @@ class Seq2SeqRunner(ReadsAtOnce):
             self.device,
             self.max_length,
             bare=decoder.bare,
-            masked="round" if decoder.recent else "all",
+            recent=decoder.recent,
         )
 
     @property
