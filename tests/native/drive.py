@@ -1,6 +1,7 @@
 """Uses every function of a native library with random weights, without PyTorch: for sanitizers, which watch one process.
 
-Arguments: the library, and an instruction set of it. The last line is a digest of all that was computed.
+Arguments: the library, and an instruction set of it. It prints a digest of all that was computed, and one of what models
+computed that have the further facts of :data:`FACTS`, or of :data:`MIXTURE`.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from draftwood.native.library import BlockShape, DrafterSource, Facts, LayerSour
 
 WIDTH, HEADS, KV_HEADS, DIM, INNER, VOCAB, TAPS, RANK, BLOCK = 40, 6, 2, 12, 50, 45, 2, 6, 3
 PARENTS = [0, 0, 0, 1, 2, 4]
+FACTS = {"gelu": 1, "joint_norms": 1, "embedding_scale": 2.5, "residual_scale": 0.5, "logit_divisor": 0.7}
+FACTS |= {"attention_cap": 2.0, "logit_cap": 3.0}
+MIXTURE = {"experts": 7, "chosen": 3, "expert_inner": 20, "whole_shares": 1}
 
 
 class Model:
     """A model of two layers, or a drafter of one: of blocks, or of features."""
 
-    def __init__(self, lib: Any, bfloat16: bool, window: int = 0, drafts: str = "") -> None:
+    def __init__(self, lib: Any, bfloat16: bool, window: int = 0, drafts: str = "", further: bool = False) -> None:
         self.lib, self._rng, self._kept, self.bfloat16 = lib, np.random.default_rng(1), [], bfloat16
         self.joins = drafts == "features"
-        layers = [self._layer(window) for _ in range(1 if drafts else 2)]
+        layers = [self._layer(window, further) for _ in range(1 if drafts else 2)]
         facts = Facts(
             layers=len(layers), width=WIDTH, heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, inner=INNER, vocab=VOCAB,
             rotary_dim=DIM, taps=0 if drafts == "blocks" else TAPS, bfloat16=bfloat16, epsilon=1e-6, scale=DIM**-0.5,
+            **(MIXTURE if further and window else FACTS if further else {}),
         )  # fmt: skip
         taps = (ctypes.c_int * TAPS)(1, 2)
         parts = self._weights(VOCAB, WIDTH), self._weights(VOCAB, WIDTH), self._numbers(WIDTH)
         self.handle = lib.model(byref(facts), taps, *parts, (LayerSource * len(layers))(*layers), 2)
         angles = np.arange(300, dtype=np.float32)[:, None] * 50.0 ** -np.linspace(0, 1, DIM // 2, dtype=np.float32)
         tables = [np.ascontiguousarray(part.astype(np.float32)) for part in (np.cos(angles), np.sin(angles))]
-        assert lib.rotate(self.handle, *(table.ctypes.data for table in tables), 300) == 0
+        assert lib.rotate(self.handle, *(table.ctypes.data for table in tables), 1, 300) == 0
         if drafts:
             source = DrafterSource(
                 sources=TAPS, source_width=WIDTH, norm_sources=1, norm_residual=self.joins, rank=RANK, source_epsilon=1e-6,
@@ -59,7 +64,7 @@ class Model:
         values = (0.3 * self._rng.normal(size=shape)).astype(np.float32)
         return self._keep((values.view(np.uint32) >> 16).astype(np.uint16) if self.bfloat16 else values)
 
-    def _layer(self, window: int) -> LayerSource:
+    def _layer(self, window: int, further: bool) -> LayerSource:
         queries, keys = HEADS * DIM, KV_HEADS * DIM
         read = 2 * WIDTH if self.joins else WIDTH
         shapes = dict(query=(queries, read), key=(keys, read), value=(keys, read), out=(WIDTH, queries))
@@ -67,8 +72,19 @@ class Model:
         numbers = dict(query_bias=queries, key_bias=keys, value_bias=keys, out_bias=WIDTH, norm=WIDTH, ffn_norm=WIDTH)
         numbers |= dict(gate_bias=INNER, up_bias=INNER, down_bias=WIDTH)
         numbers |= dict(query_norm=DIM, key_norm=DIM, **({"hidden_norm": WIDTH} if self.joins else {}))
+        if further and window:
+            experts, _, inner, _ = MIXTURE.values()
+            numbers = {name: size for name, size in numbers.items() if name.split("_")[0] not in ("gate", "up", "down")}
+            shapes = {name: shape for name, shape in shapes.items() if name not in ("gate", "up", "down")}
+            shapes |= dict(
+                router=(experts, WIDTH), experts_up=(experts, 2, inner, WIDTH), experts_down=(experts, WIDTH, inner)
+            )
+        elif further:
+            numbers |= dict(query_norm=queries, key_norm=keys, out_norm=WIDTH, down_norm=WIDTH)
+            del numbers["ffn_norm"]
         weights = {name: self._weights(*shape) for name, shape in shapes.items()}
-        return LayerSource(**weights, **{name: self._numbers(size) for name, size in numbers.items()}, window=window)
+        norms = {name: self._numbers(size) for name, size in numbers.items()}
+        return LayerSource(**weights, **norms, window=window, rotary=-1 if further and window else 0)
 
     def read(self, rows: list[int], texts: list[list[int]], nodes: list[int], parents: list[int], threads: int) -> bytes:
         """Read what is pending and a tree in all rows."""
@@ -111,11 +127,11 @@ class Model:
         return scores.tobytes() + below[:, 0].tobytes()
 
 
-def texts(lib: Any, bfloat16: bool, threads: int) -> bytes:
+def texts(lib: Any, bfloat16: bool, threads: int, further: bool = False) -> bytes:
     """Rows that come, are forked, cut and dropped; prompts, trees and drafts."""
     found, tokens = b"", [7 * i % VOCAB for i in range(150)]
     for window in (0, 9):
-        model = Model(lib, bfloat16, window)
+        model = Model(lib, bfloat16, window, further=further)
         first, second = lib.row(model.handle), lib.row(model.handle)
         found += model.read([first, second], [tokens, tokens[:3]], [5, 1, 2, 3, 4, 6], PARENTS, threads)
         for row in (first, second):
@@ -128,6 +144,8 @@ def texts(lib: Any, bfloat16: bool, threads: int) -> bytes:
             lib.free_row(row)
         lib.read(model.handle, threads)
         lib.free_model(model.handle)
+    if further:
+        return found
     features = Model(lib, bfloat16, drafts="features")
     rows = [lib.row(features.handle), lib.row(features.handle)]
     for pending in ([tokens, tokens[:3]], [[], []], [[1, 2], []]):
@@ -157,6 +175,9 @@ def main() -> None:
             again = list(callers.map(lambda bfloat16: texts(lib, bfloat16, 3), (False, True, False)))
             assert again == [*alone, alone[0]], "other bits on other threads"
     print(hashlib.sha256(b"".join(alone)).hexdigest())
+    once, again = ([texts(lib, bfloat16, threads, further=True) for bfloat16 in (False, True)] for threads in (1, 3))
+    assert once == again, "other bits on other threads"
+    print(hashlib.sha256(b"".join(once)).hexdigest())
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 from tests.helpers import ancestors_of
-from tests.runners.zoo import VOCAB, WINDOWED, tiny
+from tests.runners.zoo import NATIVE, VOCAB, tiny
 
-KINDS = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 20}, "mistral": {**WINDOWED["mistral"], "sliding_window": 7}}
 FORMATS = [torch.float32, torch.bfloat16]
 TEXT = [random.Random(0).randrange(VOCAB) for _ in range(150)]
 PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
@@ -33,7 +32,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
-    return tiny(kind, 1, dtype=dtype, **{**KINDS[kind], "hidden_size": 48, "num_attention_heads": 6, **settings})
+    return tiny(kind, 1, dtype=dtype, **{**NATIVE[kind], "hidden_size": 48, "num_attention_heads": 6, **settings})
 
 
 def runner_of(kind: str, dtype: torch.dtype) -> NativeRunner:
@@ -71,7 +70,7 @@ def path(node: int) -> list[int]:
     return [*path(PARENTS[node]), node] if node else [0]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), product(KINDS, FORMATS))
+@pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
 def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: torch.dtype) -> None:
     runner = runner_of(kind, dtype)
     alone = one_by_one(runner, TEXT)
@@ -88,7 +87,7 @@ def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: to
     assert torch.equal(score(runner, [TEXT[-1:]], [0])[0, 0], alone[-1])
 
 
-@pytest.mark.parametrize(("kind", "dtype"), product(KINDS, FORMATS))
+@pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
 def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
     isa: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,36 @@ WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
     },
 }
 
+_SHORT = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_GEMMA = {**_SHORT, "tie_word_embeddings": False, "query_pre_attn_scalar": 11, "final_logit_softcapping": 3.0}
+NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with settings that matter in short texts
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 20},
+    "mistral": {"sliding_window": WINDOW},
+    "smollm3": {**_SHORT, "use_sliding_window": True, "no_rope_layers": [0, 1]},
+    "olmo2": {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.1,
+        "logits_scaling": 0.6,
+    },
+    "phi3": {
+        "sliding_window": WINDOW,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    },
+    "gemma2": {**_GEMMA, "attn_logit_softcapping": 2.0},
+    "gemma3_text": _GEMMA,
+    "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        "num_experts": 40,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "mlp_only_layers": [0],
+    },
+}
+
 
 def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
     """A model of this type with random weights."""

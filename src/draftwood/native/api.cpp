@@ -52,8 +52,8 @@ void draftwood_free_model(void* model) {
     forget_jobs();
 }
 
-int draftwood_rotate(void* model, const float* cos, const float* sin, int positions) {
-    return guarded([&] { return (*(Handle*)model)->rotate(cos, sin, positions), 0; }, -1);
+int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions) {
+    return guarded([&] { return (*(Handle*)model)->rotate(cos, sin, tables, positions), 0; }, -1);
 }
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }

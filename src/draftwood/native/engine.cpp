@@ -108,8 +108,11 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
     : number_bytes_(facts.bfloat16 ? 2 : 4), threads_(threads), taps_(taps, taps + facts.taps) {
     Model& m = model_;
     m.facts = facts;
+    for (float* factor : {&m.facts.embedding_scale, &m.facts.residual_scale, &m.facts.logit_divisor})
+        if (!*factor) *factor = 1;
     int width = m.padded_width = padded(facts.width, GROUP), dim = m.padded_dim = padded(facts.head_dim, GROUP);
-    int inner = m.padded_inner = padded(facts.inner, GROUP);
+    m.padded_inner = std::max(padded(facts.inner, GROUP), facts.chosen * padded(facts.expert_inner, GROUP));
+    if (facts.experts > EXPERTS || facts.chosen > facts.experts) throw std::invalid_argument("a mixture of more than 512 experts");
     m.embedding = embedding;
     m.tap = taps_.data();
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
@@ -145,20 +148,44 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         });
         to.out = pack(width, facts.heads * dim, rows_of(s.out, facts.width, facts.heads * facts.head_dim, number_bytes_), in_head);
         to.out.bias = copy(s.out_bias, facts.width, width);
-        to.gate_up = pack(2 * inner, width, [&](int g, int b, int lane) {
-            return row(b ? s.up : s.gate, g * LANES + lane, facts.inner, facts.width, number_bytes_);
-        }, in_half);
-        if (s.gate_bias || s.up_bias) to.gate_up.bias = bias(2 * inner, [&](int output) {
+        auto pack_up = [&](const void* gate, const void* up, int inner) {
+            return pack(2 * padded(inner, GROUP), width, [&](int g, int b, int lane) {
+                return row(b ? up : gate, g * LANES + lane, inner, facts.width, number_bytes_);
+            }, in_half);
+        };
+        auto pack_down = [&](const void* from, int inner) {
+            int all = padded(inner, GROUP);
+            return pack(width, all, rows_of(from, facts.width, inner, number_bytes_), in_parts(inner, all));
+        };
+        if (s.router) {
+            to.router = pack(padded(facts.experts, GROUP), width, rows_of(s.router, facts.experts, facts.width, number_bytes_), in_half);
+            Linear* of = (Linear*)reserve(2 * facts.experts * sizeof(Linear));
+            to.experts_up = of, to.experts_down = of + facts.experts;
+            const size_t size = (size_t)facts.width * facts.expert_inner * number_bytes_;
+            for (int e = 0; e < facts.experts; e++) {
+                const char* gate = (const char*)s.experts_up + 2 * e * size;
+                of[e] = pack_up(gate, gate + size, facts.expert_inner);
+                of[facts.experts + e] = pack_down((const char*)s.experts_down + e * size, facts.expert_inner);
+            }
+        } else {
+            to.gate_up = pack_up(s.gate, s.up, facts.inner), to.down = pack_down(s.down, facts.inner);
+        }
+        if (s.gate_bias || s.up_bias) to.gate_up.bias = bias(to.gate_up.outputs, [&](int output) {
             const float* part = output % GROUP < LANES ? s.gate_bias : s.up_bias;
             int at = output / GROUP * LANES + output % LANES;
             return part && at < facts.inner ? part[at] : 0.f;
         });
-        to.down = pack(width, inner, rows_of(s.down, facts.width, facts.inner, number_bytes_), in_parts(facts.inner, inner));
         to.down.bias = copy(s.down_bias, facts.width, width);
         to.norm = copy(s.norm, facts.width, width), to.ffn_norm = copy(s.ffn_norm, facts.width, width);
-        to.query_norm = copy(s.query_norm, facts.head_dim, dim), to.key_norm = copy(s.key_norm, facts.head_dim, dim);
+        to.out_norm = copy(s.out_norm, facts.width, width), to.down_norm = copy(s.down_norm, facts.width, width);
+        auto head_norm = [&](const float* from, int heads) {
+            return !from ? nullptr : bias((facts.joint_norms ? heads : 1) * dim, [&](int i) {
+                return in_head(i) < 0 ? 0.f : from[in_head(i)];
+            });
+        };
+        to.query_norm = head_norm(s.query_norm, facts.heads), to.key_norm = head_norm(s.key_norm, facts.kv_heads);
         to.hidden_norm = copy(s.hidden_norm, facts.width, width);
-        to.window = s.window;
+        to.window = s.window, to.rotary = s.rotary;
         layers_.push_back(to);
     }
     m.layer = layers_.data();
@@ -182,8 +209,8 @@ void Engine::drafter(const DrafterSource& source) {
     if (source.rank) m.markov = plain(source.markov_out, m.facts.vocab, source.rank);
 }
 
-void Engine::rotate(const float* cos, const float* sin, int positions) {
-    size_t size = (size_t)positions * (model_.facts.rotary_dim / 2);
+void Engine::rotate(const float* cos, const float* sin, int tables, int positions) {
+    size_t size = (size_t)tables * positions * (model_.facts.rotary_dim / 2);
     cos_.assign(cos, cos + size);
     sin_.assign(sin, sin + size);
     model_.rotary = {cos_.data(), sin_.data(), positions};

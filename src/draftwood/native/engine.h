@@ -11,8 +11,9 @@ namespace draftwood {
 struct LayerSource {
     const void *query, *key, *value, *out, *gate, *up, *down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
-    const float *norm, *ffn_norm, *query_norm, *key_norm, *hidden_norm;
-    int window;
+    const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm;
+    int window, rotary;
+    const void *router, *experts_up, *experts_down;  // [expert][width]; [expert][gates, ups][width]; [expert][width][inner]; or null
 };
 
 // What a drafter of hidden states has in addition to its layers.
@@ -32,7 +33,7 @@ class Engine {
            const LayerSource* layers, int threads);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
-    void rotate(const float* cos, const float* sin, int positions);
+    void rotate(const float* cos, const float* sin, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes_; }
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;

@@ -81,17 +81,20 @@ struct Block {
     Phases* phases;
     Scratch& own;
     int thread, threads, count, dim, group, phase;  // group: heads that share keys
-    size_t width, heads_width, qkv_width, inner;
+    size_t width, heads_width, qkv_width;
     bool ends = false;  // hidden states after the last layer are wanted
     float *x, *qkv;
     Input *queries, *attended, *acted, *normed;
+    int* chosen;
+    float* shares;
 
     Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int thread, int threads)
         : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), thread(thread), threads(threads),
           count(given.count), dim(model.padded_dim), group(facts.heads / facts.kv_heads), phase(given.phase), width(model.padded_width),
           heads_width((size_t)facts.heads * dim), qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim),
-          inner(model.padded_inner), x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
-          attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed) {
+          x(shared.x), qkv(shared.qkv), queries((Input*)shared.queries),
+          attended((Input*)shared.attended), acted((Input*)shared.acted), normed((Input*)own.normed),
+          chosen(shared.chosen), shares(shared.shares) {
         for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= facts.layers;
         if (joins()) ends &= work.scored > 0;
     }
@@ -110,6 +113,20 @@ struct Block {
         in_chunks(count, share(count, 2 * threads), one);
     }
 
+    // The products of rows with a group of a matrix, and its bias.
+    void product(const Linear& a, int g, int rows, const Input* in, float* found) {
+        const Weight* weights = (const Weight*)a.weights + (size_t)g * GROUP * a.inputs;
+#if defined(DRAFTWOOD_AMX)
+        if (N::step == 2)
+            tiles_of_amx((const uint16_t*)weights, a.inputs, rows, (const uint16_t*)in, found, own.tile_rows);
+        else
+#endif
+            tiles<N>({weights, GROUP * N::step, LANES * N::step, a.inputs}, rows, in, a.inputs, found, GROUP, false);
+        for (int r = 0; a.bias && r < rows; r++)
+            for (int i = 0; i < GROUP; i += LANES)
+                store(found + r * GROUP + i, load(found + r * GROUP + i) + load(a.bias + g * GROUP + i));
+    }
+
     // One phase: products of rows with a matrix from a group on; ``out(group, row, sums)`` takes those of a group.
     template <class P, class F>
     void linear(const Linear& a, int rows, const Input* in, int from, P prepare, F out) {
@@ -118,20 +135,8 @@ struct Block {
         int groups = a.outputs / GROUP - from;
         in_chunks(groups, 1, [&](int g) {
             if (!ready) prepare(), ready = true;
-            const Weight* weights = (const Weight*)a.weights + (size_t)(g + from) * GROUP * a.inputs;
-#if defined(DRAFTWOOD_AMX)
-            if (N::step == 2)
-                tiles_of_amx((const uint16_t*)weights, a.inputs, rows, (const uint16_t*)in, found, own.tile_rows);
-            else
-#endif
-                tiles<N>({weights, GROUP * N::step, LANES * N::step, a.inputs}, rows, in, a.inputs, found, GROUP, false);
-            for (int r = 0; r < rows; r++) {
-                float* sums = found + r * GROUP;
-                if (a.bias)
-                    for (int i = 0; i < GROUP; i += LANES)
-                        store(sums + i, load(sums + i) + load(a.bias + (g + from) * GROUP + i));
-                out(g + from, r, sums);
-            }
+            product(a, g + from, rows, in, found);
+            for (int r = 0; r < rows; r++) out(g + from, r, found + r * GROUP);
         });
     }
 
@@ -148,10 +153,12 @@ struct Block {
     }
 
     void norm_all(const float* weight) {
-        for (int r = 0; r < count; r++)
-            rms_norm(x + r * width, weight, width, facts.width, [&](int i, const Lanes& a) {
-                N::round(normed + r * width + i, a);
-            });
+        for (int r = 0; r < count; r++) {
+            auto take = [&](int i, const Lanes& a) { N::round(normed + r * width + i, a); };
+            if (weight) rms_norm(x + r * width, weight, width, facts.width, take);
+            else
+                for (size_t i = 0; i < width; i += LANES) take(i, load(x + r * width + i));
+        }
     }
 
     // The first layer reads the embedding of the token and a feature.
@@ -165,7 +172,7 @@ struct Block {
             return;
         }
         const Weight* from = (const Weight*)model.embedding + (size_t)token * facts.width;
-        for (int j = 0; j < facts.width; j++) row[j] = number(from[j]);
+        for (int j = 0; j < facts.width; j++) row[j] = number(from[j]) * facts.embedding_scale;
     }
 
     static float number(float weight) { return weight; }
@@ -192,10 +199,11 @@ struct Block {
                 memcpy(states(i, t), row, 4 * facts.width);
     }
 
-    void rotate(float* head, int position) const {
-        const Rotary& table = model.rotary;
+    void rotate(float* head, int table, int position) const {
+        if (table < 0) return;
         int half = facts.rotary_dim / 2;
-        const float *cos = table.cos + (size_t)position * half, *sin = table.sin + (size_t)position * half;
+        size_t at = ((size_t)table * model.rotary.positions + position) * half;
+        const float *cos = model.rotary.cos + at, *sin = model.rotary.sin + at;
         for (int j = 0; j < half; j++) {
             float a = head[j], b = head[j + half];
             head[j] = a * cos[j] - b * sin[j];
@@ -229,9 +237,10 @@ struct Block {
         copy_taps(i, l, x + i * width);
         for (int h = work.mode == FEATURES ? facts.heads : 0; h < facts.heads + facts.kv_heads; h++) {
             float* head = row + h * dim;
-            if (const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm)
-                rms_norm(head, weight, dim, facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
-            rotate(head, token.position);
+            const int all = !facts.joint_norms ? 1 : h == 0 ? facts.heads : h == facts.heads ? facts.kv_heads : 0;
+            if (const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm; weight && all)
+                rms_norm(head, weight, all * dim, all * facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
+            rotate(head, layer.rotary, token.position);
             if (h < facts.heads) {
                 Input* to = queries + ((size_t)(h / group * count + i) * group + h % group) * dim;
                 for (int j = 0; j < dim; j += LANES) N::round(to + j, load(head + j));
@@ -263,9 +272,11 @@ struct Block {
         int end = length(token), low = window ? most(0, end - window) : 0, kept = direct(token);
         for (int i = 0; i < token.seen; i++) scores[token.text + i] = scores[work.path[token.first + i]];
         int first = low / LANES * LANES, last = share(end, LANES) * LANES;
+        const float cap = facts.attention_cap;
+        for (int p = first; cap && p < last; p += LANES) store(scores + p, capped(load(scores + p) * splat(facts.scale), cap));
         for (int p = first; p < low; p++) scores[p] = -INFINITY;
         for (int p = end; p < last; p++) scores[p] = -INFINITY;
-        Lanes top = splat(-INFINITY), total = splat(0.f), scale = splat(facts.scale);
+        Lanes top = splat(-INFINITY), total = splat(0.f), scale = splat(cap ? 1.f : facts.scale);
         for (int p = first; p < last; p += LANES) top = greater(top, load(scores + p));
         top = splat(greatest(top));
         for (int p = first; p < last; p += LANES) {
@@ -377,9 +388,94 @@ struct Block {
         phase++;
     }
 
-    void add(int g, int r, const float* sums) {
-        float* to = x + r * width + (size_t)g * GROUP;
-        for (int i = 0; i < GROUP; i += LANES) store(to + i, load(to + i) + load(sums + i));
+    void add(float* to, const Lanes& a) { store(to, load(to) + a * splat(facts.residual_scale)); }
+
+    // Products that are added to the residual stream, normed before if there is such a norm.
+    template <class P>
+    void linear_added(const Linear& a, const Input* in, P prepare, const float* norm) {
+        linear(a, count, in, 0, prepare, [&](int g, int r, const float* sums) {
+            float* to = (norm ? qkv : x) + r * width + (size_t)g * GROUP;
+            if (norm) memcpy(to, sums, 4 * GROUP);
+            else for (int i = 0; i < GROUP; i += LANES) add(to + i, load(sums + i));
+        });
+        if (norm) each_token([&](int i) {
+            rms_norm(qkv + i * width, norm, width, facts.width, [&](int j, const Lanes& a) { add(x + i * width + j, a); });
+        });
+    }
+
+    // The experts of a token, those with the highest scores, and their shares; the input of all of them is in ``attended``.
+    void route(const Layer& layer, int i) {
+        Input* row = attended + i * width;
+        rms_norm(x + i * width, layer.ffn_norm, width, facts.width, [&](int j, const Lanes& a) { N::round(row + j, a); });
+        float scores[EXPERTS], top = -INFINITY, all = 0, whole = 0, *share = shares + i * facts.chosen;
+        for (int g = 0; g < layer.router.outputs / GROUP; g++) product(layer.router, g, 1, row, scores + g * GROUP);
+        for (int e = 0; e < facts.experts; e++) top = scores[e] > top ? scores[e] : top;
+        for (int e = 0; e < facts.experts; e += LANES) store(scores + e, exponential(load(scores + e) - splat(top)));
+        for (int e = 0; e < facts.experts; e++) all += scores[e];
+        bool taken[EXPERTS] = {false};
+        for (int c = 0; c < facts.chosen; c++) {
+            int best = -1;
+            for (int e = 0; e < facts.experts; e++)
+                if (!taken[e] && (best < 0 || scores[e] > scores[best])) best = e;
+            chosen[i * facts.chosen + c] = best, taken[best] = true;
+            whole += share[c] = scores[best];
+        }
+        for (int c = 0; c < facts.chosen; c++) share[c] /= facts.whole_shares ? whole : all;
+    }
+
+    // One phase: products of the choices of tokens with their experts' matrices; ``in(choice)`` is an input, and
+    // ``out(group, choice, sums)`` takes the sums of a group. The number of chunks does not depend on the choices, which only a
+    // thread with a chunk may look at: another one may come when they are those of a later layer.
+    template <class I, class F>
+    void experts(const Linear* of, I in, F out) {
+        const int choices = count * facts.chosen, groups = of->outputs / GROUP;
+        int e = -1, nth = -1, rows = 0, row[MOST];  // e is the nth that is used, from 0 on
+        float found[MOST * GROUP];
+        Input* gathered = (Input*)own.gathered;
+        auto is_used = [&](int expert) {
+            for (int i = 0; i < choices; i++)
+                if (chosen[i] == expert) return 1;
+            return 0;
+        };
+        in_chunks(least(facts.experts, choices) * groups, 1, [&](int chunk) {
+            const int wanted = chunk / groups;  // among those that are used
+            if (wanted < nth) e = nth = -1;
+            if (wanted != nth) {
+                while (nth < wanted && e < facts.experts) nth += is_used(++e);
+                nth = wanted, rows = 0;  // also if there are not so many
+                for (int i = 0; i < choices; i++)
+                    if (chosen[i] == e) {
+                        memcpy(gathered + (size_t)rows * of->inputs, in(i), of->inputs * sizeof(Input));
+                        row[rows++] = i;
+                    }
+            }
+            if (!rows) return;
+            product(of[e], chunk % groups, rows, gathered, found);
+            for (int r = 0; r < rows; r++) out(chunk % groups, row[r], found + r * GROUP);
+        });
+    }
+
+    void mix(const Layer& layer) {
+        const size_t inner = layer.experts_down->inputs;
+        each_token([&](int i) { route(layer, i); });
+        experts(layer.experts_up, [&](int i) { return attended + i / facts.chosen * width; }, [&](int g, int i, const float* sums) {
+            act(acted + i * inner + (size_t)g * LANES, sums);
+        });
+        experts(layer.experts_down, [&](int i) { return acted + i * inner; }, [&](int g, int i, const float* sums) {
+            memcpy(qkv + i * width + (size_t)g * GROUP, sums, 4 * GROUP);
+        });
+        each_token([&](int i) {
+            for (size_t j = 0; j < width; j += LANES) {
+                Lanes sum = splat(0.f);
+                for (int c = i * facts.chosen; c < (i + 1) * facts.chosen; c++)
+                    sum = fma(load(qkv + c * width + j), splat(shares[c]), sum);
+                add(x + i * width + j, sum);
+            }
+        });
+    }
+
+    void act(Input* to, const float* sums) const {
+        N::round(to, activated(load(sums), facts.gelu) * load(sums + LANES));
     }
 
     void through(int l) {
@@ -395,14 +491,12 @@ struct Block {
         each_token([&](int i) { place(i, l); });
         if (l + 1 == facts.layers && !work.scored && !ends) return;  // of the last layer its keys and values are enough
         attention(l);
-        auto added = [&](int g, int r, const float* sums) { add(g, r, sums); };
-        linear(layer.out, count, attended, 0, nothing, added);
+        linear_added(layer.out, attended, nothing, layer.out_norm);
+        if (layer.experts_up) return mix(layer);
         linear(layer.gate_up, count, normed, 0, [&] { norm_all(layer.ffn_norm); }, [&](int g, int r, const float* sums) {
-            Lanes gate = load(sums), up = load(sums + LANES);
-            gate = gate / (splat(1.f) + exponential(splat(0.f) - gate));
-            N::round(acted + r * inner + (size_t)g * LANES, gate * up);
+            act(acted + (size_t)r * layer.down.inputs + (size_t)g * LANES, sums);
         });
-        linear(layer.down, count, acted, 0, nothing, added);
+        linear_added(layer.down, acted, nothing, layer.down_norm);
     }
 
     // The last norm: of scored tokens for the head, and of hidden states that are asked for.
@@ -467,6 +561,10 @@ struct Block {
         linear(model.head, work.scored, attended, 0, [] {}, [&](int g, int r, float* sums) {
             float* to = work.logits + (size_t)r * facts.vocab + (size_t)g * GROUP;
             int size = least(GROUP, facts.vocab - g * GROUP);
+            for (int i = 0; i < GROUP && (facts.logit_divisor != 1 || facts.logit_cap); i += LANES) {
+                Lanes a = load(sums + i) / splat(facts.logit_divisor);
+                store(sums + i, facts.logit_cap ? capped(a, facts.logit_cap) : a);
+            }
             memcpy(to, sums, 4 * size);
             for (int i = size; i < GROUP; i++) sums[i] = sums[0];
             note(work.first_scored + r, g, sums);

@@ -74,15 +74,16 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     const Facts& f = m.facts;
     size_t width = m.padded_width, heads = (size_t)f.heads * m.padded_dim, qkv = heads + 2 * (size_t)f.kv_heads * m.padded_dim;
     size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs});
-    size_t sizes[] = {width, qkv, heads, std::max(heads, width), inner};
+    size_t chosen = f.chosen, sizes[] = {width, std::max({qkv, width, chosen * width}), heads, std::max(heads, width), inner, chosen, chosen};
     size_t total = 0, at = 0;
     for (size_t size : sizes) total += size;
     char* memory = (char*)job.shared_memory.reserve(4 * MOST * total);
-    void* parts[5];
-    for (int i = 0; i < 5; i++) parts[i] = memory + at, at += 4 * MOST * sizes[i];
-    job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4]};
+    void* parts[7];
+    for (int i = 0; i < 7; i++) parts[i] = memory + at, at += 4 * MOST * sizes[i];
+    job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4], (int*)parts[5], (float*)parts[6]};
     size_t stride = (slots + PAGE - 1) / PAGE * PAGE, rows = QUERIES;
-    size_t own[] = {MOST * width, rows * (stride + tail + 2), (tail + 2) * (size_t)m.padded_dim, rows * stride,
+    size_t gathered = chosen ? MOST * std::max<size_t>(width, m.padded_inner / chosen) : 0;
+    size_t own[] = {MOST * width, rows * (stride + tail + 2), std::max((tail + 2) * (size_t)m.padded_dim, gathered), rows * stride,
                     rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES};
     for (int t = 0; t < job.threads; t++) {
         if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());
@@ -181,7 +182,7 @@ const size_t WORKS = 32;  // of a job, at most
 // Compute these steps one after the other, in one job unless they are long; each goes through all layers in blocks of tokens.
 void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
     const Model& m = steps[0].plan->engine->model();
-    const int phases = 6 * m.facts.layers + 5;  // of a block, at most
+    const int phases = 9 * m.facts.layers + 5;  // of a block, at most
     std::vector<Work> works;
     int slots = 0, tail = 0, scored = 0;
     for (Step& step : steps) {

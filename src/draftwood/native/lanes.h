@@ -201,6 +201,18 @@ inline Lanes exponential(Lanes x) {
     return times_power(fma(p, r * r, r + splat(1.f)), n);
 }
 
+// ``cap`` times the hyperbolic tangent of each lane over ``cap``.
+inline Lanes capped(Lanes x, float cap) {
+    return splat(cap) * (splat(1.f) - splat(2.f) / (exponential(x * splat(2.f / cap)) + splat(1.f)));
+}
+
+// x times its sigmoid, and the same in GELU by tanh: of 2 sqrt(2 / pi) (x + 0.044715 x^3).
+inline Lanes activated(Lanes x, bool gelu) {
+    Lanes minus = splat(0.f) - x;
+    if (gelu) minus = minus * fma(x * x, splat(0.0713548162726f), splat(1.59576912161f));
+    return x / (splat(1.f) + exponential(minus));
+}
+
 // The formats of weights, and of keys and values. ``Input`` is what is multiplied with them: rounded to the format.
 // A vector of weights holds ``step`` successive inputs of sixteen outputs.
 struct Float32 {

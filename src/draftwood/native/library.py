@@ -22,6 +22,9 @@ class Facts(Structure):
         *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab")),
         *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16")),
         *((name, c_float) for name in ("epsilon", "scale")),
+        *((name, c_int) for name in ("gelu", "joint_norms")),
+        *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
+        *((name, c_int) for name in ("experts", "chosen", "expert_inner", "whole_shares")),
     ]
 
 
@@ -29,8 +32,10 @@ class LayerSource(Structure):
     """``draftwood::LayerSource``."""
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
-    NORMS = ("norm", "ffn_norm", "query_norm", "key_norm", "hidden_norm")
-    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *(f"{name}_bias" for name in WEIGHTS), *NORMS)), ("window", c_int)]
+    NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "query_norm", "key_norm", "hidden_norm")
+    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *(f"{name}_bias" for name in WEIGHTS), *NORMS))]
+    _fields_ += [("window", c_int), ("rotary", c_int)]
+    _fields_ += [(name, c_void_p) for name in ("router", "experts_up", "experts_down")]
 
 
 class NewTokens(Structure):
@@ -69,7 +74,7 @@ _SIGNATURES = {
     "use": (c_int, [c_char_p]),
     "model": (c_void_p, [POINTER(Facts), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "free_model": (None, [c_void_p]),
-    "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+    "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "read": (c_long, [c_void_p, c_int]),
     "row": (c_void_p, [c_void_p]),
     "fork": (c_void_p, [c_void_p, c_int]),

@@ -11,6 +11,7 @@ const int PAGE = 64;         // tokens of a page of keys and values
 const int MOST = 64;         // tokens that go through all layers together
 const int TILE = 16;         // rows of a tile of AMX, at most
 const int QUERIES = 48;      // rows of queries that attend together, at most
+const int EXPERTS = 512;     // of a layer, at most
 
 // A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
 // Outputs are padded to whole groups and inputs to the lanes, with zeros.
@@ -22,10 +23,15 @@ struct Linear {
 
 struct Layer {
     Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
-    float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network
-    float *query_norm, *key_norm;    // of each head, or null
+    float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network, or null
+    float *out_norm, *down_norm;     // of what attention and that network add to the residual stream, or null
+    float *query_norm, *key_norm;    // of each head, or of all heads together, or null
     float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
+    int rotary;                      // its table of rotations; below 0: none
+    // Of a mixture of experts, each with matrices of its own instead of gate_up and down: gate_up and down of each, or null.
+    Linear router;
+    const Linear *experts_up, *experts_down;
 };
 
 struct Facts {
@@ -34,16 +40,22 @@ struct Facts {
     int taps;         // number of hidden states that are returned
     int bfloat16;     // weights, keys and values; else float32
     float epsilon, scale;
+    int gelu;         // the activation is GELU by tanh; else SiLU
+    int joint_norms;  // query and key norms are of all heads together
+    // Factors, and caps of scores; 0 for none.
+    float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
+    // Of a mixture of experts: those of a layer and of a token; whether the shares of a token's experts add up to one.
+    int experts, chosen, expert_inner, whole_shares;
 };
 
 struct Rotary {
-    const float *cos, *sin;  // [position][rotary_dim / 2]
+    const float *cos, *sin;  // [table][position][rotary_dim / 2]
     int positions;
 };
 
 struct Model {
     Facts facts;
-    int padded_width, padded_dim, padded_inner;  // padded numbers are zero
+    int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
     Layer* layer;
     const void* embedding;  // [vocab][width], as it came
     Linear head;
@@ -102,6 +114,8 @@ struct Work {
 struct Shared {
     float *x, *qkv;
     void *queries, *attended, *acted;
+    int* chosen;    // [token][choice] experts
+    float* shares;  // [token][choice]
 };
 
 // Memory of one thread.

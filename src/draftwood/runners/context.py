@@ -50,14 +50,14 @@ def _changes(config: Any) -> list[Context]:
         for name, value in unknown_sizes(config).items()
         if value > MAX_CHECKED
     ]
-    for rope in _rotary(config):
+    for rope in rotary_settings(config):
         switch = rope.get("original_max_position_embeddings")
         if rope.get("rope_type") == "longrope" and switch:
             found.append(Context(int(switch), f"its rotary embedding changes after {switch} tokens"))
     return found
 
 
-def _rotary(config: Any) -> list[Mapping[str, Any]]:
+def rotary_settings(config: Any) -> list[Mapping[str, Any]]:
     """The settings of the rotary embedding: of all layers, or of each type of layers."""
     found = getattr(config, "rope_parameters", None) or {}
     return [rope for rope in found.values() if isinstance(rope, Mapping)] or [found]

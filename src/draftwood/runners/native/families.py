@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -10,28 +11,78 @@ from torch import Tensor
 
 from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource
+from draftwood.runners.context import rotary_settings
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import SLIDING
 
-_CLASSES = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_BEFORE = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_AFTER = {"out_norm": "post_attention_layernorm", "down_norm": "post_feedforward_layernorm"}
+_AROUND = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm"}
+
+
+class Family(NamedTuple):
+    """What the models of a class have in common.
+
+    Attributes:
+        norms: the norms of a layer, by the engine's name.
+        plus_one: norms multiply by their weight plus one.
+        joint_norms: query and key norms are of all heads together.
+        activation: the setting that names the activation.
+        settings: those that are facts, by the engine's name.
+    """
+
+    norms: Mapping[str, str] = _BEFORE
+    plus_one: bool = False
+    joint_norms: bool = False
+    activation: str = "hidden_act"
+    settings: Mapping[str, str] = {}
+
+
+_LLAMA = Family()
+_GEMMA = Family(_AROUND, plus_one=True, activation="hidden_activation", settings={"logit_cap": "final_logit_softcapping"})
+_FAMILIES = {
+    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _LLAMA),
+    **dict.fromkeys(("SmolLM3ForCausalLM", "Phi3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"), _LLAMA),
+    "Olmo2ForCausalLM": Family(_AFTER, joint_norms=True),
+    "GraniteForCausalLM": Family(
+        settings={
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "logit_divisor": "logits_scaling",
+        }
+    ),
+    "Gemma2ForCausalLM": _GEMMA._replace(settings={**_GEMMA.settings, "attention_cap": "attn_logit_softcapping"}),
+    "Gemma3ForCausalLM": _GEMMA,
+}
+_ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 _FORMATS = (torch.float32, torch.bfloat16)
 _ROTARY = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
 _NORMS = {"query_norm": "q_norm", "key_norm": "k_norm"}
-_WEIGHTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+_WEIGHTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+
+
+def _family(model: Any) -> Family:
+    return _FAMILIES[type(model).__name__]
+
+
+def _activation(model: Any) -> str:
+    return str(getattr(model.config, _family(model).activation))
 
 
 def why_not(model: Any) -> str | None:
     """Why the native engine does not run a causal model; None if it does."""
     config = model.config
-    if type(model).__name__ not in _CLASSES or not type(model).__module__.startswith("transformers."):
+    if type(model).__name__ not in _FAMILIES or not type(model).__module__.startswith("transformers."):
         return f"it has no code for model type {model_kind(model)!r}"
-    if config.hidden_act not in ("silu", "swish"):
-        return f"it has no code for hidden_act {config.hidden_act!r}"
-    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rotary not in _ROTARY:
-        return f"it has no code for rotary embeddings of type {rotary!r}"
+    if _activation(model) not in _ACTIVATIONS:
+        return f"it has no code for {_family(model).activation} {_activation(model)!r}"
+    if not all(layer.self_attn.is_causal for layer in model.model.layers):
+        return "its tokens see later ones"
+    for rotary in rotary_settings(config):
+        if (kind := rotary.get("rope_type", "default")) not in _ROTARY:
+            return f"it has no code for rotary embeddings of type {kind!r}"
     embedded, scored = model.get_input_embeddings().weight.shape[0], model.get_output_embeddings().weight.shape[0]
     if scored > embedded:
         return f"it scores {scored} tokens and has embeddings of {embedded}"
@@ -82,35 +133,106 @@ class Held:
         return self._tensors[-1].data_ptr()
 
 
-def layer_source(layer: Any, held: Held, window: int = 0) -> LayerSource:
-    """The weights of a layer with the names of Llama; query and key norms as in Qwen3."""
-    attention, products = layer.self_attn, {name: getattr(layer.self_attn, part) for name, part in _WEIGHTS.items()}
-    products |= {name: getattr(layer.mlp, f"{name}_proj") for name in ("gate", "up", "down")}
-    norms = {name: getattr(getattr(attention, part, None), "weight", None) for name, part in _NORMS.items()}
+class _Product(NamedTuple):
+    """A part of a linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+def _products(layer: Any) -> dict[str, Any]:
+    """The linear layers of a layer, by the engine's name; those that are one in Phi-3 are divided."""
+    attention, network = layer.self_attn, layer.mlp
+    found = {"out": attention.o_proj}
+    if hasattr(network, "experts"):
+        return found | {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
+    found["down"] = network.down_proj
+    if (fused := getattr(attention, "qkv_proj", None)) is not None:
+        keys = attention.num_key_value_heads * attention.head_dim
+        parts = fused.weight.split([len(fused.weight) - 2 * keys, keys, keys]) + network.gate_up_proj.weight.chunk(2)
+        return found | {name: _Product(part) for name, part in zip((*_WEIGHTS, "gate", "up"), parts, strict=True)}
+    found |= {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
+    return found | {"gate": network.gate_proj, "up": network.up_proj}
+
+
+def _norm_weight(norm: Any, family: Family) -> Any:
+    """What a norm multiplies by; None if there is no norm, or one that does nothing."""
+    weight = getattr(norm, "weight", None)
+    return weight.detach().float() + 1 if weight is not None and family.plus_one else weight
+
+
+def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 0, rotary: int = 0) -> LayerSource:
+    """The weights of a layer.
+
+    Args:
+        layer: with the names of Llama, of Phi-3, or of the norms of a family; query and key norms as in Qwen3.
+        held: keeps their memory alive.
+        family: of the model.
+        window: tokens that a token sees at most; 0 for all.
+        rotary: the layer's table of rotations; -1 for none.
+    """
+    products = _products(layer)
+    norms = {name: getattr(layer, part) for name, part in family.norms.items()}
+    norms |= {name: getattr(layer.self_attn, part, None) for name, part in _NORMS.items()}
+    norms["hidden_norm"] = getattr(layer, "hidden_norm", None)
+    experts = {}
+    if hasattr(layer.mlp, "experts"):
+        mixed = layer.mlp.gate.weight, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj
+        experts = dict(zip(("router", "experts_up", "experts_down"), map(held.weights, mixed), strict=True))
     return LayerSource(
         **{name: held.weights(product.weight) for name, product in products.items()},
         **{f"{name}_bias": held.numbers(product.bias) for name, product in products.items()},
-        **{name: held.numbers(norm) for name, norm in norms.items()},
-        norm=held.numbers(layer.input_layernorm.weight),
-        ffn_norm=held.numbers(layer.post_attention_layernorm.weight),
-        hidden_norm=held.numbers(getattr(getattr(layer, "hidden_norm", None), "weight", None)),
+        **{name: held.numbers(_norm_weight(norm, family)) for name, norm in norms.items()},
+        **experts,
         window=window,
+        rotary=rotary,
     )
 
 
 def layer_sources(model: Any, held: Held) -> list[LayerSource]:
     """The weights of the layers of a model that :func:`why_not` does not refuse."""
-    window = used_window(model)
+    window, tables, layers = used_window(model), _tables(model), model.model.layers
     found = []
+    for layer, kind in zip(layers, getattr(model.config, "layer_types", None) or [SLIDING] * len(layers), strict=True):
+        slides = window is not None and (window.everywhere or kind == SLIDING)
+        rotary = tables.index(kind) if kind in tables else 0
+        found.append(
+            layer_source(
+                layer, held, _family(model),
+                window=window.size if window is not None and slides else 0,
+                rotary=rotary if getattr(layer.self_attn, "use_rope", True) else -1,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _mixture(model: Any) -> dict[str, int]:
+    """The facts of a mixture of experts; none if the model has none."""
     for layer in model.model.layers:
-        slides = window is not None and (window.everywhere or getattr(layer.self_attn, "layer_type", SLIDING) == SLIDING)
-        found.append(layer_source(layer, held, window.size if window is not None and slides else 0))
+        if (experts := getattr(layer.mlp, "experts", None)) is not None:
+            gate = layer.mlp.gate
+            return {
+                "experts": experts.num_experts,
+                "chosen": gate.top_k,
+                "expert_inner": experts.intermediate_dim,
+                "whole_shares": getattr(gate, "norm_topk_prob", True),
+            }
+    return {}
+
+
+def last_norm(model: Any) -> Tensor:
+    """What the norm before the head multiplies by."""
+    found: Tensor = _norm_weight(model.model.norm, _family(model))
     return found
 
 
 def facts_of(model: Any, taps: int) -> Facts:
     """The facts of such a model, of which forwards return ``taps`` hidden states."""
-    config, attention = model.config, model.model.layers[0].self_attn
+    config, attention, family = model.config, model.model.layers[0].self_attn, _family(model)
+    settings = {name: getattr(config, setting) or 0.0 for name, setting in family.settings.items()}
+    if (scale := getattr(model.get_input_embeddings(), "embed_scale", None)) is not None:  # as it is rounded
+        settings["embedding_scale"] = float(scale.to(model.dtype))
+    norm = model.model.norm
     return Facts(
         layers=len(model.model.layers),
         width=config.hidden_size,
@@ -119,17 +241,29 @@ def facts_of(model: Any, taps: int) -> Facts:
         head_dim=attention.head_dim,
         inner=config.intermediate_size,
         vocab=model.get_output_embeddings().weight.shape[0],
-        rotary_dim=2 * rotation(model, 1)[0].shape[1],
+        rotary_dim=2 * rotation(model, 1)[0].shape[-1],
         taps=taps,
         bfloat16=model.dtype == torch.bfloat16,
-        epsilon=model.model.norm.variance_epsilon,
+        epsilon=norm.eps if family.plus_one else norm.variance_epsilon,
         scale=attention.scaling,
+        gelu=_ACTIVATIONS[_activation(model)],
+        joint_norms=family.joint_norms,
+        **settings,
+        **_mixture(model),
     )
 
 
-def rotation(model: Any, positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+def _tables(model: Any) -> Sequence[str]:
+    """The types of layers that have rotations of their own; empty if all layers have the same."""
+    return getattr(model.model.rotary_emb, "layer_types", ())
+
+
+def rotation(
+    model: Any, positions: int
+) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
     """Cosines and sines of the first positions, by the model's own module."""
+    inputs = torch.zeros(1), torch.arange(positions).unsqueeze(0)
     with torch.inference_mode():
-        tables = model.model.rotary_emb(torch.zeros(1), torch.arange(positions).unsqueeze(0))
-    cos, sin = (table[0, :, : table.shape[-1] // 2] for table in tables)
+        found = [model.model.rotary_emb(*inputs, *kind) for kind in ([[kind] for kind in _tables(model)] or [[]])]
+    cos, sin = (torch.cat(parts)[..., : parts[0].shape[-1] // 2] for parts in zip(*found, strict=True))
     return cos, sin

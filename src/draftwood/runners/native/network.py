@@ -17,12 +17,12 @@ from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import Facts, LayerSource, NewTokens, library
-from draftwood.runners.native.families import Held, facts_of, layer_sources, refuse, rotation, why_not
+from draftwood.runners.native.families import Held, facts_of, last_norm, layer_sources, refuse, rotation, why_not
 
 _PEAK = np.dtype([("score", np.float32), ("token", np.int32)])  # ``draftwood::Peak``
 _POSITIONS = 1024  # the first table of rotations
-Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]]
-"""Cosines and sines of the first positions."""
+Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"], Float[Tensor, "*table position half"]]]
+"""Cosines and sines of the first positions; of several tables if layers differ."""
 
 
 def free_threads() -> int:
@@ -118,7 +118,8 @@ class Engine:
             if self._longest is not None:
                 reached = min(reached, self._longest)
             cos, sin = (part.float().contiguous() for part in self._rotate(reached))
-            succeed(library().rotate(self.handle, cos.data_ptr(), sin.data_ptr(), reached))
+            tables = cos.shape[:-2].numel()
+            succeed(library().rotate(self.handle, cos.data_ptr(), sin.data_ptr(), tables, reached))
             self._positions = reached
 
 
@@ -221,7 +222,7 @@ def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None
         facts_of(model, len(hidden_layers)),
         layer_sources(model, held),
         hidden_layers,
-        (parts[0].weight, parts[1].weight, model.model.norm.weight),
+        (parts[0].weight, parts[1].weight, last_norm(model)),
         held,
         lambda positions: rotation(model, positions),
         longest,

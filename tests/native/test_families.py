@@ -1,0 +1,93 @@
+"""The scores of every family are those of its own model, and each of its settings counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.core.errors import ModelError
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.sampling.rows import Row
+from tests.runners.zoo import NATIVE, VOCAB, tiny
+
+TEXT = torch.randint(VOCAB, (1, 60), generator=torch.Generator().manual_seed(0))
+HEADS = {"hidden_size": 48, "num_attention_heads": 6}
+FULL = {"layer_types": ["full_attention"] * 2}
+CHANGES = [
+    ("smollm3", {"no_rope_layers": [1, 1]}),
+    ("smollm3", FULL),
+    ("granite", {"embedding_multiplier": 1.0}),
+    ("granite", {"residual_multiplier": 1.0}),
+    ("granite", {"attention_multiplier": 1.0}),
+    ("granite", {"logits_scaling": 1.0}),
+    ("phi3", {"sliding_window": None}),
+    ("mixtral", {"num_experts_per_tok": 3}),
+    ("qwen3_moe", {"norm_topk_prob": True}),
+    ("qwen3_moe", {"mlp_only_layers": []}),
+    ("gemma2", {"attn_logit_softcapping": None}),
+    ("gemma2", {"final_logit_softcapping": None}),
+    ("gemma2", {"hidden_activation": "silu"}),
+    ("gemma2", FULL),
+    ("gemma3_text", {"query_pre_attn_scalar": 99}),
+    ("gemma3_text", {"final_logit_softcapping": None}),
+    ("gemma3_text", FULL),
+]
+"""Models that differ in one setting."""
+
+
+def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
+    """A model with random norms: those of a new model are all alike."""
+    model = tiny(kind, 1, dtype=dtype, **HEADS, **{**NATIVE[kind], **settings})
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.data += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
+    return model
+
+
+def native(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and hidden states after each token of the text."""
+    runner, size = NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT.shape[1]
+    runner.set_rows([Row(tokens=TEXT[0, :1].tolist())])
+    found = runner.extend(TEXT, torch.arange(size).unsqueeze(0), torch.ones(1, size, size, dtype=torch.bool).tril())
+    assert found.hidden is not None
+    return found.logits[0].double(), found.hidden[0].double()
+
+
+@torch.no_grad()
+def plain(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the model itself."""
+    found = model(input_ids=TEXT, use_cache=False, output_hidden_states=True)
+    return found.logits[0].double(), torch.cat(found.hidden_states, dim=-1)[0].double()
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind: str) -> None:
+    model = model_of(kind, torch.float32)
+    for mine, wanted in zip(native(model), plain(model), strict=True):
+        assert (mine - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    rounded = model.to(torch.bfloat16)
+    mine, own = native(rounded), plain(rounded)
+    for mine_is, own_is, wanted in zip(mine, own, plain(rounded.float()), strict=True):
+        assert (mine_is - wanted).abs().mean() < (own_is - wanted).abs().mean()
+
+
+@pytest.mark.parametrize(("kind", "change"), CHANGES)
+def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any]) -> None:
+    (scores, _), (others, _) = plain(model_of(kind, torch.float32)), plain(model_of(kind, torch.float32, **change))
+    assert (scores - others).abs().max() > 0.05
+    mine, _ = native(model_of(kind, torch.float32, **change))
+    assert (mine - others).abs().max() < 1e-5 * others.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
+        ({"use_bidirectional_attention": True}, "its tokens see later ones"),
+    ],
+)
+def test_settings_without_code_are_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}"):
+        NativeRunner(model_of("gemma3_text", torch.float32, **settings))
