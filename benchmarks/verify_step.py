@@ -56,7 +56,7 @@ class MadeUpDraft(ReadsAtOnce):
         self._falling = torch.arange(1, vocab + 1).float().log_().mul_(-_ZIPF)
         self._said: list[Float[Tensor, "row n vocab"]] = []
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self) -> None:
         self._said = []
 
     def set_rows(self, rows: Sequence[Row]) -> None:

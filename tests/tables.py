@@ -34,7 +34,7 @@ class TableRunner(ReadsAtOnce):
         self.forward_seconds = 0.0
         self.clear()
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self) -> None:
         self.set_rows([])
 
     def set_rows(self, rows: Sequence[Row]) -> None:
@@ -83,7 +83,7 @@ class BlockTableRunner(ReadsAtOnce):
         self.forward_seconds = 0.0
         self._round = BlockRound()
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self) -> None:
         self._round.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:

@@ -117,7 +117,7 @@ def plain_words(pair: Pair) -> dict[str, Any]:
     return {"temperature": 0.0, "logit_bias": {word: 100.0}}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> None:
     pair = pair_of(folder, backend=backend, draft=False)
     settings: dict[str, Any] = {"method": "ar", "sampling": plain_words(pair)}
@@ -131,12 +131,13 @@ def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> N
     second = pair.chat_request(messages).prompt
     assert list(second[prompt : prompt + 6]) == first.token_ids
     pair.chat(messages, max_new_tokens=6, **settings)
-    assert reading.taken() == len(second) - (prompt + 5) - 1 + 6
+    assert reading.taken() == 1 + len(second) - (prompt + 5) - 1 + 6, "what is new, after the last token that is not"
+    pair.prefixes.clear()
     pair.generate(list(second), limits=Limits(max_new_tokens=6), **settings)
-    assert reading.taken() == len(second) - 1 + 6, "control: generate reads everything"
+    assert reading.taken() == len(second) - 1 + 6, "control: nothing is kept"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
     pair = pair_of(folder, backend=backend)
     assert pair.draft is not None
@@ -148,6 +149,7 @@ def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
     messages += [assistant(first.text), user("a dog")]
     pair.chat(messages, **settings)
     kept = reading.taken()
+    pair.prefixes.clear()
     fresh_start = pair.generate(list(pair.chat_request(messages).prompt), limits=Limits(max_new_tokens=12),
                                 method="chain", sampling=plain_words(pair))  # fmt: skip
     everything = reading.taken()

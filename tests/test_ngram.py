@@ -64,7 +64,7 @@ class Copying(ReadsAtOnce):
         self.inner = TableRunner(torch.zeros(VOCAB))
         self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
 
-    def clear(self, *, keep=False):
+    def clear(self):
         self.rows = []
 
     def set_rows(self, rows):

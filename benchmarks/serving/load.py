@@ -50,12 +50,12 @@ def started(served: Served, config: LoadConfig) -> Iterator[tuple[dict[str, Serv
         for name in config.names():
             try:
                 if name in ("off", "automatic"):
-                    own = own or stack.enter_context(serving(served))
+                    own = own or stack.enter_context(serving(served, "--no-prefix-cache"))
                     servers[name] = own
                 elif served.url is not None:
                     skipped[name] = "a running server was given"
                 elif name == "fixed":
-                    servers[name] = stack.enter_context(serving(served, method=config.fixed))
+                    servers[name] = stack.enter_context(serving(served, "--no-prefix-cache", method=config.fixed))
                 else:
                     more = ["--continuous-batching"] if name == "transformers-batched" else []
                     servers[name] = stack.enter_context(transformers_serving(served, *more))

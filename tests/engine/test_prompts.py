@@ -12,7 +12,7 @@ import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.engine import prompts
+from draftwood.engine import prefixes
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
@@ -27,7 +27,7 @@ CHUNK = 5
 
 @pytest.fixture(autouse=True)
 def short_beginnings_are_copied(monkeypatch):
-    monkeypatch.setattr(prompts, "SHARED", 4)
+    monkeypatch.setattr(prefixes, "SHARED", 4)
 
 
 def long_requests(seed: int, count: int = 6, vocab: int = VOCAB) -> list[tuple[Request, Sampling, str | None]]:
@@ -258,16 +258,16 @@ def test_common_beginnings_are_read_once(plain):
     whole = [plain.generate([one], Sampling())[0].token_ids for one in (*alike, longer)]
     with forwards(plain.pipeline.target) as shapes:
         assert [found.token_ids for found in plain.generate([*alike, longer], Sampling())] == whole
-    # The prompt, then for each other row the last common token and what follows it.
-    assert shapes[:5] == [(1, 19), (1, 1), (1, 1), (1, 3), (4, 1)]
+    # The prompt, then with the first round the last common token of each other row and what follows it.
+    assert shapes[:3] == [(1, 19), (4, 4), (4, 1)]
 
 
 # ---- negative controls ----
 
 
 def test_control_a_beginning_that_is_copied_too_far_is_seen(monkeypatch):
-    shared = prompts.common_length
-    monkeypatch.setattr(prompts, "common_length", lambda one, other: shared(one, other) + 2)
+    shared = prefixes.common_length
+    monkeypatch.setattr(prefixes, "common_length", lambda one, other: shared(one, other) + 2)
     with pytest.raises(AssertionError):
         check(decoder(*causal("torch"), "chain", "2", "recursive"), long_requests(0))
 

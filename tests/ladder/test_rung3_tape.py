@@ -249,8 +249,8 @@ class Misplaced(ReadsAtOnce):
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def clear(self, *, keep=False):
-        self.inner.clear(keep=keep)
+    def clear(self):
+        self.inner.clear()
 
     def set_rows(self, rows):
         self.inner.set_rows(rows)

@@ -192,7 +192,7 @@ def test_prompt_lookup_finds_what_the_source_holds():
         reads_source, pads, max_length, forward_seconds = True, True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 
-        def clear(self, *, keep=False):
+        def clear(self):
             self.rows = []
 
         def set_rows(self, rows):

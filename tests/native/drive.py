@@ -140,8 +140,10 @@ def texts(lib: Any, bfloat16: bool, threads: int, further: bool = False) -> byte
         assert lib.cut(first, 65) == 0
         assert lib.commit(third, (ctypes.c_int * 1)(9), 1) < 0  # no such node
         found += model.read([third, first, second], [[1], [2, 3], []], [9], [0], threads)
+        assert lib.page_bytes(model.handle) > 0
         for row in (first, second, third):
             lib.free_row(row)
+        assert lib.page_bytes(model.handle) == 0
         lib.read(model.handle, threads)
         lib.free_model(model.handle)
     if further:

@@ -45,7 +45,7 @@ def test_a_second_text_with_the_same_beginning_and_one_with_a_gap() -> None:
         assert (found[0] - found[1]).abs().max() < 1e-4
         assert list(map(len, runners[0]._memory.store.rows)) == runners[0]._memory.lengths
         for runner in runners:
-            runner.clear(keep=True)
+            runner.clear()
 
 
 @pytest.mark.parametrize("kind", ["hidden", "dflash", "dspark"])

@@ -11,6 +11,7 @@ from draftwood.core.errors import PairingError
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
+from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
@@ -113,21 +114,6 @@ def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens, engine)
 
 
 @ENGINES
-def test_what_was_kept_does_not_serve_a_row_after_one_that_was_read_ahead(engine):
-    text, runner = some(12), runner_of(engine)
-    runner.set_rows([Row(tokens=text)])
-    runner.commit([[]], [HIDDEN[:11]])
-    runner.clear(keep=True)
-    ahead, late = Row(tokens=some(9)), Row(tokens=[*text[:6], 5])
-    runner.prefill(ahead, 8, hidden=HIDDEN[:8])
-    for rows in ([ahead], [ahead, late]):
-        runner.set_rows(rows)
-    runner.commit([[], []], [HIDDEN[8:8], HIDDEN[:6]])
-    for row, scores in zip((ahead, late), scored(runner, [ahead.tokens[-1], 5], PATH), strict=True):
-        assert is_fresh(runner, scores, row.tokens, HIDDEN)
-
-
-@ENGINES
 def test_a_text_whose_reading_ahead_was_interrupted_is_read_on(engine):
     row, runner = Row(tokens=some(12)), runner_of(engine)
 
@@ -185,11 +171,15 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(engi
     assert more == written(decoder(target, None, "ar", greedy=True), second)
     assert max(passes) < 12
     text = [*second, *more, 3]
-    known = draft._kept.known
-    assert text[:known] == draft._kept.row.tokens[:-1]
+    [(name, kept)] = draft._kept.items()
+    known = draft.held(name)
+    assert text[:known] == kept.row.tokens
     assert known > len(second)
     hidden = plain_hidden(target.model, text, LAYERS)
-    draft.set_rows([Row(tokens=text[: known + 1])])
+    row = Row(tokens=text[: known + 1])
+    draft.prefill(row, 0, prefix=Prefix(name, known))
+    draft.set_rows([row])
+    draft.commit([[]], [hidden[known - 1 : known]])
     found = scored(draft, [text[known]], PATH)[0]
     assert float((found - fresh(draft, text[: known + 1], hidden)).abs().max()) < (1e-9 if target.pads else 1e-4)
 
@@ -215,4 +205,3 @@ def test_texts_are_exact_where_the_memory_does_not_fit_the_later_text(change, en
     passes = passes_of(draft)
     assert written(engine, second, reuse=True) == written(plain, second)
     assert passes
-    assert draft._kept.last is not None

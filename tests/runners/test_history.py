@@ -1,19 +1,20 @@
-"""A cleared runner keeps its memory on request: the beginning of a text that it holds is not read again."""
+"""A runner keeps texts that have ended: the beginning of a text that it holds is copied, not read again."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 import torch
 
-from draftwood.runners import rows
+from draftwood.runners.protocols import Prefix
+from draftwood.sampling.rows import Row
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import WINDOW, WINDOWED, cached, plain_scores, read_tokens, runner_of, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
-LONG = {"max_position_embeddings": 256}
 BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 
 
@@ -34,19 +35,22 @@ class Chat(Walk):
         hook.remove()
         return scores
 
-    def again(self, common: int, new: int, *, keep: bool = True) -> None:
+    def again(self, common: int, new: int, *, keep: bool = True, too_long: int = 0) -> None:
         """Begin with ``common`` tokens of the last text and ``new`` other ones."""
-        [text], [root] = self.texts, [row.tokens[-1] for row in self.rows]
+        [text], [root], text_row = self.texts, [row.tokens[-1] for row in self.rows], Row(tokens=[])
         differs = [(text[common] + 1) % self.runner.vocab_size] if common < len(text) else []
+        if keep:
+            self.runner.keep(self.rows[0], text_row)
+            assert self.runner.held(text_row) == self.runner.held(self.rows[0])
         self.rows = rows_of([text[:common] + differs + self._tokens(new - len(differs))], roots=[root])
-        self.runner.clear(keep=keep)
+        self.runner.clear()
+        self.runner.prefill(self.rows[0], 0, prefix=Prefix(text_row, common + too_long))
         self.runner.set_rows(self.rows)
         self.read.clear()
 
 
 @pytest.mark.parametrize(
-    ("kind", "engine"),
-    [("llama", "torch"), ("gpt2", "torch"), ("gemma2", "torch"), ("llama", "native")],
+    ("kind", "engine"), [*((kind, "torch") for kind in ("llama", "gpt2", "gemma2")), ("llama", "native")]
 )
 def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, kind: str) -> None:
     walk = Chat(engine, kind)
@@ -89,42 +93,41 @@ def test_what_was_not_kept_is_read_again(engine: str) -> None:
     walk.again(length, 5)
     assert walk.round() < CLOSE
     assert sum(walk.read) == length - held + 5 + 7
-    walk.again(0, 6)  # without a common beginning
-    assert walk.round() < CLOSE
-    assert sum(walk.read) == 6 + 7
-    walk._score([walk._tree(1, 7)], 7, check=False)  # an unfinished round
-    length = len(walk.texts[0])
-    walk.again(length, 5)
-    assert walk.round() < CLOSE
-    assert sum(walk.read) == (0 if engine == "native" else length) + 5 + 7  # its text is apart from the nodes
 
 
 @BY_ENGINE
-def test_a_batch_is_not_kept_but_its_last_row_is(engine: str) -> None:
+def test_texts_are_kept_apart_from_rows_that_go_on(engine: str) -> None:
     walk = Chat(engine)
     walk.round()
     walk.add([4])
     assert walk.round() < CLOSE
-    walk.runner.clear(keep=True)
+    kept, length = Row(tokens=[]), walk.runner.held(walk.rows[1])
+    walk.runner.keep(walk.rows[1], kept)
+    late = Row(tokens=[*walk.rows[1].tokens[:length], 3, 5])
+    assert max(walk.round(), walk.round()) < CLOSE
+    walk.keep([0])
+    walk.runner.prefill(late, 0, prefix=Prefix(kept, length))
+    walk.rows = [*walk.rows, late]
     walk.runner.set_rows(walk.rows)
-    assert walk.round() < CLOSE
-    assert sum(walk.read[-2:]) >= max(map(len, walk.texts)) - 7
-    walk.keep([1])
-    assert walk.round() < CLOSE
-    walk.again(len(walk.texts[0]), 5)
-    assert walk.round() < CLOSE
-    assert sum(walk.read) == 5 + 7
+    assert max(walk.round(), walk.round()) < CLOSE
 
 
 @BY_ENGINE
-def test_a_row_that_is_left_alone_keeps_its_own_keys(engine: str) -> None:
-    walk = Chat(engine)
-    walk.add([7])
-    assert walk.round() < CLOSE
-    walk.keep([1])
-    walk.again(5, 4)
-    assert max(walk.round(), walk.round()) < CLOSE
-    assert sum(walk.read) < 5 + 4 + 2 * 7
+def test_memory_is_that_of_present_rows_and_of_texts_that_live(engine: str) -> None:
+    walk, texts = Chat(engine), [Row(tokens=[]) for _ in range(3)]
+    assert walk.runner.memory_bytes == 0
+    walk.round()
+    row = walk.runner.memory_bytes
+    for text in texts:
+        walk.runner.keep(walk.rows[0], text)
+    assert walk.runner.memory_bytes > 2 * row > 0
+    walk.runner.clear()
+    kept = walk.runner.memory_bytes
+    del text, texts[1:]
+    gc.collect()
+    assert walk.runner.memory_bytes == kept / 3 > 0
+    texts.clear()
+    assert walk.runner.memory_bytes == 0
 
 
 @BY_ENGINE
@@ -139,37 +142,8 @@ def test_a_row_of_which_nothing_was_read_ahead_joins_as_any(engine: str) -> None
 
 
 @BY_ENGINE
-def test_a_change_of_rows_that_is_interrupted_leaves_nothing_to_keep(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_a_common_beginning_that_is_too_long_is_seen(engine: str) -> None:
     walk = Chat(engine)
     walk.round()
-
-    def cut(length: int) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(walk.runner._rows.memories[0] if engine == "native" else walk.runner._rows.cache, "cut", cut)
-        with pytest.raises(KeyboardInterrupt):
-            walk.again(5, 4)
-    length = len(walk.texts[0])
-    walk.again(length, 2)
-    assert walk.round() < CLOSE
-    assert sum(walk.read) == length + 2 + 7
-
-
-def test_clearing_twice_keeps_the_memory() -> None:
-    walk = Chat("torch")
-    walk.round()
-    walk.runner.clear(keep=True)
-    walk.again(len(walk.texts[0]), 3)
-    assert walk.round() < CLOSE
-    assert sum(walk.read) == 3 + 7
-
-
-@BY_ENGINE
-def test_control_a_common_beginning_that_is_too_long_is_seen(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = rows.common_length
-    monkeypatch.setattr(rows, "common_length", lambda one, other: inner(one, other) + 1)
-    walk = Chat(engine)
-    walk.round()
-    walk.again(5, 6)
+    walk.again(5, 6, too_long=1)
     assert walk.round() > WRONG

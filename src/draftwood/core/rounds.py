@@ -100,6 +100,7 @@ class Stats:
         expected: expected number of accepted tokens given the trees, summed over rounds; None if a verifier does not
             compute it.
         new_tokens: number of tokens that were output; a stop inside a round's tokens cuts the rest of them.
+        cached_tokens: number of prompt tokens that were copied from another text, and not read.
         seconds: wall time of each stage. ``draft`` and ``target`` are the forwards of the two models, ``verify`` is the
             verifier, ``other`` everything else. On an accelerator the stages are launch times unless the clock is
             synchronised; the total is always right.
@@ -109,6 +110,7 @@ class Stats:
     drafted: int = 0
     expected: float | None = None
     new_tokens: int = 0
+    cached_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     @property
@@ -148,6 +150,7 @@ class Stats:
         self.accepted.update(other.accepted)
         self.drafted += other.drafted
         self.new_tokens += other.new_tokens
+        self.cached_tokens += other.cached_tokens
         for stage in STAGES:
             self.seconds[stage] += other.seconds[stage]
 
@@ -161,6 +164,7 @@ class Stats:
             "accepted": self.histogram,
             "drafted": self.drafted,
             "new_tokens": self.new_tokens,
+            "cached_tokens": self.cached_tokens,
             "tokens_per_second": round(self.tokens_per_second, 2),
             "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
         }

@@ -18,6 +18,7 @@ from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry, Pipeline
+from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
 from draftwood.hardware.threads import chosen_threads
@@ -36,7 +37,7 @@ class Batch:
         pipeline: what writes the texts.
         most: the most rows of a round; further requests wait until a row ends. None for no limit.
         noise: the source of random choices, row by row in the order of requests; by default the requests' seeds.
-        reuse: the memory of a single text serves the next one, as far as both begin alike.
+        prefixes: keeps the memory of texts that end, for later ones that begin alike; None keeps none.
         chunk: the most tokens of new prompts that a step reads alongside rows that write.
         tolerant: an error of one row ends this row only, and an error of the drafter only costs its drafts.
 
@@ -50,7 +51,7 @@ class Batch:
         *,
         most: int | None = None,
         noise: Rng | None = None,
-        reuse: bool = False,
+        prefixes: PrefixCache | None = None,
         chunk: int = CHUNK,
         tolerant: bool = False,
     ) -> None:
@@ -62,7 +63,8 @@ class Batch:
         self._drafting = Drafting(pipeline.drafter, pipeline.verifier, tolerant=tolerant)
         self._most = most
         self._source = noise
-        self._prompts = Prompts(pipeline.target, self._drafting, chunk, reuse=reuse)
+        self._prompts = Prompts(pipeline.target, self._drafting, chunk, prefixes)
+        self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
         self._waiting: dict[int, Entry] = {}  # by number, the first come first
         self._entries: list[Entry] = []
@@ -125,6 +127,12 @@ class Batch:
                 self._prompts.clear()
         self._keep([i for i, entry in enumerate(self._entries) if entry.row.number != number])
 
+    def close(self) -> None:
+        """End all rows without further pieces, unless a step has raised."""
+        if self._whole:
+            for number in [*self._waiting, *(entry.row.number for entry in self._entries)]:
+                self.drop(number)
+
     def step(self) -> list[Piece]:
         """One round: a piece for every row that takes part in it and has not :attr:`failed`; none without any row.
 
@@ -132,16 +140,18 @@ class Batch:
             NumericsError: scores that are NaN, of the target after the text or of the draft, unless ``tolerant``. After an
                 error of a round the batch is unusable.
         """
-        clock, self.failed = Clock(), {}
+        clock, self.failed, self._whole = Clock(), {}, False
         with chosen_threads(self.pipeline.target):
             self._join(clock)
             if not (entries := self._entries):
+                self._whole = True
                 return []
             this_round, before = self._round(clock), [len(entry.row.tokens) for entry in entries]
             pieces = [piece for i in range(len(entries)) if (piece := self._take(i, this_round)) is not None]
             this_round.taken.extend(len(entry.row.tokens) - old for entry, old in zip(entries, before, strict=True))
             self.pipeline.target.commit(this_round.joined)
             self._drafting.commit(this_round)
+        self._whole = True
         ended = self.failed.keys() | {piece.row for piece in pieces if piece.finish_reason is not None}
         self._keep([i for i, entry in enumerate(entries) if entry.row.number not in ended])
         _count(entries, pieces, this_round, clock.stop())
@@ -162,7 +172,11 @@ class Batch:
         """Go on with these rows only."""
         entries = self._entries
         if len(stay) == len(entries):
+            self._prompts.trim()
             return
+        for i in set(range(len(entries))) - set(stay):
+            if entries[i].row.number not in self.failed:
+                self._prompts.keep(entries[i])
         self._entries = [entries[i] for i in stay]
         if stay:
             rows = [entry.row for entry in self._entries]

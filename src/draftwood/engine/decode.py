@@ -14,6 +14,7 @@ from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
 from draftwood.engine.in_use import InUse
 from draftwood.engine.pipeline import Pipeline
+from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.grammar.constraint import Grammars
@@ -34,8 +35,10 @@ class Decoder:
         eos: end-of-text token ids.
         in_use: a lock shared by all decoders of the same models, whose memory holds one batch at a time.
         grammars: compiled grammars, shared by all decoders of the same target.
+        prefixes: the prefix cache, shared by all decoders of the same models.
 
     Attributes:
+        prefixes: the prefix cache; by default one of its own.
         pipeline: all these.
         stats: of the last requests.
 
@@ -53,6 +56,7 @@ class Decoder:
         eos: Sequence[int] = (),
         in_use: InUse | None = None,
         grammars: Grammars | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self.pipeline = Pipeline(
             target=target,
@@ -64,6 +68,7 @@ class Decoder:
         )
         self.stats: list[Stats] = []
         self._in_use = in_use or InUse()
+        self.prefixes = PrefixCache() if prefixes is None else prefixes
 
     @contextmanager
     def batch(
@@ -92,7 +97,12 @@ class Decoder:
         """
         self._in_use.acquire()
         try:
-            yield Batch(self.pipeline, most=rows, noise=noise, reuse=reuse, chunk=chunk, tolerant=tolerant)
+            prefixes = self.prefixes if reuse else None
+            made = Batch(self.pipeline, most=rows, noise=noise, prefixes=prefixes, chunk=chunk, tolerant=tolerant)
+            try:
+                yield made
+            finally:
+                made.close()
         finally:
             self._in_use.release()
 
@@ -107,9 +117,9 @@ class Decoder:
     ) -> Generator[list[Piece]]:
         """Yield one list of pieces per round, with a piece for every unfinished row; close the iterator to cancel.
 
-        ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` a single prompt
-        is only read from where it differs from the models' last text; the keys and values before that are those in memory.
-        With ``rows`` so many texts are written at a time, and the next request takes the place of a text that ends.
+        ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` the keys and
+        values of texts that end stay in the prefix cache, and a prompt is only read from where it differs from them. With
+        ``rows`` so many texts are written at a time, and the next request takes the place of a text that ends.
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, models that this thread uses already, a logits processor that

@@ -17,6 +17,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.methods import build
+from draftwood.engine.prefixes import PrefixCache
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.unpadded import Unpadded
@@ -34,6 +35,7 @@ class Decoders:
 
     Attributes:
         in_use: the lock around the models of all decoders.
+        prefixes: the prefix cache of all decoders.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Decoders:
         self._draft = draft
         self._tokenizer = tokenizer
         self._eos = eos
-        self.in_use = InUse()
+        self.in_use, self.prefixes = InUse(), PrefixCache()
         self._building = Lock()
         self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
@@ -100,6 +102,7 @@ class Decoders:
             eos=self._eos,
             in_use=self.in_use,
             grammars=self._grammars,
+            prefixes=self.prefixes,
         )
 
 

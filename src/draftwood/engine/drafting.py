@@ -73,12 +73,12 @@ class Drafting:
         self.errors += 1
         _LOG.warning("drafter %s failed; nothing is drafted until the batch is empty", self._drafter.name, exc_info=error)
 
-    def clear(self, *, keep: bool) -> None:
+    def clear(self) -> None:
         """Remove all rows, as :meth:`draftwood.runners.protocols.Runner.clear` does; the drafter works again."""
-        keep, self._works = keep and self._works, True
+        self._works = True
         if self.runner is not None:
             with self.errors_cost_drafts():
-                self.runner.clear(keep=keep)
+                self.runner.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""

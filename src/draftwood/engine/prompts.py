@@ -11,14 +11,11 @@ import torch
 from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry
-from draftwood.runners.protocols import Prefix, Runner
-from draftwood.runners.rows import common_length
-from draftwood.sampling.rows import Row
+from draftwood.engine.prefixes import PrefixCache, alike, longest, serves
+from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
 
 CHUNK: Final = 256
 """Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
-SHARED: Final = 32
-"""Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
@@ -29,19 +26,20 @@ class Prompts:
 
     A prompt is read in the next round if that costs little padding, and otherwise in forwards of its own. A target that pads
     no rows reads it with the round at any length. With rows that write, a step reads at most a chunk, padding included. A
-    prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another row is copied.
+    prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another row, or with a
+    text that has ended, is copied, and only the rest is read.
 
     Args:
         target, drafting: the models.
         chunk: prompt tokens of a step.
-        reuse: as for :class:`draftwood.engine.batch.Batch`.
+        prefixes: as for :class:`draftwood.engine.batch.Batch`.
     """
 
-    def __init__(self, target: Runner, drafting: Drafting, chunk: int, *, reuse: bool) -> None:
+    def __init__(self, target: Runner, drafting: Drafting, chunk: int, prefixes: PrefixCache | None) -> None:
         self._target = target
         self._drafting = drafting
         self._chunk = chunk
-        self._reuse = reuse
+        self._prefixes = prefixes
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
         self._left: int | None = None  # tokens of this step; None for no limit
@@ -58,13 +56,19 @@ class Prompts:
         self._left, self._given = self._chunk if rows else None, len(rows)
         now, width = list(rows), 0
         for i, row in enumerate(coming):
-            wider, padded = self._widened(width, len(row.context), len(now))
-            if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
+            prefix = None if row is self._current else self._prefix(row, now)
+            unread = len(row.context) - (0 if prefix is None else prefix.length - 1)
+            wider, padded = self._widened(width, unread, len(now))
+            if self._joins_unread(row, unread, coming[i + 1 :], padded):
+                if prefix is not None:
+                    self._set_rows(now, clock)
+                    self._prefill(row, 0, prefix, now, clock)
+                    self._set_rows([*now, row], clock)
                 self._spend(padded)
                 width = wider
             else:
                 self._set_rows(now, clock)
-                if not self._read(row, now, clock):
+                if not self._read(row, prefix, now, clock):
                     break
                 self._set_rows([*now, row], clock)
                 self._spend(width)
@@ -78,10 +82,23 @@ class Prompts:
             self._current = None
 
     def clear(self) -> None:
-        """Remove all rows of both models; what serves later ones stays."""
-        keep = self._reuse or self._current is not None
-        self._target.clear(keep=keep)
-        self._drafting.clear(keep=keep)
+        """Remove all rows of both models; a prompt that was read in part stays."""
+        if self._current is None:
+            self._target.clear()
+            self._drafting.clear()
+        else:
+            self._target.set_rows([])
+            self._drafting.set_rows([])
+
+    def keep(self, entry: Entry) -> None:
+        """Keep the memory of a row that leaves between two rounds for later ones."""
+        if self._prefixes is not None and isinstance(self._target, KeepsTexts):
+            self._prefixes.keep(entry.row, entry.request.cache_salt, self._target, self._drafting.runner)
+
+    def trim(self) -> None:
+        """Forget what was kept for later rows, as far as the present ones need the memory."""
+        if self._prefixes and isinstance(self._target, KeepsTexts):
+            self._prefixes.trim(self._target, self._drafting.runner)
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""
@@ -90,13 +107,27 @@ class Prompts:
         wider = max(width, length)
         return wider, wider * (rows + 1) - width * rows
 
-    def _joins_unread(self, row: Entry, others: Sequence[Entry], padded: int) -> bool:
-        """Whether the next round reads a prompt: it shares nothing, and adds few tokens to that round, padding included."""
+    def _prefix(self, row: Entry, now: Sequence[Entry]) -> Prefix | None:
+        """The longest beginning of a prompt that was read in present rows or in texts that have ended."""
+        if not isinstance(self._target, KeepsTexts):
+            return None
+        draft = self._drafting.runner
+        found = [other.row for other in now if _may_share(row, other) and alike(row.context, other.context)]
+        if self._prefixes is not None:
+            found += self._prefixes.alike(row.context, row.request.cache_salt, draft)
+        return longest(row.context, found, self._target, draft if row.drafts else None)
+
+    def _joins_unread(self, row: Entry, unread: int, later: Sequence[Entry], padded: int) -> bool:
+        """Whether the next round reads what is unread of a prompt: no later row shares it, and it adds few tokens to that
+        round, padding included."""
         if self._target.reads_source:
             return True
-        if row is self._current or any(_alike(row.context, other.context) for other in others):
+        copied = len(row.context) - unread
+        if row is self._current or any(
+            _may_share(row, other) and serves(row.context, copied, other.context) for other in later
+        ):
             return False
-        if self._padding is not None and padded - len(row.context) > self._padding:
+        if self._padding is not None and padded - unread > self._padding:
             return False
         return self._left is None or padded <= self._left
 
@@ -104,25 +135,30 @@ class Prompts:
         if self._left is not None:
             self._left -= tokens
 
-    def _read(self, row: Entry, rows: Sequence[Entry], clock: Clock) -> bool:
+    def _read(self, row: Entry, prefix: Prefix | None, rows: Sequence[Entry], clock: Clock) -> bool:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left is not None and self._left <= 0:
             return False
-        length, prefix = len(row.context), None
+        length = len(row.context)
         if row is not self._current:
-            prefix = _shared(row.context, rows)
             self._current, self._done = row, 0 if prefix is None else prefix.length
         end = length if self._left is None else min(length, self._done + self._left)
-        self._prefill(row.row, end, prefix, row.drafts or any(other.drafts for other in rows), clock)
+        self._prefill(row, end, prefix, rows, clock)
         self._spend(end - self._done)
         self._done = end
         if end == length:
             self._current = None
         return end == length
 
-    def _prefill(self, row: Row, end: int, prefix: Prefix | None, drafts: bool, clock: Clock) -> None:
-        # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
-        copied = None if prefix is None else prefix._replace(length=prefix.length - 1)
+    def _prefill(self, entry: Entry, end: int, prefix: Prefix | None, rows: Sequence[Entry], clock: Clock) -> None:
+        row, copied = entry.row, None
+        drafts = entry.drafts or any(other.drafts for other in rows)
+        if prefix is not None:
+            # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
+            copied = prefix._replace(length=prefix.length - 1)
+            entry.stats.cached_tokens = copied.length
+            if self._prefixes is not None:
+                self._prefixes.use(prefix.row)
         with torch.inference_mode():
             began = perf_counter()
             hidden = self._target.prefill(row, end, prefix=copied)
@@ -147,12 +183,5 @@ class Prompts:
         clock.claim("draft", self._drafting.forward_seconds - before)
 
 
-def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two texts share a beginning that is worth a copy."""
-    return len(text) >= SHARED and text[:SHARED] == other[:SHARED]
-
-
-def _shared(text: list[int], rows: Sequence[Entry]) -> Prefix | None:
-    """The longest beginning that a text shares with a row's; None if no row has one that is worth a copy."""
-    found = [Prefix(one.row, common_length(text, one.context)) for one in rows if _alike(text, one.context)]
-    return max(found, key=lambda prefix: prefix.length, default=None)
+def _may_share(row: Entry, other: Entry) -> bool:
+    return row.request.cache_salt == other.request.cache_salt

@@ -28,6 +28,7 @@ class Request:
         final: the last token of a text that ``limits`` or the context end (``forced_eos_token_id`` of ``transformers``).
         logprobs: the log-probabilities that pieces and the result report; None for none.
         nodes: the most nodes of its draft trees, the root not counted; trees of a fixed shape keep whole levels.
+        cache_salt: the prefix cache serves a text with those of the same salt only.
     """
 
     prompt: Sequence[int]
@@ -38,6 +39,7 @@ class Request:
     final: int | None = None
     logprobs: LogprobSettings | None = None
     nodes: int | None = None
+    cache_salt: str = ""
 
 
 @final

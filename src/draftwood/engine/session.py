@@ -27,6 +27,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
+from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.workers import in_worker
 from draftwood.loading.generation import final_token
@@ -96,6 +97,7 @@ class Session(ABC):
         self.final_token = final_token(model)
         known = {} if memory is None else memory.read()
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=known)
+        self._reuse = getattr(self.target, "same_bits", False)  # no text changes, and the engine's weights are its own
         if memory is not None:  # written once, when the process ends or the session is gone
             finalize(self, self._decoders.remember, memory)
         self._set_defaults()
@@ -227,10 +229,15 @@ class Session(ABC):
         """
         own, limits = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
         requests = self.requests([prompt], limits, [seed], given.get("logprobs"))
-        rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own)
+        rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own, reuse=self._reuse)
         return (piece for pieces in rounds for piece in pieces)
 
     astream = in_worker(stream)
+
+    @property
+    def prefixes(self) -> PrefixCache:
+        """Texts that have ended, whose keys and values serve later calls."""
+        return self._decoders.prefixes
 
     @property
     def in_use(self) -> InUse:
@@ -284,7 +291,7 @@ class Session(ABC):
         prompts, alone = arguments.prompts_of(self._argument, prompt)
         requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), given.get("logprobs"))
         decoder, resolved = self._with_method(given.get("method"), own)
-        results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace)
+        results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace, reuse=self._reuse)
         return results[0] if alone else results
 
 

@@ -58,6 +58,12 @@ int draftwood_rotate(void* model, const float* cos, const float* sin, int tables
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
 
+// Bytes of all pages of keys and values.
+long draftwood_page_bytes(void* model) {
+    Engine& engine = **(Handle*)model;
+    return engine.pages.load() * (long)engine.page_bytes();
+}
+
 void* draftwood_row(void* model) {
     return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr);
 }

@@ -13,6 +13,14 @@ namespace {
 
 const size_t BLOCK = 64u << 20;  // bytes
 
+// Memory that counts itself; the rows that hold it keep their engine.
+struct Page {
+    explicit Page(std::atomic<long>& count) : count(count) { count++; }
+    ~Page() { count--; }
+    std::atomic<long>& count;
+    Buffer buffer;
+};
+
 int padded(int number, int unit) { return (number + unit - 1) / unit * unit; }
 
 // ``one(i)`` for 0 .. count - 1 on several threads.
@@ -232,9 +240,9 @@ long Engine::read(int threads) const {
 }
 
 std::shared_ptr<char> Row::new_page() const {
-    auto memory = std::make_shared<Buffer>();
+    auto memory = std::make_shared<Page>(engine_->pages);
     size_t bytes = engine_->page_bytes();
-    char* page = (char*)memory->reserve(bytes);
+    char* page = (char*)memory->buffer.reserve(bytes);
     memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
     return {memory, page};
 }

@@ -38,6 +38,8 @@ class Engine {
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
+    std::atomic<long> pages{0};  // of all rows; those that rows share count once
+
   private:
     template <class S, class C>
     Linear pack(int outputs, int inputs, S source, C column);

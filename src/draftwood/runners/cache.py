@@ -41,6 +41,11 @@ class TreeCache(Cache):  # type: ignore[misc]
         self.start = 0
         self.capacity = _SMALLEST
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the buffers."""
+        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+
     def add(self, rows: int) -> None:
         """Append rows with empty slots."""
         if self.keys is not None and self.values is not None:
@@ -109,11 +114,6 @@ class TreeCache(Cache):  # type: ignore[misc]
             rows, old, new = torch.tensor(moves, device=self.keys.device).unbind(1)
             for buffer in (self.keys, self.values):
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
-
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens of the only row, or no row if it is 0. Later tokens are overwritten."""
-        if not length:
-            self.clear()
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""

@@ -29,10 +29,7 @@ class KVCache(Protocol):
 
 @runtime_checkable
 class PrefixCache(KVCache, Protocol):
-    """A cache that also keeps and copies beginnings of texts."""
-
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens of the only row, or no row if it is 0."""
+    """A cache that also copies beginnings of texts."""
 
     def begin(self, other: Any, row: int, length: int) -> None:
         """Replace all rows by one, with the first ``length`` tokens of a row of another cache of the same model."""

@@ -179,7 +179,7 @@ class ParallelRunner:
         ConfigError, ModelError: as that class.
     """
 
-    reads_source = False
+    reads_source = reads_hidden = False
     pads = True
     same_bits = False
 
@@ -209,8 +209,18 @@ class ParallelRunner:
     def another(self) -> ParallelRunner:
         return ParallelRunner(self.model, check=False, hidden_layers=self.hidden_layers)
 
-    def clear(self, *, keep: bool = False) -> None:
-        self._leader.call(self._number, "clear", (keep,), lambda: self._own.clear(keep=keep))
+    @property
+    def memory_bytes(self) -> int:
+        return self._own.memory_bytes
+
+    def keep(self, row: Row, text: Row) -> None:
+        self._leader.call(self._number, "keep", (row, text), lambda: self._own.keep(row, text))
+
+    def held(self, row: Row) -> int:
+        return self._own.held(row)
+
+    def clear(self) -> None:
+        self._leader.call(self._number, "clear", (), self._own.clear)
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         self._leader.call(self._number, "set_rows", (list(rows),), lambda: self._own.set_rows(rows))
@@ -286,9 +296,5 @@ class _Follower:
         else:
             own = self._known[-1 if runner is None else runner]
             given = tuple(one.to(own.device) if isinstance(one, Tensor) else one for one in given)
-            if name == "clear":
-                own.clear(keep=given[0])
-            elif name == "prefill":
-                own.prefill(*given[:2], prefix=given[2])
-            else:
-                getattr(own, name)(*given)
+            prefix = {"prefix": given[2]} if name == "prefill" else {}
+            getattr(own, name)(*(given[:2] if prefix else given), **prefix)

@@ -30,10 +30,10 @@ class Prefill:
         self._reader = reader
         self._made: tuple[SlotTable, Forward] | None = None
 
-    def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows of the table, and forget the row that is read; ``keep`` leaves both, as far as it can."""
-        self._table.clear(keep=keep)
-        if self._made is not None and not keep:
+    def clear(self) -> None:
+        """Remove all rows of the table, and forget the row that is read."""
+        self._table.clear()
+        if self._made is not None:
             self._made[0].clear()
 
     def read(self, row: Row, end: int, prefix: Prefix | None) -> Float[Tensor, "_token width"] | None:

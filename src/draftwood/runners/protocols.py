@@ -21,7 +21,7 @@ Hidden: TypeAlias = Float[Tensor, "_token width"]
 
 
 class Prefix(NamedTuple):
-    """The beginning that a new text shares with a present row: its first ``length`` tokens."""
+    """The beginning that a new text shares with a present row, or with a text that was kept: its first ``length`` tokens."""
 
     row: Row
     length: int
@@ -60,19 +60,14 @@ class Runner(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished.
-
-        Args:
-            keep: the memory of a single row may stay. If a single row with the same beginning comes next, the runner need
-                not read that beginning again. What :meth:`prefill` has read stays too. A runner may ignore it.
-        """
+    def clear(self) -> None:
+        """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished."""
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """The rows from the next round on. A row is recognised by itself, not by its tokens; one that is missing is gone.
 
         Rows that stay keep their order, and new ones come last. Of a new row all tokens before the root are pending, except
-        what :meth:`prefill` has read and a beginning that :meth:`clear` kept. Models without an encoder ignore sources.
+        what :meth:`prefill` has read or copied. Models without an encoder ignore sources.
 
         Raises:
             ConfigError: a source is missing or empty, or holds tokens that the encoder does not know.
@@ -82,13 +77,13 @@ class Runner(Protocol):
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         """Read the first tokens of a row that comes later, alongside the rows; also in several calls, each with more of it.
 
-        :meth:`set_rows` then takes it as the only new row. Another row replaces it, and :meth:`clear` without ``keep``
-        forgets it. A runner may ignore this, and read the whole text as any other.
+        :meth:`set_rows` then takes it as the only new row. Another row replaces it, and :meth:`clear` forgets it. A runner
+        may ignore this, and read the whole text as any other.
 
         Args:
             row: the row.
-            end: number of tokens up to where it is read.
-            prefix: a present row with the same beginning, whose memory is copied; the first call of a row uses it.
+            end: number of tokens up to where it is read; at most what was copied if nothing is to be read.
+            prefix: a beginning whose memory is copied; the first call of a row uses it.
             hidden: the target's hidden states of the last of these tokens, for drafters that read them.
 
         Returns:
@@ -119,6 +114,32 @@ class ReadsAtOnce:
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         """Nothing is read before the row joins."""
+
+
+@runtime_checkable
+class KeepsTexts(Runner, Protocol):
+    """A runner whose memory of texts that have ended serves later ones that begin alike.
+
+    Attributes:
+        reads_hidden: its memory is made of the target's hidden states, so that no prefix may be longer than what it holds.
+    """
+
+    reads_hidden: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the keys and values of all rows and kept texts; what several of them share counts once."""
+
+    def keep(self, row: Row, text: Row) -> None:
+        """Keep the memory of a present row between two rounds as that of ``text``, for as long as ``text`` lives.
+
+        Args:
+            row: the row.
+            text: what :class:`Prefix` then names; it has the same tokens, and is never a row of a batch.
+        """
+
+    def held(self, row: Row) -> int:
+        """Number of a row's first tokens that are in memory, of a present row or a kept text; 0 of any other."""
 
 
 @runtime_checkable

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar, final
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,46 +12,6 @@ from torch import Tensor
 from draftwood.sampling.rows import Row
 
 T = TypeVar("T")
-
-
-@final
-class RowList:
-    """The rows of a memory; and, after :meth:`clear` of a single one, the text whose memory is kept for the next.
-
-    Attributes:
-        rows: the present rows, in order.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._kept: list[int] | None = None
-        self._whole = True  # the memory holds these rows: no change of them was interrupted
-
-    def clear(self, *, keep: bool) -> bool:
-        """Remove all rows; returns whether the memory of a single one stays."""
-        if self.rows:
-            self._kept = self.rows[0].tokens[:-1] if len(self.rows) == 1 else None
-        if not keep or not self._whole:
-            self._kept = None
-        self.rows, self._whole = [], True
-        return self._kept is not None
-
-    @contextmanager
-    def changing(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], int, int | None]]:
-        """A context in which the memory is changed to hold these rows.
-
-        Yields:
-            The indices of those that have gone, the number of new ones, and how many tokens before its root a single new
-            one shares with the text that was kept: 0 of several, None if no text was kept or no row is new.
-        """
-        gone, new = changes(self.rows, rows)
-        shared = None
-        if self._kept is not None and new:
-            shared = common_length(self._kept, new[0].tokens[:-1]) if len(new) == 1 else 0
-            self._kept = None
-        self._whole = False
-        yield gone, len(new), shared
-        self.rows, self._whole = list(rows), True
 
 
 def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
@@ -76,8 +35,16 @@ def remaining_rows(count: int, gone: Sequence[int]) -> list[int]:
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Number of tokens at the beginning of both texts."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), min(len(first), len(second)))
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
+    while high - low > 1:  # they part after ``low`` tokens or more, and before ``high``
+        middle = (low + high) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def padded_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from typing import final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, PrefixCache, RoundSlots
 from draftwood.runners.protocols import PerNode, Prefix, Seen
-from draftwood.runners.rows import RowList, remaining
+from draftwood.runners.rows import changes, remaining
 from draftwood.runners.windows import Window
 from draftwood.sampling.rows import Row
 
@@ -53,17 +54,13 @@ class SlotTable:
         self._recent = recent
         self._window = window
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
+        self._kept: WeakKeyDictionary[Row, tuple[PrefixCache, int]] = WeakKeyDictionary()
         self._forget_rows()
 
     def _forget_rows(self) -> None:
-        self._list = RowList()
+        self.rows: list[Row] = []
         self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
         self._now: RoundSlots | None = None
-
-    @property
-    def rows(self) -> list[Row]:
-        """The present rows, in order."""
-        return self._list.rows
 
     @property
     def _round(self) -> RoundSlots:
@@ -82,61 +79,64 @@ class SlotTable:
         """Length of the longest text, its root included."""
         return max((len(row.tokens) for row in self.rows), default=1)
 
-    def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows. ``keep`` leaves the cache of a single row for the next one, unless a round is unfinished."""
-        if not self._list.clear(keep=keep and (self._now is None or not self._now.positions)):
-            self.cache.clear()
-            self._cached = []
-        self._now = None
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.cache.clear()
+        self._forget_rows()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
-        with self._list.changing(rows) as (gone, new, shared):
-            if gone:
-                self.cache.drop(gone)
-                self._cached = remaining(self._cached, gone)
-            kept = 0
-            if shared is not None:
-                kept = min(shared, *self._cached)
-                assert isinstance(self.cache, PrefixCache)
-                self.cache.cut(kept)
-                self._cached = []
-            if new and not kept:
-                self.cache.add(new)
-            self._cached += [kept] * new
-            self._now = None
+        gone, new = changes(self.rows, rows)
+        if gone:
+            self.cache.drop(gone)
+            self._cached = remaining(self._cached, gone)
+        if new:
+            self.cache.add(len(new))
+            self._cached += [0] * len(new)
+        self.rows, self._now = list(rows), None
 
     def cached(self, row: Row) -> int:
-        """How many tokens of a row the cache holds."""
-        return self._cached[self.rows.index(row)] if row in self.rows else 0
+        """How many tokens of a row the cache holds, or of a text that was kept."""
+        if row in self.rows:
+            return self._cached[self.rows.index(row)]
+        return self._kept[row][1] if row in self._kept else 0
+
+    def keep(self, row: Row, text: Row, cache: PrefixCache) -> None:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy in an empty cache."""
+        cache.begin(self.cache, self.rows.index(row), self.cached(row))
+        self._kept[text] = cache, self.cached(row)
+
+    @property
+    def kept(self) -> list[PrefixCache]:
+        """The caches of the texts that were kept."""
+        return [cache for cache, _ in self._kept.values()]
 
     def another(self, cache: KVCache) -> SlotTable:
         """A table without rows, with the same settings and another cache."""
         found = copy.copy(self)
-        found.cache = cache
+        found.cache, found._kept = cache, WeakKeyDictionary()
         found._forget_rows()
         return found
 
     def begin(self, row: Row, other: SlotTable, prefix: Prefix | None) -> None:
         """Replace all rows by one, and copy what the cache of another table holds of its beginning."""
         self.clear()
-        with self._list.changing([row]):
-            self._cached = [0 if prefix is None else min(prefix.length, other.cached(prefix.row))]
-            if prefix is None or self._cached == [0]:
-                self.cache.add(1)
-            else:
-                assert isinstance(self.cache, PrefixCache)
-                self.cache.begin(other.cache, other.rows.index(prefix.row), *self._cached)
+        self.rows, self._cached = [row], [0 if prefix is None else min(prefix.length, other.cached(prefix.row))]
+        if prefix is None or self._cached == [0]:
+            self.cache.add(1)
+        else:
+            assert isinstance(self.cache, PrefixCache)
+            present = prefix.row in other.rows
+            source, at = (other.cache, other.rows.index(prefix.row)) if present else (other._kept[prefix.row][0], 0)
+            self.cache.begin(source, at, *self._cached)
 
     def join(self, other: SlotTable) -> None:
         """Append the only row of another table, which is then empty."""
         if not self.rows:
             self.clear()
         assert isinstance(self.cache, PrefixCache)
-        with self._list.changing([*self.rows, *other.rows]):
-            self.cache.join(other.cache, len(self.rows))
-            self._cached += other._cached
-            self._now = None
+        self.cache.join(other.cache, len(self.rows))
+        self.rows, self._cached, self._now = [*self.rows, *other.rows], self._cached + other._cached, None
         other._forget_rows()
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:

@@ -41,6 +41,7 @@ class TorchRunner:
     """
 
     reads_source = False
+    reads_hidden = False
     pads = True
     engine = "torch"
     same_bits = False
@@ -75,8 +76,19 @@ class TorchRunner:
         model: nn.Module = self.model
         return model
 
-    def clear(self, *, keep: bool = False) -> None:
-        self._prefill.clear(keep=keep)
+    @property
+    def memory_bytes(self) -> int:
+        caches: list[Any] = [self._cache, *self._rows.kept]
+        return sum(cache.memory_bytes for cache in caches)
+
+    def keep(self, row: Row, text: Row) -> None:
+        self._rows.keep(row, text, TreeCache(self._cache.layer_count))
+
+    def held(self, row: Row) -> int:
+        return self._rows.cached(row)
+
+    def clear(self) -> None:
+        self._prefill.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         self._prefill.set_rows(rows)

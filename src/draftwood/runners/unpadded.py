@@ -41,8 +41,8 @@ class Unpadded(ReadsAtOnce):
         """Release the runner, its model and its cache; :meth:`hold` must come next."""
         del self._runner
 
-    def clear(self, *, keep: bool = False) -> None:
-        self._runner.clear(keep=keep)
+    def clear(self) -> None:
+        self._runner.clear()
         self._rows = []
 
     def set_rows(self, rows: Sequence[Row]) -> None:

@@ -30,28 +30,29 @@ class Admission:
     Attributes:
         rows: as given.
         token: bytes of a token's keys and values, in target and draft; 0 where the models do not tell.
+        budget: bytes for all texts; None for no limit. What the prefix cache takes of them is free for texts at any time.
     """
 
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
         self.rows = rows
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
-        self._budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)  # None for no limit
+        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)  # None for no limit
 
     def share(self, requests: Iterable[Request]) -> float:
         """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
         lengths = [_length(request) for request in requests]
-        if not self._budget or not lengths:
+        if not self.budget or not lengths:
             return 0.0
-        return min(len(lengths), self.rows) * max(lengths) * self.token / self._budget
+        return min(len(lengths), self.rows) * max(lengths) * self.token / self.budget
 
     def check(self, request: Request) -> None:
         """Raise an ApiError for a text that does not fit even alone."""
         if self.share([request]) > 1:
-            assert self._budget is not None
+            assert self.budget is not None
             need, prompt = _length(request) * self.token / _GIB, len(request.prompt)
             raise bad(
                 f"the prompt has {prompt} tokens and the text up to {request.limits.max_new_tokens} more, whose keys and "
-                f"values need {need:.3g} GiB, but this server has {self._budget / _GIB:.3g} GiB for all texts: shorten the "
+                f"values need {need:.3g} GiB, but this server has {self.budget / _GIB:.3g} GiB for all texts: shorten the "
                 "prompt, lower max_tokens, or start the server with a larger --max-memory",
                 param="max_tokens",
                 code="context_length_exceeded",

@@ -41,13 +41,14 @@ class Answer:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._left = {
+        self._jobs = {
             index: Job(
                 request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index),
                 recorder=None if trace is None else trace.recorder,
             )
             for index, request in enumerate(prepared.requests)
         }  # fmt: skip
+        self._left = dict(self._jobs)
         self._trace = trace
         self._written = 0  # tokens so far
         self.prepared = prepared
@@ -101,10 +102,18 @@ class Answer:
         if self._trace is not None:
             self._trace.close()
 
-    def usage(self) -> dict[str, int]:
-        """Tokens, in OpenAI's words."""
-        read, written = self.prepared.prompt_tokens, self._written
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    def usage(self) -> dict[str, Any]:
+        """Tokens, in OpenAI's words. Of a prompt, those count as cached that no choice has read."""
+        read, written, choices = self.prepared.prompt_tokens, self._written, self.prepared.choices
+        cached = [job.stats.cached_tokens for job in self._jobs.values()]
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+            "prompt_tokens_details": {
+                "cached_tokens": sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices))
+            },
+        }
 
 
 async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:

@@ -22,7 +22,7 @@ from draftwood.serve.bodies import parse, read_body
 from draftwood.serve.checked import checked
 from draftwood.serve.document import document
 from draftwood.serve.errors import ApiError, refused, unavailable
-from draftwood.serve.keys import Keys
+from draftwood.serve.keys import SALT, Keys
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.schemas import (
@@ -91,7 +91,9 @@ class Routes:
     ) -> Response:
         body, remarks = await self._body(request, kind)
         prepared = await asyncio.to_thread(prepare, body)
-        prepared = replace(prepared, warnings=[*remarks, *prepared.warnings])
+        salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
+        requests = [replace(one, cache_salt=salt) for one in prepared.requests]
+        prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings])
         echoes = await self._service.scored(prepared.echoes)
         made = shape(self._service.name(body.model), self._service.texts, echoes, token_ids=bool(body.return_token_ids))
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None

@@ -8,6 +8,7 @@ from itertools import chain
 from time import perf_counter
 from typing import TypeAlias, final
 
+from draftwood.core.rounds import Stats
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Piece, Request
@@ -80,6 +81,7 @@ class Job:
         row: in the batch; None while it waits for memory.
         last: when its last piece came; None before the first one.
         held: text that was written and held back.
+        stats: of its row.
     """
 
     request: Request
@@ -91,3 +93,4 @@ class Job:
     row: int | None = field(default=None, init=False)
     last: float | None = field(default=None, init=False)
     held: str = field(default="", init=False)
+    stats: Stats = field(default_factory=Stats, init=False)

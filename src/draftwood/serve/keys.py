@@ -14,6 +14,8 @@ from draftwood.serve.errors import ApiError
 from draftwood.serve.streams import error_response
 
 _OPEN: Final = ("/health", "/")
+SALT: Final = "draftwood.cache_salt"
+"""In a scope, what the prefix cache knows requests of one key by."""
 
 
 @final
@@ -30,23 +32,27 @@ class Keys:
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._digests or scope["path"] in _OPEN or self._fits(scope):
-            await self._app(scope, receive, send)
-            return
-        error = ApiError(
-            401,
-            "the key is missing or wrong: send the header Authorization: Bearer KEY",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer", "Connection": "close"},
-        )
-        await error_response(error)(scope, receive, send)
+        if scope["type"] == "http" and self._digests and scope["path"] not in _OPEN:
+            kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            digest = _digest(given.strip().encode("utf-8", "surrogateescape"))
+            if not self._fits(digest) or kind.lower() != "bearer":
+                await error_response(_wrong_key())(scope, receive, send)
+                return
+            scope[SALT] = digest.hex()
+        await self._app(scope, receive, send)
 
-    def _fits(self, scope: Scope) -> bool:
-        """Whether the key is a known one, in the same time for all keys."""
-        kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        digest = _digest(given.strip().encode("utf-8", "surrogateescape"))
-        found = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(found) and kind.lower() == "bearer"
+    def _fits(self, digest: bytes) -> bool:
+        """Whether the key of a digest is a known one, in the same time for all keys."""
+        return any([hmac.compare_digest(digest, known) for known in self._digests])
+
+
+def _wrong_key() -> ApiError:
+    return ApiError(
+        401,
+        "the key is missing or wrong: send the header Authorization: Bearer KEY",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer", "Connection": "close"},
+    )
 
 
 def _digest(key: bytes) -> bytes:

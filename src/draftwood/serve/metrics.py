@@ -40,6 +40,25 @@ class DraftMetrics:
 
 
 @final
+class PromptMetrics:
+    """Counters of prompts."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"{_PREFIX}{name}", text, registry=registry)
+
+        self._tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self._cached = counter("prefix_cache_hits", "Tokens of prompts that were copied from other texts, not read.")
+        self._hits = counter("prefix_cache_hit_requests", "Texts whose beginning was copied from another one.")
+
+    def add(self, tokens: int, cached: int) -> None:
+        """Count a prompt of so many tokens, of which some were copied."""
+        self._tokens.inc(tokens)
+        self._cached.inc(cached)
+        self._hits.inc(cached > 0)
+
+
+@final
 class _Labelled(Collector):
     """The metrics of a registry, each with the label ``replica``."""
 
@@ -72,7 +91,6 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"{_PREFIX}{name}", text, labels, registry=registry)
 
-        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = counter("generation_tokens", "Written tokens.")
         self.ended = counter("request_success", "Texts that ended.", "finished_reason")
         self.cancelled = counter("request_cancelled", "Texts whose client has gone.")
@@ -81,7 +99,7 @@ class Metrics:
         self.first_token = histogram("time_to_first_token", "Seconds from a request to its first token.")
         self.between_tokens = histogram("inter_token_latency", "Seconds from token to token.")
         self.whole = histogram("e2e_request_latency", "Seconds from a request to its last token.")
-        self.drafts = DraftMetrics(registry)
+        self.prompts, self.drafts = PromptMetrics(registry), DraftMetrics(registry)
 
     def watch(self, running: Callable[[], float], waiting: Callable[[], float], memory: Callable[[], float]) -> None:
         """Add the numbers of texts that are written and that wait, and the part of the memory that is taken."""

@@ -59,6 +59,7 @@ class Prepared:
         requests: the texts, one per choice.
         sampling, method: of all of them.
         prompt_tokens: tokens of all prompts, each counted once.
+        choices: number of texts of each prompt, which come one after the other.
         echoes: the prompts that come back before their texts, by request; empty if none does.
         only_scored: nothing is written after the prompts.
         warnings: what of the request was ignored.
@@ -68,6 +69,7 @@ class Prepared:
     sampling: Sampling
     method: str | None
     prompt_tokens: int
+    choices: int = 1
     echoes: Sequence[Echo] = ()
     only_scored: bool = False
     warnings: Sequence[str] = ()
@@ -225,6 +227,7 @@ class Preparation:
             sampling=self._sampling(body, limits),
             method=method,
             prompt_tokens=sum(map(len, prompts)),
+            choices=count,
         )
 
     def _sampling(self, body: Settings, limits: Limits) -> Sampling:

@@ -34,10 +34,14 @@ class Rows:
         admission: texts that do not fit in memory with the others wait here, the first come first.
         metrics: count what happens.
         ended: is called whenever a text has ended, however it did.
+        reuse: use the prefix cache.
     """
 
-    def __init__(self, decoder: Decoder, admission: Admission, *, metrics: Metrics, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, decoder: Decoder, admission: Admission, *, metrics: Metrics, ended: Callable[[], None], reuse: bool
+    ) -> None:
         self._decoder = decoder
+        self._reuse = reuse
         self._admission = admission
         self._metrics = metrics
         self._ended = ended
@@ -78,6 +82,7 @@ class Rows:
                 return
             try:
                 job.row = self._present().add(job.request, job.sampling, method=job.method)
+                job.stats = self._present().stats(job.row)
             except Exception as error:
                 self._emit(job, refused(error))
 
@@ -127,7 +132,8 @@ class Rows:
 
     def _present(self) -> Batch:
         if self._batch is None:
-            self._batch = self._open.enter_context(self._decoder.batch(rows=self._admission.rows, tolerant=True))
+            opened = self._decoder.batch(rows=self._admission.rows, reuse=self._reuse, tolerant=True)
+            self._batch = self._open.enter_context(opened)
         return self._batch
 
     def _leave_row(self, job: Job) -> None:
@@ -138,7 +144,7 @@ class Rows:
         now, count, metrics = perf_counter(), len(piece.tokens), self._metrics
         event = TextDelta.from_piece(piece, _recorded(job, piece))
         if job.last is None:
-            metrics.prompt_tokens.inc(len(job.request.prompt))
+            metrics.prompts.add(len(job.request.prompt), job.stats.cached_tokens)
             metrics.first_token.observe(now - job.arrived)
         else:
             for _ in range(count):

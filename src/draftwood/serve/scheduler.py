@@ -43,6 +43,7 @@ class Scheduler:
         admission: to rows and to memory.
         queue: the most texts that wait.
         metrics: count what happens.
+        reuse: use the prefix cache.
 
     Attributes:
         room: the most texts that are written or wait.
@@ -50,9 +51,9 @@ class Scheduler:
         state: ``draining`` takes no texts and writes those it has; ``stopped`` writes none, after :meth:`stop` or an error.
     """
 
-    def __init__(self, decoder: Decoder, admission: Admission, *, queue: int, metrics: Metrics) -> None:
+    def __init__(self, decoder: Decoder, admission: Admission, *, queue: int, metrics: Metrics, reuse: bool = True) -> None:
         self._admission = admission
-        self._rows = Rows(decoder, admission, metrics=metrics, ended=self._ended)
+        self._rows = Rows(decoder, admission, metrics=metrics, ended=self._ended, reuse=reuse)
         self.room = admission.rows + queue
         self.texts = 0
         self._lock = Lock()

@@ -67,7 +67,11 @@ class Service:
         self.created = int(time.time())
         self.texts = TokenTexts(pair.tokenizer)
         self.metrics = Metrics(replica)
-        self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics)
+        if admission.budget is not None:
+            decoder.prefixes.memory = admission.budget
+        decoder.prefixes.least = 0
+        reuse = not options.no_prefix_cache
+        self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
         self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         self.preparation = Preparation(
             pair, chosen, decoder.pipeline.grammars, most=self.scheduler.room, max_length=options.max_length

@@ -57,6 +57,12 @@ class ServeOptions:
     max_memory: float | None = field(
         default=None, metadata={"help": "GiB for keys and values of all texts; default: half of what is free at the start"}
     )
+    no_prefix_cache: bool = field(
+        default=False, metadata={"help": "read every prompt as a whole, also where a text that has ended begins alike"}
+    )
+    share_prefixes: bool = field(
+        default=False, metadata={"help": "let requests of all keys share the prefix cache, not only those of one key"}
+    )
     max_traces: int = field(default=16, metadata={"help": "the most traces that are kept; 0 keeps none, and has no page"})
     special_tokens_in_content: bool = field(
         default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}

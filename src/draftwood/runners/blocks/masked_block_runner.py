@@ -71,7 +71,7 @@ class MaskedBlockRunner(ReadsAtOnce):
     def max_source(self) -> int | None:
         return int(self.model.config.max_position_embeddings)
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self) -> None:
         self._network.clear()
         self._rows = []
         self._round.clear()

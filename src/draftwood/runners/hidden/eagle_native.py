@@ -18,6 +18,7 @@ from draftwood.runners.native.families import Held, refuse
 from draftwood.runners.native.network import NativeNetwork, Output
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import PerNode, Seen
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -63,6 +64,13 @@ class NativePasses:
         found = copy.copy(self)
         found.table = MemoryTable(self.network.engine)
         return found
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.network.engine.memory_bytes)
+
+    def keep(self, entries: Row, kept: Row) -> None:
+        self.table.keep(entries, kept)
 
     def read(self, text: EagleText) -> None:
         end, waiting = text.known - text.first, torch.cat(text.waiting).float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -45,6 +46,7 @@ class Eagle3Runner:
     """
 
     reads_source = False
+    reads_hidden = True
     max_length: int | None = None
 
     def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch") -> None:
@@ -55,7 +57,7 @@ class Eagle3Runner:
         self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
         self._prefill = EaglePrefill(made)
         self._texts: list[EagleText] = []
-        self._kept: EagleText | None = None  # of a single row that has left
+        self._kept: WeakKeyDictionary[Row, EagleText] = WeakKeyDictionary()
         self._nodes = _Nodes()
 
     @property
@@ -71,29 +73,34 @@ class Eagle3Runner:
     def token_bytes(self) -> int:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
-    def clear(self, *, keep: bool = False) -> None:
-        if self._texts:
-            self._kept = self._texts[0].alone() if len(self._texts) == 1 and not self._nodes.depths else None
-        if not keep:
-            self._kept = None
-        self._passes.table.clear(keep=self._kept is not None)
+    @property
+    def memory_bytes(self) -> int:
+        waiting = sum(part.nbytes for text in (*self._texts, *self._kept.values()) for part in text.waiting)
+        return int(self._passes.memory_bytes + waiting)
+
+    def _text_of(self, row: Row | None) -> EagleText | None:
+        """A present row, or a text that was kept."""
+        return next((text for text in self._texts if text.row is row), None) or (row and self._kept.get(row))
+
+    def held(self, row: Row) -> int:
+        text = self._text_of(row)
+        return text.known if text is not None and text.first == 1 else 0
+
+    def keep(self, row: Row, text: Row) -> None:
+        source = self._text_of(row)
+        assert source is not None
+        self._kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
+        self._passes.keep(source.entries, kept.entries)
+
+    def clear(self) -> None:
+        self._passes.table.clear()
         self._texts, self._nodes = [], _Nodes()
-        if not keep:
-            self._prefill.clear()
+        self._prefill.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         gone, new = changes([text.row for text in self._texts], rows)
         joins = bool(new) and self._prefill.reads(new[-1])
-        kept = self._kept if len(new) == 1 and not joins else None
-        if new:
-            self._kept = None
-        if joins:
-            new = new[:-1]
-        self._texts = remaining(self._texts, gone)
-        if kept is not None:
-            self._texts.append(kept.for_row(new[0], len(new[0].tokens) - 1))
-        else:
-            self._texts += map(EagleText, new)
+        self._texts = [*remaining(self._texts, gone), *map(EagleText, new[:-1] if joins else new)]
         self._passes.table.set_rows([text.entries for text in self._texts])
         if joins:
             self._texts.append(self._prefill.join())
@@ -102,8 +109,7 @@ class Eagle3Runner:
         start = perf_counter()
         with torch.inference_mode():
             present, length = (None, 0) if prefix is None else prefix
-            source = next((text for text in self._texts if text.row is present), None)
-            self._prefill.read(row, end, hidden, source, length)
+            self._prefill.read(row, end, hidden, self._text_of(present), length)
         self.forward_seconds += perf_counter() - start
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:

@@ -51,15 +51,10 @@ class EagleText:
         """Whether the root's entry can be made."""
         return self.last is not None and self.known == len(self.row.tokens) - 1 and not self.fresh
 
-    def alone(self) -> EagleText:
-        """This text, of a row with a copy of its tokens, so that nothing else of the row is kept."""
-        self.row = Row(tokens=list(self.row.tokens))
-        return self
-
     def for_row(self, row: Row, length: int) -> EagleText:
         """What is known of the beginning, of at most ``length`` tokens, that another row shares with this one.
 
-        Where the texts part, one entry is made without hidden states: those of the token before it are not kept.
+        Where the texts part, the hidden states of the token before are not kept: they are read again (:meth:`read`).
         """
         found = EagleText(row)
         common = common_length(self.row.tokens[: self.known], row.tokens[:length])

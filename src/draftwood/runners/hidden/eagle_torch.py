@@ -16,6 +16,7 @@ from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.protocols import PerNode, Seen
 from draftwood.runners.slots import SlotTable
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -46,6 +47,15 @@ class TorchPasses:
         found = copy.copy(self)
         found.table = self.table.another(TreeCache(self._drafter.config.num_hidden_layers))
         return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the keys and values of all entries."""
+        return sum(cache.memory_bytes for cache in (self.table.cache, *self.table.kept))
+
+    def keep(self, entries: Row, kept: Row) -> None:
+        """Keep the entries of a row as ``kept``, for as long as that lives."""
+        self.table.keep(entries, kept, TreeCache(self._drafter.config.num_hidden_layers))
 
     def read(self, text: EagleText) -> None:
         """Read the entries that wait of the text, whose entries are the only row."""

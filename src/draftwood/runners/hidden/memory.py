@@ -125,6 +125,10 @@ class HiddenMemory:
         self.waiting: list[int] = []
         self._fresh: list[bool] = []  # rows that were joined with a memory, until their first round ends
 
+    def another(self, store: HiddenStore) -> HiddenMemory:
+        """An empty memory of the same kind, with a store of its own."""
+        return HiddenMemory(store, self._width, self._like.dtype, self._like.device)
+
     def add(self, rows: int) -> None:
         """Append rows without text."""
         self.store.add(rows)
@@ -165,19 +169,14 @@ class HiddenMemory:
         self._unread, self._fresh = remaining(self._unread, rows), remaining(self._fresh, rows)
         self.waiting = remaining(self.waiting, rows)
 
-    def cut(self, end: int) -> None:
-        """Keep what is known of the tokens before a position of the only row, read or not."""
-        left = max(0, end - self.starts[0] - self.lengths[0])
-        self.waiting = [min(left, self.waiting[0])]
-        self._unread = [[torch.cat(self._unread[0])[:left]] if self.waiting[0] else []]
-        self.lengths = [max(0, min(self.lengths[0], end - self.starts[0]))]
-
     def append(self, hidden: Sequence[Float[Tensor, "_token taps_width"]], ends: Sequence[int]) -> None:
         """Append hidden states to the rows' texts, whose lengths are then ``ends``; they are read later.
 
-        A row forgets what does not come directly before them: another drafter, or none, was in use.
+        The first ones may be known already. A row forgets what does not come directly before them: another drafter, or none,
+        was in use.
         """
-        for row, (new, end) in enumerate(zip(hidden, ends, strict=True)):
+        for row, (given, end) in enumerate(zip(hidden, ends, strict=True)):
+            new = given[max(0, self.end(row) - end + len(given)) :]
             if not len(new):
                 continue
             if self.end(row) != end - len(new):
@@ -186,6 +185,11 @@ class HiddenMemory:
             self._unread[row].append(new)
             self.waiting[row] += len(new)
         self._fresh = [False] * len(self._fresh)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the hidden states that were not read."""
+        return sum(part.nbytes for row in self._unread for part in row)
 
     def end(self, row: int) -> int:
         """Length of a row's text, read or not."""

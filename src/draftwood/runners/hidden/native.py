@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import byref
 from typing import Any, cast, final
 
@@ -157,6 +157,10 @@ class NativeDrafter:
     def store(self) -> NativeStore:
         """An empty store."""
         return NativeStore(self.network.engine)
+
+    def memory_bytes(self, memories: Iterable[HiddenMemory]) -> int:
+        """Bytes of the keys and values of these memories, which are all of this drafter's."""
+        return self.network.engine.memory_bytes
 
     def scores(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,7 @@ from draftwood.runners.hidden.native import NativeDrafter
 from draftwood.runners.hidden.network import BlockDrafter, HiddenPass, PassOutput
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.rows import RowList
+from draftwood.runners.rows import changes
 from draftwood.sampling.rows import Row
 
 
@@ -36,6 +37,10 @@ class TensorDrafter:
         config = self.model.config
         shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         return TensorStore(shape, self.dtype, self.model.device)
+
+    def memory_bytes(self, memories: Iterable[HiddenMemory]) -> int:
+        """Bytes of the keys and values of these memories, which are all of this drafter's."""
+        return sum(memory.store.parts.nbytes for memory in memories)
 
     def scores(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
@@ -82,27 +87,34 @@ class HiddenBlockRunner:
     """
 
     reads_source = False
+    reads_hidden = True
     pads = True
     max_length: int | None = None
 
     def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
         config = drafter.config
         self.model, self.engine = drafter, engine
-        self.device = drafter.device
         self.forward_seconds = 0.0
         made = NativeDrafter(drafter, target) if engine == "native" else TensorDrafter(drafter, target)
         self._drafter, self.network = made, made.network
         width = len(config.target_layers) * getattr(config, "target_size", config.hidden_size)
-        self._memory, self._ahead = (HiddenMemory(made.store(), width, made.dtype, self.device) for _ in range(2))
-        self._list = RowList()
+        self._memory = HiddenMemory(made.store(), width, made.dtype, self.device)
+        self._ahead = self._memory.another(made.store())
+        self._rows: list[Row] = []
+        self._kept: WeakKeyDictionary[Row, HiddenMemory] = WeakKeyDictionary()  # of one row each
         self._ahead_row: Row | None = None  # whose hidden states ``_ahead`` holds
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
         self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
 
     @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
     def _ends(self) -> list[int]:
         """Lengths of the rows' texts without their roots."""
-        return [len(row.tokens) - 1 for row in self._list.rows]
+        return [len(row.tokens) - 1 for row in self._rows]
 
     @property
     def vocab_size(self) -> int:
@@ -112,42 +124,54 @@ class HiddenBlockRunner:
     def token_bytes(self) -> int:
         return token_bytes(self.model.config, self._drafter.dtype.itemsize)
 
-    def clear(self, *, keep: bool = False) -> None:
-        if not self._list.clear(keep=keep):
-            self._memory.clear()
-        if not keep:
-            self._ahead.clear()
-            self._ahead_row = None
-        self._scores = None
+    @property
+    def memory_bytes(self) -> int:
+        memories = self._memory, self._ahead, *self._kept.values()
+        return self._drafter.memory_bytes(memories) + sum(memory.unread_bytes for memory in memories)
+
+    def _memory_of(self, row: Row) -> tuple[HiddenMemory, int] | None:
+        """The memory of a present row, or of a text that was kept, and its index there."""
+        if row in self._rows:
+            return self._memory, self._rows.index(row)
+        return (self._kept[row], 0) if row in self._kept else None
+
+    def held(self, row: Row) -> int:
+        source = self._memory_of(row)
+        return 0 if source is None or source[0].starts[source[1]] else source[0].end(source[1])
+
+    def keep(self, row: Row, text: Row) -> None:
+        memory = self._memory.another(self._drafter.store())
+        memory.begin(self._memory, self._rows.index(row), self.held(row))
+        self._kept[text] = memory
+
+    def clear(self) -> None:
+        self._memory.clear()
+        self._ahead.clear()
+        self._rows, self._ahead_row, self._scores = [], None, None
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         joins = self._ahead_row is not None and self._ahead_row in rows[-1:]
-        with self._list.changing(rows) as (gone, new, shared):
-            if gone:
-                self._memory.drop(gone)
-            if shared and not joins:
-                self._memory.cut(shared)
-                new = 0
-            elif shared is not None:
-                self._memory.clear()
-            if count := new - joins:
-                self._memory.add(count)
-            if joins:
-                self._memory.join(self._ahead)
-                self._ahead_row = None
+        gone, new = changes(self._rows, rows)
+        if gone:
+            self._memory.drop(gone)
+        if count := len(new) - joins:
+            self._memory.add(count)
+        if joins:
+            self._memory.join(self._ahead)
+            self._ahead_row = None
+        self._rows = list(rows)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
         if row is not self._ahead_row:
             self._ahead_row = row
             self._ahead.clear()
-            if prefix is None or prefix.row not in self._list.rows:
+            if prefix is None or (source := self._memory_of(prefix.row)) is None:
                 self._ahead.add(1)
             else:
-                self._ahead.begin(self._memory, self._list.rows.index(prefix.row), prefix.length)
-        new = [] if hidden is None else hidden[max(0, self._ahead.end(0) - end + len(hidden)) :]
-        if len(new):
-            self._ahead.append([new], [end])
+                self._ahead.begin(*source, prefix.length)
+        if hidden is not None and len(hidden):
+            self._ahead.append([hidden], [end])
             if max(self._memory.waiting, default=0) <= self.model.slots:  # else the rows are not drafted for now
                 with torch.inference_mode():
                     last = torch.tensor([row.tokens[end - 1]], device=self.device)

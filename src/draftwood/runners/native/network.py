@@ -111,6 +111,11 @@ class Engine:
         """An empty memory."""
         return Memory(library().row(self.handle))
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all pages of keys and values; rows that share a page count it once."""
+        return int(library().page_bytes(self.handle))
+
     def reach(self, positions: int) -> None:
         """Make the table of rotations cover so many positions, as far as the model has them."""
         if positions > self._positions and self._positions != self._longest:

@@ -42,6 +42,7 @@ class NativeRunner:
     """
 
     reads_source = False
+    reads_hidden = False
     pads = False
     same_bits = True
 
@@ -78,10 +79,19 @@ class NativeRunner:
     def token_bytes(self) -> int:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
-    def clear(self, *, keep: bool = False) -> None:
-        self._rows.clear(keep=keep)
-        if not keep:
-            self._ahead.clear()
+    @property
+    def memory_bytes(self) -> int:
+        return self.network.engine.memory_bytes
+
+    def keep(self, row: Row, text: Row) -> None:
+        self._rows.keep(row, text)
+
+    def held(self, row: Row) -> int:
+        return self._rows.held(row)
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self._ahead.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         joins = bool(rows) and rows[-1] in self._ahead.rows
@@ -92,9 +102,12 @@ class NativeRunner:
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         if row not in self._ahead.rows:
             self._ahead.begin(row, self._rows, prefix)
+        pending = self._ahead.pending(end)
+        if not any(pending):
+            return None
         nothing = torch.zeros(1, 0, dtype=torch.long)
         seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        found = self._forward(nothing, nothing, seen, self._ahead.memories, self._ahead.pending(end)).hidden
+        found = self._forward(nothing, nothing, seen, self._ahead.memories, pending).hidden
         return None if found is None else found[1][0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:

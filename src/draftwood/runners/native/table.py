@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import final
+from weakref import WeakKeyDictionary
 
 from draftwood.runners.native.network import Engine, Memory
 from draftwood.runners.protocols import Prefix
-from draftwood.runners.rows import RowList, remaining
+from draftwood.runners.rows import changes, remaining
 from draftwood.sampling.rows import Row
 
 
@@ -19,25 +20,20 @@ class MemoryTable:
         engine: makes memories.
 
     Attributes:
-        memories: of the rows, in order.
+        rows: the present rows, in order.
+        memories: of the rows.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._list = RowList()
+        self.rows: list[Row] = []
         self.memories: list[Memory] = []
+        self._kept: WeakKeyDictionary[Row, Memory] = WeakKeyDictionary()
         self._begun = False  # the present round
 
-    @property
-    def rows(self) -> list[Row]:
-        """The present rows, in order."""
-        return self._list.rows
-
-    def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows. ``keep`` leaves the memory of a single row for the next one."""
-        self._end_round()
-        if not self._list.clear(keep=keep):
-            self.memories = []
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.rows, self.memories, self._begun = [], [], False
 
     def _end_round(self) -> None:
         if self._begun:
@@ -48,31 +44,39 @@ class MemoryTable:
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
         self._end_round()
-        with self._list.changing(rows) as (gone, new, shared):
-            self.memories = remaining(self.memories, gone)
-            if shared:  # the memory of an earlier text was kept
-                self.memories[0].cut(shared)
-                new = 0
-            elif shared is not None:
-                self.memories = []
-            self.memories += [self._engine.row() for _ in range(new)]
+        gone, new = changes(self.rows, rows)
+        self.memories = [*remaining(self.memories, gone), *(self._engine.row() for _ in new)]
+        self.rows = list(rows)
+
+    def memory_of(self, row: Row) -> Memory | None:
+        """The memory of a present row, or of a text that was kept; None of any other."""
+        return self.memories[self.rows.index(row)] if row in self.rows else self._kept.get(row)
+
+    def held(self, row: Row) -> int:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
+        memory = self.memory_of(row)
+        return 0 if memory is None else len(memory)
+
+    def keep(self, row: Row, text: Row) -> None:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; full pages are shared."""
+        memory = self.memories[self.rows.index(row)]
+        self._kept[text] = memory.fork(len(memory))
 
     def begin(self, row: Row, other: MemoryTable, prefix: Prefix | None) -> None:
         """Replace all rows by one, which shares what another table holds of its beginning."""
         self.clear()
-        with self._list.changing([row]):
-            if prefix is not None and prefix.row in other.rows:
-                source = other.memories[other.rows.index(prefix.row)]
-                self.memories = [source.fork(min(prefix.length, len(source)))]
-            else:
-                self.memories = [self._engine.row()]
+        source = None if prefix is None else other.memory_of(prefix.row)
+        if prefix is None or source is None:
+            self.memories = [self._engine.row()]
+        else:
+            self.memories = [source.fork(min(prefix.length, len(source)))]
+        self.rows = [row]
 
     def join(self, other: MemoryTable) -> None:
         """Append the only row of another table, which is then empty."""
         if not self.rows:
             self.clear()
-        with self._list.changing([*self.rows, *other.rows]):
-            self.memories += other.memories
+        self.rows, self.memories = [*self.rows, *other.rows], [*self.memories, *other.memories]
         other.clear()
 
     def pending(self, end: int = -1) -> list[list[int]]:

@@ -108,7 +108,7 @@ class Seq2SeqRunner(ReadsAtOnce):
     def max_source(self) -> int | None:
         return self._reader.longest
 
-    def clear(self, *, keep: bool = False) -> None:
+    def clear(self) -> None:
         self._decoder.clear()
         self._rows.clear()
 

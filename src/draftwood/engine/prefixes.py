@@ -1,0 +1,123 @@
+"""The prefix cache: texts that have ended, whose keys and values serve later texts that begin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, final
+
+from draftwood.core.errors import CacheError
+from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
+from draftwood.runners.rows import common_length
+from draftwood.sampling.rows import Row
+
+SHARED: Final = 32
+"""Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
+MEMORY: Final = 1 << 30
+MOST: Final = 512
+"""Texts, at most: each is compared with a new one that begins with the same tokens."""
+
+
+@final
+class PrefixCache:
+    """Texts that have ended, the least recently used one first.
+
+    Attributes:
+        memory: bytes of the keys and values of all texts, kept or being written; while they take more, the least recently
+            used ones go.
+        least: number of texts that stay at any size, the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.memory, self.least = MEMORY, 1
+        self._texts: dict[Row, Hashable] = {}
+        self._alike: dict[Hashable, list[Row]] = {}
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self._texts)
+
+    def clear(self) -> None:
+        """Forget all texts and free their memory; between two calls of the models."""
+        self._texts, self._alike = {}, {}
+
+    def keep(self, row: Row, salt: str, target: KeepsTexts, draft: Runner | None) -> None:
+        """Keep the memory of a present row, between two rounds. A text that it continues goes.
+
+        Args:
+            row: the row.
+            salt: of its request.
+            target, draft: the models; a text serves those that read it.
+        """
+        tokens = row.tokens[: target.held(row)]
+        if len(tokens) < SHARED or not self.memory:
+            return
+        key = _key(tokens, salt, draft)
+        for text in list(self._alike.get(key, ())):
+            shared = common_length(tokens, text.tokens)
+            if shared == len(text.tokens) and _reach(row, draft, shared) == shared:
+                self._forget(text)
+            elif shared == len(tokens) and _reach(text, draft, shared) == shared:
+                self.use(text)
+                return
+        text = Row(tokens=tokens)
+        try:
+            for runner in (target, draft):
+                if isinstance(runner, KeepsTexts):
+                    runner.keep(row, text)
+        except (CacheError, MemoryError, RuntimeError):  # there is no memory for it
+            return
+        self._texts[text] = key
+        self._alike.setdefault(key, []).append(text)
+        self.trim(target, draft)
+
+    def trim(self, target: KeepsTexts, draft: Runner | None) -> None:
+        """Forget texts until the others fit in memory with those that are being written."""
+        while len(self._texts) > self.least:
+            used = sum(runner.memory_bytes for runner in (target, draft) if isinstance(runner, KeepsTexts))
+            if used <= self.memory and len(self._texts) <= MOST:
+                return
+            self._forget(next(iter(self._texts)))
+
+    def alike(self, tokens: Sequence[int], salt: str, draft: Runner | None) -> Sequence[Row]:
+        """Texts that begin with the same :data:`SHARED` tokens."""
+        return self._alike.get(_key(tokens, salt, draft), ())
+
+    def use(self, text: Row) -> None:
+        """A text serves another one: it is the last to go. Rows that are no texts of the cache are ignored."""
+        if text in self._texts:
+            self._texts[text] = self._texts.pop(text)
+
+    def _forget(self, text: Row) -> None:
+        alike = self._alike[key := self._texts.pop(text)]
+        alike.remove(text)
+        if not alike:
+            del self._alike[key]
+
+
+def alike(tokens: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two texts share a beginning that is worth a copy."""
+    return len(tokens) >= SHARED and tokens[:SHARED] == other[:SHARED]
+
+
+def serves(tokens: Sequence[int], copied: int, other: Sequence[int]) -> bool:
+    """Whether another text shares so much more of this one than the part that is copied that reading it first pays."""
+    return alike(tokens, other) and common_length(tokens, other) >= copied + SHARED
+
+
+def longest(tokens: Sequence[int], rows: Sequence[Row], target: KeepsTexts, draft: Runner | None) -> Prefix | None:
+    """The longest beginning that a text shares with what was read of these; None if none is worth a copy."""
+    found = []
+    for row in rows:
+        length = min(common_length(tokens, row.tokens), target.held(row))
+        if (length := _reach(row, draft, length)) >= SHARED:
+            found.append(Prefix(row, length))
+    return max(found, key=lambda prefix: prefix.length, default=None)
+
+
+def _reach(row: Row, draft: Runner | None, length: int) -> int:
+    """How much of a row's beginning a draft model can use: where it reads the target's hidden states, what it knows."""
+    return min(length, draft.held(row)) if isinstance(draft, KeepsTexts) and draft.reads_hidden else length
+
+
+def _key(tokens: Sequence[int], salt: str, draft: Runner | None) -> Hashable:
+    return salt, draft, tuple(tokens[:SHARED])

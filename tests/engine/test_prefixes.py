@@ -1,0 +1,247 @@
+"""The prefix cache changes no text: bits are equal on the native engine, whatever was kept, shared, cut or forgotten."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import draftwood
+from draftwood import Grammar, LoadOptions
+from draftwood.core.limits import Limits
+from draftwood.engine import prefixes
+from draftwood.engine.decode import Decoder
+from draftwood.engine.prefixes import PrefixCache
+from draftwood.engine.requests import Request
+from draftwood.runners.factory import make_runners
+from draftwood.runners.native.table import MemoryTable
+from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
+from tests.engine import test_batch
+from tests.engine.test_batch import alone, together
+from tests.helpers import decoder, hidden_pair, published_pair, rows_of
+from tests.runners.zoo import WINDOWED, tiny
+from tests.tiny_chat import save_chat
+
+SAMPLINGS = copy.deepcopy(test_batch.SAMPLINGS)  # a processor remembers the size of its vocabulary
+
+VOCAB = 90
+BITS = [torch.float32, torch.bfloat16]
+METHODS = {
+    "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
+    "hidden": ("rsd-s", "2x2", "recursive"), "eagle3": ("rsd-s", "2x2", "recursive"), "dflash": ("chain", "2", "recursive"),
+    "dspark": ("rsd-s", "2x2", "recursive"), "adaptive": ("adaptive", None, "coupled"),
+}  # fmt: skip
+
+
+def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "native") -> Decoder:
+    base = "mistral" if kind == "windowed" else "llama"
+    more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else {}
+    model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
+    if kind == "hidden":
+        target, draft = hidden_pair(model, backend)
+    elif kind in ("eagle3", "dflash", "dspark"):
+        target, draft = published_pair(model, kind, backend)
+    else:
+        small = tiny("llama", 2, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, num_hidden_layers=1)
+        target, draft, _ = make_runners(model, small, backend=backend)
+    return decoder(target, draft, *METHODS[kind])
+
+
+def request(prompt: list[int], new: int = 12, **more) -> Request:
+    return Request(prompt=prompt, limits=Limits(max_new_tokens=new), **more)
+
+
+def some(count: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(2, VOCAB) for _ in range(count)]
+
+
+def check_waves(engine: Decoder, seed: int, waves: int = 4) -> int:
+    """Write texts that begin as earlier ones did, with the cache and without; returns how often a kept text served."""
+    rng, texts, hits = random.Random(seed), [some(70, seed), some(33, seed + 1)], 0
+    use = engine.prefixes.use
+
+    def counted(text: Row) -> None:
+        nonlocal hits
+        hits += text in engine.prefixes._texts
+        use(text)
+
+    engine.prefixes.use = counted
+    for _ in range(waves):
+        given = []
+        for _ in range(4):
+            text = rng.choice(texts)
+            prompt = [
+                *text[: rng.choice([len(text), rng.randrange(20, len(text))])],
+                *some(rng.randrange(1, 40), rng.random()),
+            ]
+            own = "ar" if rng.random() < 0.15 and engine.pipeline.drafter.runner is not None else None
+            given.append((request(prompt, rng.randrange(2, 20), seed=rng.randrange(99)), rng.choice(SAMPLINGS), own))
+        whole = [alone(engine, *one) for one in given]
+        with engine.batch(reuse=True, chunk=rng.choice([7, 30, 256])) as batch:
+            found, dropped = together(batch, list(given), rng.randrange(99))
+        for row, written in found.items():
+            assert written == (whole[row][: len(written)] if row in dropped else whole[row]), (row, given[row])
+        texts += [[*one.prompt, *written] for (one, _, _), written in zip(given, whole, strict=True)]
+    return hits
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+@pytest.mark.parametrize("kind", METHODS)
+def test_texts_have_the_same_bits_with_and_without_the_cache(kind, dtype):
+    assert check_waves(engine_of(kind, dtype), 5) > 3
+
+
+@pytest.mark.parametrize("kind", ["small", "windowed", "hidden", "eagle3"])
+def test_texts_are_the_same_in_pytorch(kind):
+    assert check_waves(engine_of(kind, torch.float32, "torch"), 5) > 3
+
+
+def test_only_what_is_new_is_read_and_counted():
+    engine, first = engine_of("small"), some(100, 1)
+    read = []
+    network = engine.pipeline.target.network
+    network.register_forward_pre_hook(lambda _, args, given: read.append(len(given["pending"][0])), with_kwargs=True)
+    [one] = engine.generate([request(first)], Sampling(), reuse=True)
+    second = [*first, *one.token_ids, 7, 8, 9]
+    del read[:]
+    [two] = engine.generate([request(second)], Sampling(), reuse=True)
+    assert two.token_ids == engine.generate([request(second)], Sampling())[0].token_ids
+    assert read[0] == len(second) - 1 - two.stats.cached_tokens < 8
+    assert one.stats.cached_tokens == 0
+    assert len(engine.prefixes) == 1, "a text that goes on takes the place of its beginning"
+    engine.generate([request(first)], Sampling(), reuse=True)
+    assert len(engine.prefixes) == 1, "the same text again"
+
+
+def test_texts_of_another_salt_share_nothing():
+    engine, prompt = engine_of("small"), some(50, 2)
+    engine.generate([request(prompt, cache_salt="a")], Sampling(), reuse=True)
+    for salt, cached in (("b", False), ("", False), ("a", True)):
+        [found] = engine.generate([request(prompt, cache_salt=salt)], Sampling(), reuse=True)
+        assert (found.stats.cached_tokens > 0) == cached
+    both = engine.generate([request(prompt, cache_salt=salt) for salt in "cdc"], Sampling(), reuse=True)
+    assert [found.stats.cached_tokens > 0 for found in both] == [False, False, True], "rows of one batch"
+
+
+def test_ten_thousand_beginnings_take_no_more_memory_than_is_given():
+    runner, cache, most = engine_of("small").pipeline.drafter.runner, PrefixCache(), 0
+    runner.set_rows(rows_of([[1] * 40]))
+    runner.prefill(*rows_of([[1] * 40]), 39)
+    page = runner.memory_bytes
+    runner.clear()
+    assert page > 0 == runner.memory_bytes
+    cache.memory, cache.least = 40 * page, 0
+    for i in range(10_000):
+        [row] = rows_of([[2 + i % 80, 2 + i // 80 % 80, 2 + i // 6400, *some(30, i % 7)]])
+        runner.prefill(row, len(row.tokens) - 1)
+        runner.set_rows([row])
+        cache.keep(row, "", runner, None)
+        runner.clear()
+        assert runner.memory_bytes <= cache.memory
+        most = max(most, len(cache))
+    assert most == 39, "and the row itself"
+    cache.clear()
+    assert runner.memory_bytes == 0
+
+
+def test_the_least_recently_used_text_goes_first_and_a_few_may_be_kept(monkeypatch):
+    monkeypatch.setattr(prefixes, "MOST", 3)
+    engine, texts = engine_of("small"), [some(40, seed) for seed in range(5)]
+    for i in (0, 1, 2, 0, 3):
+        engine.generate([request(texts[i])], Sampling(), reuse=True)
+    kept = [text.tokens[:40] for text in engine.prefixes._texts]
+    assert kept == [texts[2], texts[0], texts[3]]
+    engine.prefixes.memory = 1
+    engine.generate([request(texts[4])], Sampling(), reuse=True)
+    assert [text.tokens[:40] for text in engine.prefixes._texts] == [texts[4]], "the last one stays at any size"
+
+
+def test_a_beginning_in_use_outlives_its_text():
+    engine, prompt = engine_of("small"), some(150, 4)
+    target, draft = engine.pipeline.target, engine.pipeline.drafter.runner
+    whole = alone(engine, request(second := [*prompt, 5, 6, 7], 30), Sampling(), None)
+    engine.generate([request(prompt, 1)], Sampling(), reuse=True)
+    with engine.batch(reuse=True) as batch:
+        number = batch.add(request(second, 30), Sampling())
+        stats, found = batch.stats(number), []
+        for piece in batch.step():
+            found += piece.tokens
+        assert stats.cached_tokens > 140
+        engine.prefixes.memory, engine.prefixes.least = 1, 0
+        before = target.memory_bytes
+        for piece in batch.step():
+            found += piece.tokens
+        assert len(engine.prefixes) == 0, "the running text needs the memory"
+        assert target.memory_bytes < before
+        while len(batch):
+            for piece in batch.step():
+                found += piece.tokens
+    assert found == whole
+    assert target.memory_bytes == draft.memory_bytes == 0
+
+
+def test_what_is_left_after_an_error_is_not_kept(monkeypatch):
+    engine = engine_of("small")
+
+    def fails(*_):
+        raise RuntimeError("of the test")
+
+    with engine.batch(reuse=True) as batch, monkeypatch.context() as patch:
+        batch.add(request(some(50, 1)), Sampling())
+        batch.step()
+        patch.setattr(type(engine.pipeline.target), "extend", fails)
+        with pytest.raises(RuntimeError, match="of the test"):
+            batch.step()
+    assert len(engine.prefixes) == 0
+    stream = engine.stream([request(some(50, 1))], Sampling(), reuse=True)
+    next(stream)
+    stream.close()
+    assert len(engine.prefixes) == 1, "a stream that is closed early"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("prefixes")
+    return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_calls_of_a_pair_share_beginnings_where_texts_stay_the_same(folders, backend):
+    pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
+    grammar = Grammar.regex("[a-z ]{5,30}")
+    prompt = "the fox ran over the hill and the dog ran after the fox " * 3
+    for given in ({"temperature": 1.0}, {"temperature": 0.0}, {"temperature": 1.0, "grammar": grammar}):
+        first = pair.generate(prompt, seed=1, max_new_tokens=20, **given)
+        second = pair.generate(f"{prompt} again", seed=2, max_new_tokens=20, **given)
+        assert (second.stats.cached_tokens > 40) == (backend == "native")
+        again = list(pair.stream(f"{prompt} again", seed=2, max_new_tokens=20, **given))
+        assert [token for piece in again for token in piece.tokens] == second.token_ids
+        pair.prefixes.clear()
+        assert pair.generate(f"{prompt} again", seed=2, max_new_tokens=20, **given).text == second.text
+        assert pair.generate(prompt, seed=1, max_new_tokens=20, **given).text == first.text
+        pair.prefixes.clear()
+
+
+# ---- negative controls ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"), [("small", "native"), ("small", "torch"), ("hidden", "native"), ("eagle3", "native")]
+)
+def test_control_a_beginning_that_is_too_long_is_seen(kind, backend, monkeypatch):
+    inner = prefixes.common_length
+    monkeypatch.setattr(prefixes, "common_length", lambda one, other: min(inner(one, other) + 3, len(one), len(other)))
+    with pytest.raises(AssertionError):
+        check_waves(engine_of(kind, torch.float32, backend), 5)
+
+
+def test_control_the_memory_of_another_text_is_seen(monkeypatch):
+    kept = MemoryTable.keep
+    monkeypatch.setattr(MemoryTable, "keep", lambda self, row, text: kept(self, self.rows[0], text))
+    with pytest.raises((AssertionError, ValueError, draftwood.CacheError)):
+        check_waves(engine_of("small"), 5)
