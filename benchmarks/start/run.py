@@ -128,7 +128,8 @@ def _all_starts(
             if system not in skipped:
                 try:
                     with TemporaryDirectory(prefix="draftwood-bench-") as cache:
-                        found.setdefault(system, []).append(start(jobs[system], Path(cache)))
+                        taken = start(jobs[system], Path(cache))
+                    found.setdefault(system, []).append(taken)
                 except ConfigError as error:
                     skipped[system] = str(error)
             on_step()

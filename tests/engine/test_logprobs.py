@@ -23,7 +23,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import method_id
-from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt
+from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
@@ -41,25 +41,27 @@ ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
 
 
 @functools.cache
-def models() -> tuple[Any, Any]:
-    return tiny_model("native", VOCAB, 1), tiny_model("native", VOCAB, 2, layers=1)
+def models(backend: str = "torch") -> tuple[Any, Any]:
+    return tiny_model(backend, VOCAB, 1), tiny_model(backend, VOCAB, 2, layers=1)
 
 
 @functools.cache
 def runners(backend: str) -> tuple[Any, Any]:
-    target, draft, _ = make_runners(*models(), backend=backend)
+    target, draft, _ = make_runners(*models(backend), backend=backend)
     return target, draft
 
 
-def raw(text: list[int]) -> torch.Tensor:
+def raw(text: list[int], backend: str = "torch") -> torch.Tensor:
     """Scores after each token of a text, by a plain forward."""
     with torch.inference_mode():
-        return models()[0](torch.tensor([text])).logits[0]
+        return models(backend)[0](torch.tensor([text])).logits[0]
 
 
-def reference(prompt: list[int], tokens: list[int], sampling: Sampling, wanted: LogprobSettings) -> list[torch.Tensor]:
+def reference(
+    prompt: list[int], tokens: list[int], sampling: Sampling, wanted: LogprobSettings, backend: str = "torch"
+) -> list[torch.Tensor]:
     """The distribution of each new token, from one forward over the finished text."""
-    found, scores = [], raw(prompt + tokens)
+    found, scores = [], raw(prompt + tokens, backend)
     for at in range(len(prompt), len(prompt) + len(tokens)):
         line = scores[at - 1]
         if wanted.of == "sampled":
@@ -104,12 +106,12 @@ METHODS = [
 ]  # fmt: skip
 
 
-def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
+def compare(engine: Decoder, rows: Any, backend: str = "torch") -> tuple[int, int]:
     texts, drafted, corrected = written(engine, rows)
     for seed, ((tokens, entries), (sampling, wanted)) in enumerate(zip(texts, rows, strict=True)):
         assert len(tokens) == 14
         if wanted is not None:
-            check(entries, tokens, reference(PROMPT[: 2 + seed % 3], tokens, sampling, wanted), wanted.top)
+            check(entries, tokens, reference(PROMPT[: 2 + seed % 3], tokens, sampling, wanted, backend), wanted.top)
     return drafted, corrected
 
 
@@ -119,7 +121,7 @@ def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
     ("native", ("rsd-s", "2x3", "traversal")), ("native", ("rsd-c", "2-2", "coupled")),
 ], ids=method_id)  # fmt: skip
 def test_every_token_has_the_value_of_one_forward_over_the_text(backend, method):
-    drafted, corrected = compare(decoder(*runners(backend), *method), ROWS)
+    drafted, corrected = compare(decoder(*runners(backend), *method), ROWS, backend)
     assert method[0] == "ar" or min(drafted, corrected) > 5
 
 
@@ -203,7 +205,7 @@ def test_large_vocabularies_keep_their_tokens_only():
 
 
 def pair_of(backend: str) -> Pair:
-    return Pair(*models(), None, runners=make_runners(*models(), backend=backend))
+    return Pair(*models(backend), None, runners=make_runners(*models(backend), backend=backend))
 
 
 def test_equal_values_are_listed_by_rising_id_whatever_the_order_of_the_columns():
@@ -223,7 +225,7 @@ def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch
         tokens += piece.tokens
         first, *rest = pair.prompt_logprobs(text, top=2)
         assert first is None
-        check(rest, text[1:], list(raw(text)[:-1].log_softmax(-1)), 2)
+        check(rest, text[1:], list(raw(text, backend)[:-1].log_softmax(-1)), 2)
     assert tokens == alone
 
 

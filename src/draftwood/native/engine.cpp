@@ -120,7 +120,7 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         if (!*factor) *factor = 1;
     int width = m.padded_width = padded(facts.width, GROUP), dim = m.padded_dim = padded(facts.head_dim, GROUP);
     m.padded_inner = std::max(padded(facts.inner, GROUP), facts.chosen * padded(facts.expert_inner, GROUP));
-    if (facts.experts > EXPERTS || facts.chosen > facts.experts) throw std::invalid_argument("a mixture of more than 512 experts");
+    if (facts.experts > EXPERTS) throw std::invalid_argument("a mixture of more than 512 experts");
     m.embedding = embedding;
     m.tap = taps_.data();
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
@@ -166,7 +166,8 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
             return pack(width, all, rows_of(from, facts.width, inner, number_bytes_), in_parts(inner, all));
         };
         if (s.router) {
-            to.router = pack(padded(facts.experts, GROUP), width, rows_of(s.router, facts.experts, facts.width, number_bytes_), in_half);
+            to.router = pack(padded(facts.experts, GROUP), width,
+                             rows_of(s.router, facts.experts, facts.width, number_bytes_), in_half);
             Linear* of = (Linear*)reserve(2 * facts.experts * sizeof(Linear));
             to.experts_up = of, to.experts_down = of + facts.experts;
             const size_t size = (size_t)facts.width * facts.expert_inner * number_bytes_;

@@ -458,7 +458,8 @@ struct Block {
     void mix(const Layer& layer) {
         const size_t inner = layer.experts_down->inputs;
         each_token([&](int i) { route(layer, i); });
-        experts(layer.experts_up, [&](int i) { return attended + i / facts.chosen * width; }, [&](int g, int i, const float* sums) {
+        auto input = [&](int i) { return attended + i / facts.chosen * width; };
+        experts(layer.experts_up, input, [&](int g, int i, const float* sums) {
             act(acted + i * inner + (size_t)g * LANES, sums);
         });
         experts(layer.experts_down, [&](int i) { return acted + i * inner; }, [&](int g, int i, const float* sums) {

@@ -74,7 +74,8 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     const Facts& f = m.facts;
     size_t width = m.padded_width, heads = (size_t)f.heads * m.padded_dim, qkv = heads + 2 * (size_t)f.kv_heads * m.padded_dim;
     size_t inner = std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs});
-    size_t chosen = f.chosen, sizes[] = {width, std::max({qkv, width, chosen * width}), heads, std::max(heads, width), inner, chosen, chosen};
+    size_t chosen = f.chosen, added = std::max<size_t>(1, chosen) * width;  // what is added to the residual stream
+    size_t sizes[] = {width, std::max(qkv, added), heads, std::max(heads, width), inner, chosen, chosen};
     size_t total = 0, at = 0;
     for (size_t size : sizes) total += size;
     char* memory = (char*)job.shared_memory.reserve(4 * MOST * total);
@@ -83,7 +84,8 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4], (int*)parts[5], (float*)parts[6]};
     size_t stride = (slots + PAGE - 1) / PAGE * PAGE, rows = QUERIES;
     size_t gathered = chosen ? MOST * std::max<size_t>(width, m.padded_inner / chosen) : 0;
-    size_t own[] = {MOST * width, rows * (stride + tail + 2), std::max((tail + 2) * (size_t)m.padded_dim, gathered), rows * stride,
+    gathered = std::max(gathered, (tail + 2) * (size_t)m.padded_dim);
+    size_t own[] = {MOST * width, rows * (stride + tail + 2), gathered, rows * stride,
                     rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES};
     for (int t = 0; t < job.threads; t++) {
         if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());
