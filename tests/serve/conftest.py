@@ -102,6 +102,18 @@ def faults(served: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Faul
 
 
 @pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that does not end before somebody acts."""
+    extend = TorchRunner.extend
+
+    def forward(self: TorchRunner, *args: Any) -> Any:
+        sleep(0.02)
+        return extend(self, *args)
+
+    monkeypatch.setattr(TorchRunner, "extend", forward)
+
+
+@pytest.fixture
 def target(faults: tuple[Fault, Fault]) -> Fault:
     return faults[0]
 

@@ -61,7 +61,7 @@ def check_model(found: dict[str, Any]) -> None:
 
 
 def check_error(found: dict[str, Any]) -> None:
-    assert set(found) == {"error"}
+    assert set(found) == {"error", "request_id"}
     error = found["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str)

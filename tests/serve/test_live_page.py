@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from time import sleep
-from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
 from draftwood import Method, Pair, Trace
-from draftwood.runners.torch_runner import TorchRunner
 from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import shown
 from tests.browser import Browser, serious
 from tests.serve.conftest import METHOD, Live, live_server, loaded, make_service, until
+from tests.serve.live_page import ENDED, KEYS, PAGE, choose, get, trace_of, visit, write
 
-KEY = {"Authorization": "Bearer secret"}
-PAGE = "document.querySelector('dw-live')"
-ENDED = f"{PAGE}.run?.facts?.end && {PAGE}.stop.disabled"
 TEXT = "return document.querySelector('dw-text .text').textContent"
-ARROW_LEFT = "\ue012"  # as WebDriver names this key
 ROUNDS = "document.querySelectorAll('dw-text .round').length"
 
 
@@ -40,47 +33,6 @@ def opened(browser: Browser, live: Live) -> Browser:
     visit(browser, live)
     browser.problems()
     return browser
-
-
-def visit(browser: Browser, live: Live) -> None:
-    browser.driver.get(live.url)
-    browser.wait(f"{PAGE}?.dataset.ready")
-    browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
-    browser.wait(f"{PAGE}.model")
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that does not end before somebody acts."""
-    extend = TorchRunner.extend
-
-    def forward(self: TorchRunner, *args: Any) -> Any:
-        sleep(0.02)
-        return extend(self, *args)
-
-    monkeypatch.setattr(TorchRunner, "extend", forward)
-
-
-def write(browser: Browser, prompt: str, *, tokens: int = 24, seed: int = 1, chat: bool = False) -> None:
-    """Fill the form as a reader does, and press the button."""
-    for name, value in (("prompt", prompt), ("length", tokens), ("seed", seed)):
-        field = browser.js(f"return {PAGE}.{name}")
-        field.clear()
-        field.send_keys(str(value))
-    if browser.js(f"return {PAGE}.chat.checked") != chat:
-        browser.js(f"return {PAGE}.chat").click()
-    browser.driver.find_element("css selector", "button.main").click()
-
-
-def get(live: Live, path: str) -> str:
-    with urlopen(Request(live.url + path, headers=KEY)) as response:
-        return str(response.read().decode())
-
-
-def trace_of(browser: Browser, live: Live, run: int = 0) -> Trace:
-    name = browser.js(f"return {PAGE}.source.runs[{run}].id")
-    [found] = from_json(json.loads(get(live, f"/v1/traces/{name}")))
-    return found
 
 
 def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
@@ -130,11 +82,12 @@ def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tup
         visit(browser, live)
         most = []
         for presses in (0, 4):
-            browser.js(f"return {PAGE}.nodes").send_keys(ARROW_LEFT * presses)
+            choose(browser)
+            browser.js(f"return {PAGE}.settings.nodes").send_keys(KEYS["ArrowLeft"] * presses)
             write(browser, "the fox ran", tokens=30)
             browser.wait(ENDED)
             most.append(max(len(made.nodes) - 1 for made in trace_of(browser, live).rounds))
-        assert browser.js(f"return {PAGE}.shownNodes.value") == "2"
+        assert browser.js(f"return {PAGE}.settings.shownNodes.value") == "2"
         assert most == [6, 2]
         browser.problems()
 
@@ -142,7 +95,9 @@ def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tup
 def test_a_server_without_drafts_has_no_slider_for_nodes(browser: Browser, folders: tuple[Path, Path]) -> None:
     with live_server(make_service(loaded(folders), method=Method(method="ar")), keys=("secret",)) as live:
         visit(browser, live)
-        assert not browser.js(f"return {PAGE}.nodesField").is_displayed()
+        choose(browser)
+        assert browser.js(f"return {PAGE}.settings.method").is_displayed()
+        assert not browser.js(f"return {PAGE}.settings.nodesField").is_displayed()
         browser.problems()
 
 
@@ -181,9 +136,9 @@ def test_plain_decoding_races_and_the_traces_are_saved(opened: Browser, live: Li
 
 
 def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened: Browser, live: Live) -> None:
-    assert opened.js(f"return [...{PAGE}.method.options].map((o) => o.value)") == [METHOD.method, "ar"]
+    assert opened.js(f"return [...{PAGE}.settings.method.options].map((o) => o.value)") == [METHOD.method, "ar"]
     for name in ("ar", METHOD.method):
-        opened.js(f"{PAGE}.method.value = arguments[0]", name)
+        opened.js(f"{PAGE}.settings.method.value = arguments[0]", name)
         write(opened, "a dog", tokens=4)
         opened.wait(ENDED)
         trace = trace_of(opened, live)
@@ -203,6 +158,9 @@ def test_a_german_sentence_is_shown_round_by_round(opened: Browser, live: Live) 
         opened.wait(f"{page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec{index}-\"]')")
         words = opened.js(f"return [...{page}.germanFigure.querySelectorAll('.verified')].map((v) => v.dataset.output)")
         assert [word for word in words if word is not None] == [str(token) for token in made.tokens]
+    opened.driver.find_elements("css selector", "dw-text .round")[1].click()
+    opened.wait(f"{page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec1-\"]') && {page}.described.textContent")
+    assert not serious(opened)
     write(opened, "a dog", tokens=4)
     opened.wait(ENDED)
     assert opened.js(TEXT).startswith("a dog")
@@ -234,15 +192,6 @@ def test_markup_of_a_prompt_is_shown_and_never_run(opened: Browser) -> None:
     assert "<script>alert(1)</script><img src=x onerror=alert(2)>" in opened.js(TEXT)
     assert opened.js("return document.querySelectorAll('script, img, [onerror]').length") == 1
     assert not opened.problems()
-
-
-def test_at_every_width_axe_finds_nothing_serious(opened: Browser) -> None:
-    write(opened, "the fox", tokens=6)
-    opened.wait(f"{ENDED} && document.querySelector('[data-round] svg')")
-    for width, dark in ((380, True), (1400, False)):
-        opened.size(width, dark=dark)
-        assert opened.js("return document.documentElement.scrollWidth") <= width
-        assert not serious(opened)
 
 
 def test_nothing_but_the_server_is_reached(opened: Browser, live: Live) -> None:
@@ -280,11 +229,3 @@ def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened: Browser, live:
     opened.driver.switch_to.window(first)
     until(lambda: live.service.scheduler.texts == 0)
     assert live.metric("request_cancelled_total") == before + 2
-
-
-def test_errors_are_the_servers_own(opened: Browser) -> None:
-    write(opened, "the fox ran", tokens=9999)
-    opened.wait(f"{PAGE}.note.textContent.includes('max_tokens')")
-    write(opened, "the fox ran", tokens=4)
-    opened.wait(ENDED)
-    assert not opened.js(f"return {PAGE}.note.textContent")

@@ -9,17 +9,21 @@ import sys
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from typing import Literal
 
 import pytest
 import torch
 
-from draftwood import Pair
+import draftwood
+from draftwood import LoadOptions, Method, Pair
 from draftwood.hardware.machine import release_free_memory
+from draftwood.native.library import LIBRARY
 from draftwood.serve import scheduler
 from draftwood.serve.admission import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
 from tests.serve.client import answer, completion, metric, refused, written
 from tests.serve.conftest import make_service, serving, until
+from tests.tiny_chat import save_chat
 
 
 def room(pair: Pair, tokens: int) -> float:
@@ -121,6 +125,43 @@ def test_freed_memory_before_a_block_in_use_is_released() -> None:
     kept, released = map(int, run.stdout.split())
     assert kept > 0.9 * BLOCKS * SIZE
     assert released > 0.9 * BLOCKS * SIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_the_memory_of_a_long_prompt_goes_back(tmp_path: Path, backend: str) -> None:
+    if backend == "native" and not LIBRARY.exists():
+        pytest.skip("the native engine is not compiled")
+    folder = save_chat(
+        tmp_path, hidden_size=64, layers=16, num_attention_heads=8, num_key_value_heads=8, head_dim=64,
+        max_position_embeddings=4096,
+    )  # fmt: skip
+    code = f"from tests.serve.test_memory import long_prompts; print(*long_prompts({str(folder)!r}, {backend!r}))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    wanted, most, left = map(int, run.stdout.split())
+    assert wanted > 64 << 20
+    assert most > 0.9 * wanted  # control: the keys and values were there
+    assert left < 0.2 * most
+
+
+def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int, int, int]:
+    """Bytes of a long prompt's keys and values, what its text takes at most, and what an idle server keeps of that."""
+    pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
+    service, seen = make_service(pair, method=Method(method="ar")), list[int]()
+    step = service.scheduler._rows.step
+
+    def watched() -> None:
+        step()
+        seen.append(resident())
+
+    service.scheduler._rows.step = watched  # type: ignore[method-assign]
+    with serving(service) as client:
+        for prompt in ([270], [270] * 2500):  # the first text takes what stays
+            before = resident()
+            seen.clear()
+            written(client, prompt=prompt, max_tokens=4, ignore_eos=True)
+            sleep(2 * scheduler.IDLE_SECONDS)
+        return 2500 * pair.target.token_bytes, max(seen) - before, resident() - before
 
 
 def measured() -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
 from draftwood.sampling.settings import Sampling
+from draftwood.serve.log import start_log
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
@@ -60,7 +60,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
 
         quiet_loading()
         pair = load(models.target, models.draft, options=loading)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)
     names = ", ".join(service.names)
     serve(service, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))

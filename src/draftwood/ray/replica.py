@@ -12,6 +12,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.ray.cluster import Fleet, installed
 from draftwood.ray.spec import ReplicaSpec, on_this_node
+from draftwood.serve.log import start_log
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
 NAME: Final = "draftwood"
@@ -60,6 +61,8 @@ def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
     with on_this_node():
         replica = _checked_address(spec.serving)
         keys = read_keys(spec.serving.api_key_file)
+    if replica is not None:
+        start_log(spec.serving.log)
     name = name_of(spec.target)
     service = Service(spec.load(), spec.serving, name=name, method=spec.method, replica=replica)
     return service, keys

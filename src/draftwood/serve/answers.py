@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import DraftTotals
 from draftwood.serve.jobs import Event, Job, TextDelta
+from draftwood.serve.log import ENTRY
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.traces import LiveTrace
@@ -41,18 +42,22 @@ class Answer:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        entry = ENTRY.get()
         self._jobs = {
             index: Job(
                 request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index),
                 recorder=None if trace is None else trace.recorder,
+                name="a request" if entry is None else entry.id,
             )
             for index, request in enumerate(prepared.requests)
         }  # fmt: skip
         self._left = dict(self._jobs)
         self._trace = trace
-        self._written = 0  # tokens so far
+        self._written = self._passes = 0  # tokens so far, and the passes of the target that wrote them
         self.prepared = prepared
         self.drafts = DraftTotals()
+        if entry is not None:
+            entry.counts = self._counts
         if not prepared.only_scored:
             scheduler.submit(list(self._left.values()))
             return
@@ -82,6 +87,7 @@ class Answer:
                 del self._left[index]
                 raise event
             self._written += len(event.tokens)
+            self._passes += bool(event.tokens)
             if event.draft is not None:
                 self.drafts.add(event.draft)
             if self._trace is not None and event.trace is not None:
@@ -114,6 +120,11 @@ class Answer:
                 "cached_tokens": sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices))
             },
         }
+
+    def _counts(self) -> dict[str, float]:
+        """What the log says of the texts."""
+        found: dict[str, float] = {"prompt_tokens": self.prepared.prompt_tokens, "completion_tokens": self._written}
+        return found | ({"tokens_per_pass": round(self._written / self._passes, 2)} if self._passes else {})
 
 
 async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from draftwood.core.errors import DraftwoodError
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.answers import Answer
 from draftwood.serve.bodies import parse, read_body
 from draftwood.serve.checked import checked
@@ -25,6 +26,7 @@ from draftwood.serve.errors import ApiError, refused, unavailable
 from draftwood.serve.keys import SALT, Keys
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.prepare import Prepared
+from draftwood.serve.request_log import RequestLog
 from draftwood.serve.schemas import (
     ChatBody,
     CompletionBody,
@@ -122,7 +124,14 @@ class Routes:
             "chat_template": service.preparation.chats,
             "methods": service.preparation.drafting.methods,
             "nodes": service.preparation.drafting.nodes,
+            "default_generation_settings": {"params": _preset(service.pair.sampling)},
         }
+
+
+def _preset(own: Sampling) -> dict[str, float]:
+    """How texts are drawn where a request does not say."""
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    return {name: getattr(own, name) for name in names} | ({"temperature": 1.0} if own.greedy else {})
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
@@ -158,11 +167,10 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/v1/traces/{id}/race", traces.race),
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
-        middleware=[Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
+        middleware=[Middleware(RequestLog), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
         exception_handlers={
             ApiError: _refused,
             DraftwoodError: _refused,
-            Exception: _refused,
             ClientDisconnect: _client_gone,
             HTTPException: _http_error,
         },

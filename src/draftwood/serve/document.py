@@ -106,5 +106,5 @@ def _error() -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["error"],
-        "properties": {"error": {"type": "object", "required": list(inner), "properties": inner}},
+        "properties": {"error": {"type": "object", "required": list(inner), "properties": inner}, "request_id": text},
     }

@@ -6,6 +6,7 @@ import logging
 from typing import Any, Final, final
 
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
+from draftwood.serve.log import ENTRY
 
 _LOG = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1
@@ -47,9 +48,13 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the response; all four keys are always there."""
-        kind = _KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        """The body of the response, with the id of its request; all four keys of the error are always there."""
+        kind, entry = _KINDS.get(self.status, "invalid_request_error"), ENTRY.get()
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        if entry is None:
+            return {"error": error}
+        entry.error = self.code
+        return {"error": error, "request_id": entry.id}
 
 
 def bad(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:

@@ -77,6 +77,7 @@ class Job:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
         deliver: takes the text's events; the decoding thread calls it.
         recorder: records its rounds in the decoding thread; None for no trace, or after a fault of it.
+        name: in the log: the id of its request.
         arrived: when the request came, on the clock of ``perf_counter``.
         row: in the batch; None while it waits for memory.
         last: when its last piece came; None before the first one.
@@ -89,6 +90,7 @@ class Job:
     method: str | None
     deliver: Callable[[Event], None]
     recorder: Recorder | None = None
+    name: str = "a request"
     arrived: float = field(default_factory=perf_counter)
     row: int | None = field(default=None, init=False)
     last: float | None = field(default=None, init=False)

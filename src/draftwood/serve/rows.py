@@ -120,7 +120,7 @@ class Rows:
         else:
             for row, found in batch.failed.items():
                 self._metrics.failed_rounds.labels("request").inc()
-                _LOG.error("a text failed", exc_info=found)
+                _LOG.error("a text of %s failed", jobs[row].name, exc_info=found)
                 self._emit(jobs[row], failed(found))
             for piece in pieces:
                 self._take(jobs[piece.row], piece)

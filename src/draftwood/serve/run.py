@@ -77,6 +77,7 @@ def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
     config = uvicorn.Config(
         make_app(service, keys),
         http=Connection,
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, integer, number, several
 from draftwood.core.errors import ConfigError
+from draftwood.serve.log import LogFormat
 
 BUNDLED: Final = "draftwood"
 """The name of the bundled pair in the interface."""
@@ -67,6 +68,10 @@ class ServeOptions:
     special_tokens_in_content: bool = field(
         default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
     )
+    log: LogFormat = field(
+        default="text",
+        metadata={"help": "log on standard error: a line for each request, or off for warnings and errors only"},
+    )
     drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
 
     def __post_init__(self) -> None:
@@ -80,6 +85,7 @@ class ServeOptions:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
         if self.max_memory is not None and number("max_memory", self.max_memory) <= 0:
             raise ConfigError(f"max_memory is {self.max_memory}: give more than 0 GiB, or leave it out")
+        choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):

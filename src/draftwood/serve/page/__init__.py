@@ -1,4 +1,4 @@
-"""The page at ``/``: a form, and the rounds of its texts as they are written."""
+"""The page at ``/``: a conversation, and the rounds of its answers as they are written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from draftwood.trace.page.shell import PARTS, Shell, asset, scripts, style_of_pages
 
 _ROOM: Final = "draftwood.serve.page"
+_SCRIPTS: Final = ("live.js", "settings.js", "chat.js", "form.js")
 
 
 @cache
@@ -18,7 +19,7 @@ def page() -> tuple[str, str]:
         heading="Draftwood",
         without="This page writes texts with the model of this server. It needs JavaScript.",
         element="dw-live",
-        script="\n".join([scripts("draftwood.trace.page", PARTS), scripts(_ROOM, ("live.js", "form.js"))]),
+        script="\n".join([scripts("draftwood.trace.page", PARTS), scripts(_ROOM, _SCRIPTS)]),
         style=style_of_pages() + asset(_ROOM, "live.css"),
         allowed="; connect-src 'self'",
     )

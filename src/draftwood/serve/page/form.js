@@ -1,9 +1,9 @@
-/** A label and its field. */
-function field(words, input, ...more) {
-  return make("label", { className: "field" }, make("span", {}, words, ...more), input);
-}
+const EXAMPLES = {
+  chat: ["Explain in two sentences why the sky is blue.", "Write a haiku about a river.", "Write a Python function that reverses a list."],
+  completion: ["Once upon a time", "One day, a little cat", "There was a big box in the park."],
+};
 
-/** The form, and below it the page of the text that is written. */
+/** A conversation with the server's model, and the rounds of its last answer. */
 class LivePage extends HTMLElement {
   async connectedCallback() {
     this.server = new Server();
@@ -13,39 +13,36 @@ class LivePage extends HTMLElement {
   }
 
   build() {
-    const number = (properties) => make("input", { type: "number", required: true, ...properties });
+    const button = (words, act, more) => make("button", { type: "button", onclick: act, ...more }, words);
     this.key = make("input", { type: "password", autocomplete: "off" });
     this.keyForm = make("form", { className: "controls", hidden: true, onsubmit: (event) => { event.preventDefault(); this.unlock(); } },
       field("The server's API key", this.key), make("button", { type: "submit" }, "Use it"));
-    this.prompt = make("textarea", { rows: 3, value: "Once upon a time", required: true });
-    this.shownTemperature = make("output", {}, "1");
-    this.temperature = make("input", { type: "range", min: 0, max: 2, step: 0.1, value: 1,
-      oninput: () => { this.shownTemperature.value = this.temperature.value; } });
-    this.length = number({ min: 1, step: 1, value: 64 });
-    this.seed = number({ min: 0, step: 1, value: 1 });
-    this.method = make("select");
-    this.shownNodes = make("output");
-    this.nodes = make("input", { type: "range", min: 1, step: 1, oninput: () => { this.shownNodes.value = this.nodes.value; } });
-    this.nodesField = field("Most nodes of a tree ", this.nodes, this.shownNodes);
-    this.chat = make("input", { type: "checkbox" });
-    this.chatField = make("label", { hidden: true }, this.chat, " as a chat");
-    this.write = make("button", { type: "submit", className: "main", title: "Ctrl+Enter" }, "Write");
-    this.stop = make("button", { type: "button", disabled: true, onclick: () => this.run.stop() }, "Stop");
-    this.race = make("button", { type: "button", disabled: true, onclick: () => this.second() }, "Race plain decoding");
-    this.save = make("button", { type: "button", disabled: true, onclick: () => this.download() }, "Save the trace");
-    this.german = make("button", { type: "button", onclick: () => this.example() }, "A German sentence");
-    this.about = make("p", { className: "quiet" });
+    this.settings = document.createElement("dw-settings");
+    this.conversation = document.createElement("dw-chat");
+    this.prompt = make("textarea", { rows: 2, required: true, "aria-label": "message", placeholder: "Write a message" });
+    this.write = make("button", { type: "submit", className: "main", title: "Enter" }, "Send");
+    this.stop = button("Stop", () => this.halt(), { disabled: true, hidden: true, title: "Esc" });
+    this.fresh = button("New chat", () => this.clear());
+    this.race = button("Race plain decoding", () => this.second(), { disabled: true });
+    this.save = button("Save the trace", () => this.download(), { disabled: true });
+    this.german = button("A German sentence", () => this.example());
+    this.about = make("h2", {}, "Chat");
     this.note = make("p", { className: "note", role: "status" });
-    this.form = make("form", { onsubmit: (event) => { event.preventDefault(); this.first(); } },
-      field("Prompt", this.prompt),
-      make("div", { className: "fields" },
-        field("Temperature ", this.temperature, this.shownTemperature), field("Most tokens", this.length), field("Seed", this.seed),
-        field("Method", this.method), this.nodesField, this.chatField),
-      make("div", { className: "controls" }, this.write, this.stop, this.race, this.save, this.german));
-    this.prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
-    });
-    this.append(make("section", { "aria-label": "what to write" }, this.about, this.keyForm, this.form, this.note));
+    this.form = make("form", { className: "composer", onsubmit: (event) => { event.preventDefault(); this.first(); } }, this.prompt, this.write, this.stop);
+    this.prompt.addEventListener("keydown", (event) => this.typed(event));
+    this.addEventListener("keydown", (event) => { if (event.key === "Escape" && !this.stop.disabled) this.halt(); });
+    this.rounds = make("section", { className: "rounds", "aria-label": "rounds of the answer" }, make("h2", {}, "How the answer was written"),
+      make("p", { className: "quiet" }, "The tree of every round is drawn here while an answer is written: what was drafted, what the model kept, and what it wrote itself."),
+      make("div", { className: "controls" }, this.race, this.save, this.german));
+    this.append(make("section", { className: "talk", "aria-label": "chat" }, make("div", { className: "top" }, this.about, this.fresh),
+      this.keyForm, this.settings, this.conversation, this.note, this.form), this.rounds);
+  }
+
+  /** Enter sends; with Shift it begins a line, and inside a composed character it is the input method's. */
+  typed(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (this.stop.disabled) this.form.requestSubmit();
   }
 
   /** What the server has: a model, and perhaps a chat template. */
@@ -53,15 +50,16 @@ class LivePage extends HTMLElement {
     await this.attempt(async () => {
       const [model] = (await this.server.json("v1/models")).data;
       this.model = model.id;
-      this.about.textContent = `The model ${model.id} writes. Its text appears as it is written, with the tree of every round.`;
-      this.method.replaceChildren(...model.methods.map((name) => make("option", { value: name }, name === "ar" ? "ar: without drafts" : name)));
-      this.nodesField.hidden = !model.nodes;
-      if (model.nodes) this.nodes.max = this.nodes.value = this.shownNodes.value = model.nodes;
-      this.chatField.hidden = !model.chat_template;
-      this.chat.checked = model.chat_template;
-      this.keyForm.hidden = true;
-      this.form.inert = false;
+      this.about.textContent = model.id;
+      this.settings.fit(model);
+      this.prompt.placeholder = model.chat_template ? "Write a message" : "Write the beginning of a text";
+      const examples = EXAMPLES[model.chat_template ? "chat" : "completion"];
+      this.conversation.welcome(
+        make("p", {}, model.chat_template ? `Talk with ${model.id}.` : `${model.id} continues texts. It has no chat template, so every text stands alone.`),
+        ...examples.map((words) => make("button", { type: "button", onclick: () => { this.prompt.value = words; this.first(); } }, words)));
+      this.lock(false);
       this.say("");
+      this.prompt.focus();
     });
   }
 
@@ -70,44 +68,97 @@ class LivePage extends HTMLElement {
     await this.greet();
   }
 
-  /** Does something; an error becomes a note, and a missing key a question. */
+  /** Without a key nothing but the key can be given. */
+  lock(locked) {
+    this.keyForm.hidden = !locked;
+    for (const part of [this.form, this.settings, this.conversation, this.rounds]) part.inert = locked;
+  }
+
+  /** Does something; returns whether it went well. An error becomes a note, and a missing key a question. */
   async attempt(work) {
     try {
       await work();
+      return true;
     } catch (error) {
       if (error.status === 401) {
-        this.keyForm.hidden = false;
-        this.form.inert = true;
+        this.lock(true);
         this.say(this.server.key ? "The server does not know this key." : "The server wants a key. It is kept in this tab only.");
         this.key.focus();
       } else this.say(error.status ? `The server says: ${error.message}.` : "The server cannot be reached.");
+      return false;
     }
   }
 
   say(words) {
+    const { following } = this.conversation;
     this.note.textContent = words;
+    if (following) this.conversation.follow();
   }
 
-  body() {
-    const body = { model: this.model, max_tokens: Number(this.length.value), temperature: Number(this.temperature.value), seed: Number(this.seed.value) };
-    if (this.chat.checked) return ["v1/chat/completions", { ...body, messages: [{ role: "user", content: this.prompt.value }] }];
-    return ["v1/completions", { ...body, prompt: this.prompt.value }];
+  request(said) {
+    const body = { model: this.model, ...this.settings.values() };
+    if (!this.settings.chat.checked) return ["v1/completions", { ...body, prompt: said }];
+    return ["v1/chat/completions", { ...body, messages: this.conversation.messages(this.settings.system.value.trim(), said) }];
   }
 
-  /** The drafting of the text. */
-  speculative() {
-    const method = this.method.value;
-    return method === "ar" || this.nodesField.hidden ? { method } : { method, nodes: Number(this.nodes.value) };
-  }
-
-  /** Writes a text, and shows its rounds as they come. */
+  /** Says something, and shows the answer and its rounds as they come. Where nothing was answered, the text goes back. */
   async first() {
-    const [path, body] = this.body();
+    const said = this.prompt.value;
+    if (!said.trim() || this.settings.invalid()) return;
     this.run?.stop();
-    const run = new Run(this.server, path, { ...body, speculative: this.speculative() });
+    const run = new Run(this.server, ...this.request(said)), turn = this.conversation.add(said, run, this.model);
     this.source = new LiveSource(this.server, [run]);
-    await this.read(run, () => this.show(run));
+    this.prompt.value = "";
+    this.prompt.focus();
+    await this.read(run, () => { if (turn === this.conversation.last) this.conversation.grow(turn); this.show(run); });
+    if (turn !== this.conversation.last) return;
+    if (run.text || run.calls.length || run.reason) this.conversation.end(turn, this.actions(turn));
+    else this.prompt.value ||= this.conversation.undo();
     if (run === this.run && run.facts) this.race.disabled = run.facts.plain || run.stopped || !run.rounds.length;
+  }
+
+  /** What can be done with an answer; "Again" with the last one only. */
+  actions(turn) {
+    const button = (words, act, more) => make("button", { type: "button", onclick: act, ...more }, words);
+    return [button("Copy", (event) => this.copy(turn, event.target)), button("Again", () => this.again(), { "data-last": "yes" })];
+  }
+
+  /** Browsers let pages copy at safe addresses only; elsewhere the text is selected. */
+  async copy({ run, answer }, button) {
+    try {
+      await navigator.clipboard.writeText(run.text);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    } catch {
+      getSelection().selectAllChildren(answer.said);
+      this.say("The answer is selected: copy it with Ctrl+C.");
+    }
+  }
+
+  /** Another answer to the last message. */
+  again() {
+    if (this.settings.invalid()) return;
+    const typed = this.prompt.value;
+    this.prompt.value = this.conversation.undo();
+    this.first();
+    this.prompt.value = typed;
+  }
+
+  halt() {
+    this.run.stop();
+    this.prompt.focus();
+  }
+
+  clear() {
+    this.run?.stop();
+    this.run = null;
+    this.conversation.clear();
+    this.page?.remove();
+    this.page = this.shown = null;
+    this.race.disabled = this.save.disabled = true;
+    this.busy(false);
+    this.say("");
+    this.prompt.focus();
   }
 
   /** The same request once more, without drafts; both are then shown on one clock. */
@@ -122,7 +173,7 @@ class LivePage extends HTMLElement {
     if (!run.facts?.end || run.stopped) return;
     this.source = new LiveSource(this.server, [drafted, run]);
     this.replacePage();
-    this.say("Both runs are below, on one clock: Play starts them.");
+    this.say("Both runs are shown on one clock: Play starts them.");
   }
 
   /** A recorded translation, which every server has. */
@@ -148,20 +199,20 @@ class LivePage extends HTMLElement {
   }
 
   ending(run) {
-    if (run.stopped) return "Stopped: the server frees the row.";
     if (run.facts?.end?.dropped) return `The trace holds the first ${run.rounds.length} rounds; ${run.facts.end.dropped} more came after them.`;
     return "";
   }
 
   busy(busy) {
-    this.stop.disabled = !busy;
+    this.stop.disabled = this.stop.hidden = !busy;
+    this.write.hidden = busy;
     if (busy) this.race.disabled = this.save.disabled = true;
-    else this.save.disabled = !this.source.runs.some((run) => run.facts?.end);
+    else this.save.disabled = !this.run || !this.source.runs.some((run) => run.facts?.end);
   }
 
   /** The page of a run begins with its first event. */
   show(run) {
-    if (run !== this.source.runs[0]) return;
+    if (run !== this.source.runs[0] || !run.facts) return;
     if (this.shown !== this.source) this.replacePage();
     else this.source.grown(run);
   }
@@ -171,7 +222,7 @@ class LivePage extends HTMLElement {
     page.source = this.shown = this.source;
     this.page?.remove();
     this.page = page;
-    this.append(page);
+    this.rounds.append(page);
   }
 
   /** The traces as the file that `draftwood trace --input` reads. */

@@ -43,6 +43,7 @@ class Server {
 class Run {
   constructor(server, path, body, id = null) {
     Object.assign(this, { server, path, body, id, rounds: [], facts: null, stopped: false });
+    Object.assign(this, { text: "", reasoning: "", calls: [], reason: null, tokens: 0, began: 0, seconds: 0 });
     this.control = new AbortController();
   }
 
@@ -55,35 +56,64 @@ class Run {
   /** Reads the text to its end; calls the listener when there is more to show. */
   async read(listener) {
     if (this.id) return this.follow(listener);
+    const body = { ...this.body, stream: true, stream_options: { include_usage: true }, trace: true };
     try {
-      const answer = await this.server.ask(this.path, { body: { ...this.body, stream: true, trace: true }, signal: this.control.signal });
-      const chunks = events(answer);
+      const chunks = events(await this.server.ask(this.path, { body, signal: this.control.signal }));
       const first = (await chunks.next()).value;
-      this.check(first);
+      this.take(first);
       this.id = first.id;
-      const rest = this.drain(chunks).catch((error) => { if (!this.stopped) throw error; });
+      const rest = this.drain(chunks, listener).catch((error) => { if (!this.stopped) throw error; });
       await Promise.all([rest, this.follow(listener)]);
     } catch (error) {
       if (!this.stopped) throw error;
     }
   }
 
-  check(chunk) {
+  /** A chunk: a part of the answer, its end, or its usage. */
+  take(chunk) {
     if (!chunk || chunk.error) throw new RefusedError(500, chunk?.error.message ?? "the server wrote nothing");
+    this.began ||= performance.now();
+    this.seconds = (performance.now() - this.began) / 1000;
+    this.tokens = chunk.usage?.completion_tokens ?? this.tokens;
+    const [choice] = chunk.choices;
+    if (!choice) return;
+    const { content, reasoning_content, tool_calls } = choice.delta ?? { content: choice.text };
+    this.text += content ?? "";
+    this.reasoning += reasoning_content ?? "";
+    for (const { index, id, function: made } of tool_calls ?? []) {
+      this.calls[index] ??= { id, type: "function", function: { name: "", arguments: "" } };
+      this.calls[index].function.name += made?.name ?? "";
+      this.calls[index].function.arguments += made?.arguments ?? "";
+    }
+    this.reason = choice.finish_reason ?? this.reason;
   }
 
-  async drain(chunks) {
-    for await (const chunk of chunks) this.check(chunk);
+  async drain(chunks, listener) {
+    for await (const chunk of chunks) {
+      this.take(chunk);
+      listener();
+    }
   }
 
-  /** The trace tells how the text ended, also after a stop. */
+  /** The trace tells how the text ended, also after a stop. A chat's prompt is its bubbles, not the template's text. */
   async follow(listener) {
     for await (const { text, round, end } of events(await this.server.ask(`v1/traces/${this.id}`, { accept: "text/event-stream" }))) {
-      if (text) this.facts = { ...text, text: "", first: null };
+      if (text) this.facts = { ...text, text: "", first: null, ...(this.body.messages && { prompt: "" }) };
       if (round) this.rounds.push(round);
       if (end) Object.assign(this.facts, { first: end.first, end, text: this.rounds.flatMap((made) => made.pieces.map((piece) => piece[0])).join("") });
       listener();
     }
+  }
+
+  /** How the text ended, and what it took. */
+  summary() {
+    const passes = this.rounds.length + (this.facts?.end?.dropped ?? 0);
+    const ending = this.stopped ? "stopped by you"
+      : { stop: "ended by the model", length: "cut at the most tokens", tool_calls: "ended with a call" }[this.reason] ?? this.reason;
+    if (!this.tokens || !passes) return ending ?? "";
+    const rates = [`${this.tokens} tokens`, `${(this.tokens / passes).toFixed(2)} per pass`];
+    if (this.seconds > 0.05) rates.push(`${(this.tokens / this.seconds).toFixed(0)} tokens/s`);
+    return [ending, ...rates].join(" · ");
   }
 }
 

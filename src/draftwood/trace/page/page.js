@@ -84,8 +84,10 @@ class TracePage extends HTMLElement {
     this.append(player, make("div", { className: "columns uneven" },
       make("section", {}, this.growing, this.tree,
         make("p", { className: "quiet" }, "Bold: accepted. Struck out: rejected. Faint: not tried."), this.stop),
-      make("section", {}, make("h2", {}, "Accepted tokens per round"), this.histogram)),
-    make("section", {}, this.figureTitle, this.figure, make("details", {}, make("summary", {}, "The same as text"), this.described)));
+      make("section", {}, make("h2", {}, "Accepted tokens per round"), this.histogram)));
+    this.asText = make("details", {}, make("summary", {}, "The same as text"), this.described);
+    this.alone = this.text === this.translation;
+    if (!this.alone) this.append(make("section", {}, this.figureTitle, this.figure, this.asText));
     if (this.racing) this.buildRace();
     if (this.translation >= 0) this.buildTranslation();
   }
@@ -110,7 +112,7 @@ class TracePage extends HTMLElement {
       ...this.source.rounds(this.translation).map((round, i) => make("option", { value: i }, `round ${round.number + 1}: ${round.pieces.map((p) => p[0]).join("")}`)));
     this.append(make("section", {}, make("h2", {}, "A German sentence"),
       make("p", { lang: "de" }, text.source), make("p", {}, text.text),
-      make("div", { className: "controls" }, this.germanRound), this.germanFigure));
+      make("div", { className: "controls" }, this.germanRound), this.germanFigure, ...(this.alone ? [this.asText] : [])));
   }
 
   /** Starts to show another recorded text. */
@@ -215,6 +217,10 @@ class TracePage extends HTMLElement {
     this.words.mark(index);
     this.figureTitle.textContent = `Round ${round.number + 1}, drawn`;
     if (!this.clock.playing) this.grow(this.done(this.rounds, this.clock.time), this.clock.time);
+    if (this.alone) {
+      this.germanRound.value = index;
+      return this.showGerman();
+    }
     let figure;
     try {
       figure = await this.source.figure(this.text, index, this.clientWidth);
@@ -231,7 +237,9 @@ class TracePage extends HTMLElement {
   async showGerman() {
     const chosen = this.germanRound.value;
     const figure = await this.source.figure(this.translation, Number(chosen), this.clientWidth);
-    if (chosen === this.germanRound.value) showFigure(this.germanFigure, figure);
+    if (chosen !== this.germanRound.value) return;
+    showFigure(this.germanFigure, figure);
+    if (this.alone) this.described.textContent = figure.text;
   }
 
   /** Figures have one layout for each kind of width. */

@@ -1,0 +1,70 @@
+"""Every request gets an id, and a line in the log when its answer has ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from time import perf_counter
+from typing import Any, Final, final
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from draftwood.serve.errors import refused
+from draftwood.serve.log import ENTRY, REQUESTS, Entry
+from draftwood.serve.streams import error_response
+
+_HEADER: Final = "x-request-id"
+_SANE: Final = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)
+_QUIET: Final = ("/health", "/metrics")  # watchers come every few seconds
+_LONGEST: Final = 200  # characters of a route
+_GONE: Final = 499  # as other servers log a client that did not wait for its answer
+
+
+@final
+class RequestLog:
+    """Logs requests, and answers those whose handler raised what nobody expected.
+
+    Args:
+        app: gets the requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given, began = Headers(scope=scope).get(_HEADER, ""), perf_counter()
+        entry = Entry(id=given if _SANE.fullmatch(given) else f"req-{uuid4().hex}")
+        ENTRY.set(entry)
+        status, ended = None, False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status, ended
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[_HEADER] = entry.id
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting)
+        except Exception as error:
+            if status is not None:  # too late for an answer; the connection ends, and its server logs the cause
+                raise
+            await error_response(refused(error))(scope, receive, send_noting)
+        finally:
+            _log(scope, entry, status if ended and status is not None else _GONE, perf_counter() - began)
+
+
+def _log(scope: Scope, entry: Entry, status: int, seconds: float) -> None:
+    if scope["path"] in _QUIET and status == 200:
+        return
+    fields: dict[str, Any] = {"id": entry.id, "route": f"{scope['method']} {scope['path']}"[:_LONGEST], "status": status}
+    fields |= {} if entry.counts is None else entry.counts()
+    fields |= {"seconds": round(seconds, 3)} | ({} if entry.error is None else {"error": entry.error})
+    text = " ".join(f"{name}={json.dumps(value) if name == 'route' else value}" for name, value in fields.items())
+    REQUESTS.info("%s", text, extra={"fields": fields})

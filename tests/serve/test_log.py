@@ -1,0 +1,139 @@
+"""The log: one line a request, never its prompt; every cause once; ids in headers and errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from draftwood import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.serve.log import JsonLines
+from draftwood.serve.settings import ServeOptions
+from tests.serve.client import COMPLETIONS, answer, completion, raw
+from tests.serve.conftest import Fault, Live, make_service, serving, until
+
+Log = pytest.LogCaptureFixture
+SECRET = "the fox ran"
+
+
+@pytest.fixture
+def log(caplog: Log) -> Iterator[Log]:
+    with caplog.at_level(logging.INFO):
+        yield caplog
+
+
+def lines(log: Log) -> list[dict[str, Any]]:
+    return [record.fields for record in log.records if hasattr(record, "fields")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_has_one_line_with_its_tokens(client: TestClient, log: Log, stream: bool) -> None:
+    client.post(COMPLETIONS, json=completion(n=2, stream=stream), headers={"x-request-id": "mine-1"})
+    [line] = lines(log)
+    usage = answer(client, completion(n=2))["usage"]
+    assert (line["id"], line["route"], line["status"]) == ("mine-1", f"POST {COMPLETIONS}", 200)
+    assert line.items() >= {(name, usage[name]) for name in ("prompt_tokens", "completion_tokens")}
+    assert 0 < line["seconds"] < 60
+    assert 1 < line["tokens_per_pass"] <= 3  # a tree of two levels
+    answer(client, completion(speculative=False))
+    assert lines(log)[-1]["tokens_per_pass"] == 1
+    assert SECRET not in log.text
+
+
+@pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "x" * 128, "a/b=c:d.e+f-g_h"])
+def test_a_sane_id_of_the_client_is_kept(client: TestClient, given: str) -> None:
+    assert client.get("/v1/models", headers={"x-request-id": given}).headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "a b", 'a"b', "a;b", "é"])
+def test_another_id_is_replaced(client: TestClient, given: str) -> None:
+    made = {client.get("/health", headers={b"x-request-id": given.encode()}).headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    assert all(re.fullmatch(r"req-[0-9a-f]{32}", one) for one in made)
+
+
+def test_an_error_has_the_id_and_its_line_the_code(client: TestClient, log: Log) -> None:
+    for wrong, status, code in (({"temperature": -1}, 400, "invalid_value"), ({"model": "b"}, 404, "model_not_found")):
+        found = client.post(COMPLETIONS, json=completion(**wrong))
+        assert found.json()["request_id"] == found.headers["x-request-id"] == lines(log)[-1]["id"]
+        assert (lines(log)[-1]["status"], lines(log)[-1]["error"]) == (status, code)
+    client.get("/no%0Asuch", headers={"x-request-id": "a"})
+    assert re.search(r'id=a route="GET /no\\nsuch" status=404 seconds=\S+ error=not_found$', log.text, re.MULTILINE)
+    assert SECRET not in log.text
+
+
+def test_what_watches_the_server_is_logged_only_when_it_fails(served: Pair, log: Log) -> None:
+    service = make_service(served)
+    with serving(service) as client:
+        assert [client.get(path).status_code for path in ("/health", "/metrics")] == [200, 200]
+        service.scheduler.drain()
+        client.get("/health")
+    assert [line["status"] for line in lines(log)] == [503]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_that_fails_has_its_cause_once_with_its_id(served: Pair, target: Fault, log: Log, stream: bool) -> None:
+    with serving(make_service(served)) as client:
+        target.nan = True
+        client.post(COMPLETIONS, json=completion(stream=stream), headers={"x-request-id": "mine-2"})
+    assert [record.getMessage() for record in log.records if record.exc_info] == ["a text of mine-2 failed"]
+    assert lines(log)[-1]["error"] == "internal_error"
+
+
+def test_a_handler_that_raises_is_answered_and_its_cause_is_logged_once(
+    client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwood.serve.service.Service.name", lambda *_: 1 / 0)
+    found = client.post(COMPLETIONS, json=completion())
+    assert (found.status_code, found.json()["request_id"]) == (500, found.headers["x-request-id"])
+    [cause] = [record for record in log.records if record.exc_info]
+    line = JsonLines().format(cause)
+    assert "\n" not in line
+    assert "ZeroDivisionError: division by zero" in json.loads(line)["cause"]
+    assert (lines(log)[-1]["status"], lines(log)[-1]["error"]) == (500, "internal_error")
+
+
+def test_a_client_that_goes_is_logged_as_gone(live: Live, target: Fault, log: Log) -> None:
+    target.open.clear()
+    with socket.create_connection(("127.0.0.1", live.port)) as connection:
+        connection.sendall(raw(completion(max_tokens=400)))
+        until(lambda: target.calls > 0)
+    target.open.set()
+    until(lambda: bool(lines(log)))
+    assert [line["status"] for line in lines(log)] == [499]
+
+
+@pytest.mark.parametrize("kind", ["json", "text", "off"])
+def test_the_process_logs_as_it_was_started(folders: tuple[Path, Path], kind: str) -> None:
+    command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--log", kind,
+               "--name", "tiny", "--backend", "torch"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        read = iter(process.stderr.readline, "")
+        url = next(found[0] for line in read if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        httpx2.post(f"{url}{COMPLETIONS}", json=completion(blue=1), headers={"x-request-id": "mine-3"}, timeout=60)
+        process.terminate()
+        rest = [line.rstrip("\n") for line in read]
+        assert process.wait(60) == 0
+    [remark] = [line for line in rest if "blue" in line]  # once, whatever loaded the models
+    own = [line for line in rest if "mine-3" in line and line != remark]
+    assert len(own) == (kind != "off")
+    if kind == "json":
+        assert [json.loads(line)["id"] for line in rest] == ["mine-3", "mine-3"]
+    assert kind != "text" or re.search(r'INFO .*: id=mine-3 route="POST /v1/completions" status=200 .* seconds=', own[0])
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="log is 'xml'"):
+        ServeOptions(log="xml")  # type: ignore[arg-type]
