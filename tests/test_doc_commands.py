@@ -57,6 +57,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
     "benchmarks trace": "--repeats 1 --shape 2x2 --max-new-tokens 2",
+    "benchmarks clients": "--help",
     "benchmarks plot": "",
     "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
     "--max-new-tokens 8",

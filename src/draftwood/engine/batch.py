@@ -255,6 +255,7 @@ def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
         finish_reason=output.finish_reason,
         round=this_round,
         round_row=index,
+        stop_text=output.stop_text,
         logprobs=logprobs.of_round(this_round, index, tokens, entry.request.logprobs, greedy=row.sampling.greedy),
     )
 

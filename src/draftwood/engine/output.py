@@ -49,13 +49,13 @@ class RowOutput:
         self.row = row
         self.limits = limits
         self.finish_reason: FinishReason | None = None
+        self.stop_text: str | None = None  # the stop string that ended the text
         self.text = ""
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - row.prompt_length)
         self._words = Detokenizer(tokenizer, row.tokens) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
-        self._cut = False  # a stop string ended the text
         self._criterion = criterion
         self._final = final
 
@@ -102,9 +102,10 @@ class RowOutput:
 
     def _release(self) -> str:
         """Return text that cannot belong to a stop string; end the text where one is complete."""
-        found = [at for stop in self.limits.stop if (at := self._held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self.limits.stop if (at := self._held.find(stop)) >= 0]
         if found:
-            out, self._held, self._cut, self.finish_reason = self._held[: min(found)], "", True, "stop"
+            at, self.stop_text = min(found)
+            out, self._held, self.finish_reason = self._held[:at], "", "stop"
             return out
         keep = max((_overlap(self._held, stop) for stop in self.limits.stop), default=0)
         out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -112,11 +113,11 @@ class RowOutput:
 
     def _flush(self) -> str:
         """The rest of a finished text; nothing follows a stop string."""
-        if self._words is None or self._cut:
+        if self._words is None or self.stop_text is not None:
             return ""
         self._held += self._words.push([], last=True)
         out = self._release()
-        if not self._cut:
+        if self.stop_text is None:
             out, self._held = out + self._held, ""
         return out
 

@@ -53,6 +53,7 @@ class Piece:
         drafted: how many of them, from the first on, were drafted.
         text: text that is now certain; it may lag behind the tokens.
         finish_reason: set in the row's last piece.
+        stop_text: set there where one of the limits' stop texts ended the text.
         round, round_row: the round, and the row's index in it.
         held: the text by which ``text`` lags behind; it is the end of a text whose row is dropped now.
         logprobs: one entry for each new token, if the request wants them.
@@ -66,6 +67,7 @@ class Piece:
     round: Round
     round_row: int
     held: str
+    stop_text: str | None = None
     logprobs: list[TokenLogprob] | None = None
 
 

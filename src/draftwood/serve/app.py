@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from draftwood.core.errors import DraftwoodError
-from draftwood.sampling.settings import Sampling
+from draftwood.serve import docs
 from draftwood.serve.answers import Answer
 from draftwood.serve.bodies import parse, read_body
 from draftwood.serve.checked import checked
+from draftwood.serve.dialects.errors import error_response
+from draftwood.serve.dialects.routes import DialectRoutes
 from draftwood.serve.document import document
 from draftwood.serve.errors import ApiError, refused, unavailable
 from draftwood.serve.keys import SALT, Keys
 from draftwood.serve.metrics import CONTENT_TYPE
+from draftwood.serve.paths import Paths
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.request_log import RequestLog
 from draftwood.serve.schemas import (
@@ -37,10 +40,11 @@ from draftwood.serve.schemas import (
 )
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
-from draftwood.serve.streams import AnswerResponse, error_response
+from draftwood.serve.streams import AnswerResponse, Events, Wire
 from draftwood.serve.trace_routes import TraceRoutes
 from draftwood.serve.unread import UnreadBodies
 
+CHATS: Final = "/v1/chat/completions"
 _LOG = logging.getLogger(__name__)
 B = TypeVar("B", bound=RouteBody)
 S = TypeVar("S", bound=Settings)
@@ -53,11 +57,21 @@ class Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def chat(self, request: Request) -> Response:
-        return await self._texts(request, ChatBody, self._service.preparation.chat, ChatShape)
+    async def texts(self, request: Request) -> Response:
+        """Chats and completions."""
+        data = await read_body(request)
+        return await self.answered(request, request.url.path, await asyncio.to_thread(parse, data), Events())
 
-    async def completions(self, request: Request) -> Response:
-        return await self._texts(request, CompletionBody, self._service.preparation.completion, CompletionShape)
+    async def answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
+        """The response to the body of a chat or of a completion, by its path."""
+        if path == CHATS:
+            return await self._texts(request, data, ChatBody, self._service.preparation.chat, ChatShape, wire)
+        return await self._texts(request, data, CompletionBody, self._service.preparation.completion, CompletionShape, wire)
+
+    async def counted(self, request: Request, data: Mapping[str, Any]) -> int:
+        """The tokens of a chat's prompt."""
+        body, _ = await self._checked(request, ChatBody, data)
+        return (await asyncio.to_thread(self._service.preparation.chat, body)).prompt_tokens
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self._service.names]})
@@ -88,26 +102,36 @@ class Routes:
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(document(self._service.names, self._service.options))
 
+    async def docs(self, request: Request) -> Response:
+        html = docs.page(document(self._service.names, self._service.options))
+        return HTMLResponse(html, headers={"Content-Security-Policy": docs.POLICY, "X-Content-Type-Options": "nosniff"})
+
     async def _texts(
-        self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]
-    ) -> Response:
-        body, remarks = await self._body(request, kind)
+        self, request: Request, data: Mapping[str, Any], kind: type[S], prepare: Callable[[S], Prepared],
+        shape: type[Shape], wire: Wire,
+    ) -> Response:  # fmt: skip
+        body, remarks = await self._checked(request, kind, data)
         prepared = await asyncio.to_thread(prepare, body)
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings])
         echoes = await self._service.scored(prepared.echoes)
         made = shape(self._service.name(body.model), self._service.texts, echoes, token_ids=bool(body.return_token_ids))
+        made.id = wire.named(made.id)
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
         answer = Answer(self._service.scheduler, prepared, trace)
         if trace is not None:
             self._service.traces.keep(made.id, trace)
-        return AnswerResponse(answer, made, body.stream_options, stream=bool(body.stream))
+        return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))
 
     async def _body(self, request: Request, kind: type[B]) -> tuple[B, list[str]]:
         """The body of a request, and remarks about what is ignored."""
-        data, unknown = await read_body(request), self._service.options.unknown_fields
-        body, remarks = await asyncio.to_thread(lambda: checked(kind, parse(data), unknown))
+        data = await read_body(request)
+        return await self._checked(request, kind, await asyncio.to_thread(parse, data))
+
+    async def _checked(self, request: Request, kind: type[B], data: Mapping[str, Any]) -> tuple[B, list[str]]:
+        """The fields of a body, and remarks about what is ignored."""
+        body, remarks = await asyncio.to_thread(checked, kind, data, self._service.options.unknown_fields)
         self._service.name(body.model)
         for remark in remarks:
             _LOG.warning("%s: %s", request.url.path, remark)
@@ -124,14 +148,8 @@ class Routes:
             "chat_template": service.preparation.chats,
             "methods": service.preparation.drafting.methods,
             "nodes": service.preparation.drafting.nodes,
-            "default_generation_settings": {"params": _preset(service.pair.sampling)},
+            **service.facts,
         }
-
-
-def _preset(own: Sampling) -> dict[str, float]:
-    """How texts are drawn where a request does not say."""
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    return {name: getattr(own, name) for name in names} | ({"temperature": 1.0} if own.greedy else {})
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
@@ -141,6 +159,7 @@ def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
     """The application; it starts the scheduler, and stops it at the end."""
     routes, traces = Routes(service), TraceRoutes(service.traces)
+    others = DialectRoutes(service, routes.answered, routes.counted)
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -153,8 +172,18 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
 
     return Starlette(
         routes=[
-            route("/v1/chat/completions", routes.chat, "POST"),
-            route("/v1/completions", routes.completions, "POST"),
+            route(CHATS, routes.texts, "POST"),
+            route("/v1/completions", routes.texts, "POST"),
+            route("/v1/responses", others.responses, "POST"),
+            route("/v1/messages", others.messages, "POST"),
+            route("/v1/messages/count_tokens", others.count_tokens, "POST"),
+            route("/api/chat", others.ollama_chat, "POST"),
+            route("/api/generate", others.ollama_generate, "POST"),
+            route("/api/tags", others.ollama_tags),
+            route("/api/show", others.ollama_show, "POST"),
+            route("/api/version", others.version),
+            route("/version", others.version),
+            route("/v1", routes.models),
             route("/v1/models", routes.models),
             route("/v1/models/{model:path}", routes.model),
             route("/tokenize", routes.tokenize, "POST"),
@@ -162,12 +191,13 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/health", routes.health),
             route("/metrics", routes.metrics),
             route("/openapi.json", routes.openapi),
+            route("/docs", routes.docs),
             route("/", traces.page),
             route("/v1/traces/{id}", traces.trace),
             route("/v1/traces/{id}/race", traces.race),
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
-        middleware=[Middleware(RequestLog), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
+        middleware=[Middleware(RequestLog), Middleware(Paths), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
         exception_handlers={
             ApiError: _refused,
             DraftwoodError: _refused,
@@ -179,7 +209,7 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return error_response(refused(error))
+    return error_response(refused(error), request.url.path)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:
@@ -189,6 +219,7 @@ async def _client_gone(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """No such path, or another method."""
     assert isinstance(error, HTTPException)
-    path = f"{request.method} {request.url.path}"
-    message = f"there is no {path}: GET /openapi.json lists what there is"
-    return error_response(ApiError(error.status_code, message, code="not_found", headers=dict(error.headers or {})))
+    path = request.url.path
+    why = "this server's models make no embeddings" if "embed" in path else "GET /openapi.json lists what there is"
+    message, headers = f"there is no {request.method} {path}: {why}", dict(error.headers or {})
+    return error_response(ApiError(error.status_code, message, code="not_found", headers=headers), path)

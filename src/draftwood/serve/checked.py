@@ -35,7 +35,7 @@ def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "re
     try:
         found = kind.model_validate(without_others(body))
     except ValidationError as error:
-        raise _named(error) from None
+        raise named(error) from None
     paths = _unknown(found, unknown)
     if isinstance(found, Settings):
         _check_together(found)
@@ -57,7 +57,7 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     return [*map(short_repr, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
 
 
-def _named(error: ValidationError) -> ApiError:
+def named(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     where = [part for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
     field = ".".join(str(part) for part in where[: 3 if len(where) > 1 and isinstance(where[1], int) else 1]) or None

@@ -9,6 +9,9 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from draftwood import __version__
+from draftwood.serve.dialects.messages import CountBody, MessagesBody
+from draftwood.serve.dialects.ollama import OllamaChatBody, OllamaGenerateBody, ShowBody
+from draftwood.serve.dialects.responses import ResponsesBody
 from draftwood.serve.fields import Body
 from draftwood.serve.other_fields import OTHER_FIELDS
 from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -20,7 +23,19 @@ _POSTS: dict[str, tuple[type[Body], str]] = {
     "/tokenize": (TokenizeBody, "Token ids of a prompt or of a chat."),
     "/detokenize": (DetokenizeBody, "The text of token ids."),
 }
+_OTHERS: dict[str, tuple[type[Body], str]] = {
+    "/v1/responses": (ResponsesBody, "OpenAI's Responses, without a store."),
+    "/v1/messages": (MessagesBody, "Anthropic's Messages."),
+    "/v1/messages/count_tokens": (CountBody, "Tokens of a message's prompt."),
+    "/api/chat": (OllamaChatBody, "Ollama's chats."),
+    "/api/generate": (OllamaGenerateBody, "Ollama's prompts."),
+    "/api/show": (ShowBody, "The model, for Ollama's clients."),
+}
 _GETS = {
+    "/docs": "This document, as a page.",
+    "/version": "The version of the server.",
+    "/api/tags": "The model, for Ollama's clients.",
+    "/api/version": "The version, for Ollama's clients.",
     "/v1/models": "The model.",
     "/health": "200 while the server takes requests.",
     "/metrics": "Metrics for Prometheus.",
@@ -45,27 +60,29 @@ _STATUSES = {
 def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
     """The document of a server whose model has these names."""
     refs, schemas = models_json_schema(
-        [(kind, "validation") for kind, _ in _POSTS.values()], ref_template="#/components/schemas/{model}"
+        [(kind, "validation") for kind, _ in (*_POSTS.values(), *_OTHERS.values())],
+        ref_template="#/components/schemas/{model}",
     )
     for kind, _ in _POSTS.values():
         fields = schemas["$defs"][kind.__name__]["properties"]
         fields["model"] = {"type": ["string", "null"]} if options.any_model else {"enum": [*names, None]}
         fields |= {name: _other(name) for name in OTHER_FIELDS}
-    for made in schemas["$defs"].values():
-        if options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
+    for name, made in schemas["$defs"].items():
+        chats = name not in {kind.__name__ for kind, _ in _OTHERS.values()}  # the others have the fields of chats too
+        if chats and options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
             made["additionalProperties"] = False
     schemas["$defs"]["Error"] = _error()
     error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     errors = {status: {"description": text, **error} for status, text in _STATUSES.items()}
     paths: dict[str, Any] = {}
-    for path, (kind, text) in _POSTS.items():
+    for path, (kind, text) in (_POSTS | _OTHERS).items():
         body = {"required": True, "content": {"application/json": {"schema": refs[kind, "validation"]}}}
-        good = {"description": text, "content": {"application/json": {}}}
-        if path.startswith("/v1/"):
-            good["content"] = {"application/json": {}, "text/event-stream": {}}
-        paths[path] = {"post": {"summary": text, "requestBody": body, "responses": {"200": good, **errors}}}
+        streams: dict[str, Any] = {} if path.startswith(("/tokenize", "/detokenize")) else {"text/event-stream": {}}
+        good = {"description": text, "content": {"application/json": {}, **streams}}
+        bad = {status: {"description": said} for status, said in _STATUSES.items()} if path in _OTHERS else errors
+        paths[path] = {"post": {"summary": text, "requestBody": body, "responses": {"200": good, **bad}}}
     for path, text in _GETS.items():
-        media = "text/plain" if path == "/metrics" else "application/json"
+        media = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
         good = {"description": text, "content": {media: {}}}
         some = {status: errors[status] for status in ("401", "503")}
         paths[path] = {"get": {"summary": text, "responses": {"200": good, **some}}}

@@ -28,6 +28,7 @@ class TextDelta:
         tokens: new token ids.
         text: text that is now certain.
         finish_reason: set in the last one.
+        stop_text: set there where one of the request's stop texts ended the text.
         draft: what was drafted for it; None if nothing was.
         logprobs: one for every token, where the request wants them.
         trace: the text's trace so far; None where none is wanted, or where it ended.
@@ -36,6 +37,7 @@ class TextDelta:
     tokens: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
+    stop_text: str | None = None
     draft: Draft | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     trace: Trace | None = None
@@ -47,6 +49,7 @@ class TextDelta:
             tokens=tuple(piece.tokens),
             text=piece.text,
             finish_reason=piece.finish_reason,
+            stop_text=piece.stop_text,
             draft=Draft.of(piece),
             logprobs=None if piece.logprobs is None else tuple(piece.logprobs),
             trace=trace,
@@ -60,6 +63,7 @@ class TextDelta:
             tokens=tuple(token for part in parts for token in part.tokens),
             text="".join(part.text for part in parts),
             finish_reason=parts[-1].finish_reason,
+            stop_text=parts[-1].stop_text,
             logprobs=tuple(chain.from_iterable(logprobs)) if logprobs else None,
         )
 

@@ -10,8 +10,8 @@ from typing import Final, final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from draftwood.serve.dialects.errors import error_response
 from draftwood.serve.errors import ApiError
-from draftwood.serve.streams import error_response
 
 _OPEN: Final = ("/health", "/")
 SALT: Final = "draftwood.cache_salt"
@@ -33,23 +33,26 @@ class Keys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._digests and scope["path"] not in _OPEN:
-            kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            headers = Headers(scope=scope)
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer":
+                given = headers.get("x-api-key", "")
             digest = _digest(given.strip().encode("utf-8", "surrogateescape"))
-            if not self._fits(digest) or kind.lower() != "bearer":
-                await error_response(_wrong_key())(scope, receive, send)
+            if not self._fits(digest):
+                await error_response(_wrong_key(), scope["path"])(scope, receive, send)
                 return
             scope[SALT] = digest.hex()
         await self._app(scope, receive, send)
 
     def _fits(self, digest: bytes) -> bool:
         """Whether the key of a digest is a known one, in the same time for all keys."""
-        return any([hmac.compare_digest(digest, known) for known in self._digests])
+        return any([hmac.compare_digest(digest, known) for known in self._digests])  # the whole list, for equal times
 
 
 def _wrong_key() -> ApiError:
     return ApiError(
         401,
-        "the key is missing or wrong: send the header Authorization: Bearer KEY",
+        "the key is missing or wrong: send the header Authorization: Bearer KEY, or x-api-key: KEY",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer", "Connection": "close"},
     )

@@ -11,9 +11,9 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from draftwood.serve.dialects.errors import error_response
 from draftwood.serve.errors import refused
 from draftwood.serve.log import ENTRY, REQUESTS, Entry
-from draftwood.serve.streams import error_response
 
 _HEADER: Final = "x-request-id"
 _SANE: Final = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)
@@ -55,7 +55,7 @@ class RequestLog:
         except Exception as error:
             if status is not None:  # too late for an answer; the connection ends, and its server logs the cause
                 raise
-            await error_response(refused(error))(scope, receive, send_noting)
+            await error_response(refused(error), scope["path"])(scope, receive, send_noting)
         finally:
             _log(scope, entry, status if ended and status is not None else _GONE, perf_counter() - began)
 

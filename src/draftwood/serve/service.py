@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
-from typing import final
+from typing import Any, final
 
+from draftwood import __version__
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
@@ -76,6 +78,24 @@ class Service:
         self.preparation = Preparation(
             pair, chosen, decoder.pipeline.grammars, most=self.scheduler.room, max_length=options.max_length
         )
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the model and of this server, in llama.cpp's words. ``size`` is that of the weights, in bytes."""
+        model, sampling, most = self.pair.model, self.pair.sampling, self.preparation.max_length
+        weights = list(model.parameters())
+        settings = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return {
+            "meta": {
+                "architecture": model.config.model_type, "dtype": str(model.dtype).removeprefix("torch."),
+                "n_vocab": self.pair.target.vocab_size, "n_ctx_train": self.pair.target.max_length,
+                "n_params": sum(one.numel() for one in weights), "size": sum(one.nbytes for one in weights),
+            },
+            "default_generation_settings": {"n_ctx": most, "params": {name: getattr(sampling, name) for name in settings}},
+            "total_slots": self.options.max_rows,
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"draftwood {__version__}",
+        }  # fmt: skip
 
     async def scored(self, echoes: Sequence[Echo]) -> list[Echo]:
         """The echoes with the log-probabilities that they want. Equal prompts are scored once.

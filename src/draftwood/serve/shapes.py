@@ -44,10 +44,7 @@ class Shape(ABC):
 
     def whole(self, answer: Answer, texts: Sequence[TextDelta]) -> dict[str, Any]:
         """A whole response, from the whole text of every choice."""
-        choices = [
-            {**self._choice(index, text), "finish_reason": text.finish_reason, **self._ids(text)}
-            for index, text in enumerate(texts)
-        ]
+        choices = [{**self._choice(index, text), **_reason(text), **self._ids(text)} for index, text in enumerate(texts)]
         return {**self._head(self._object, choices), "usage": answer.usage(), **figures(answer)}
 
     @abstractmethod
@@ -60,7 +57,7 @@ class Shape(ABC):
         if event.text or event.logprobs or (self._token_ids and event.tokens):
             found.append({**self._part(index, event), **self._ids(event)})
         if event.finish_reason is not None:
-            found.append({**self._part(index, None), "finish_reason": event.finish_reason})
+            found.append({**self._part(index, None), **_reason(event)})
         return [self._head(self._chunk, [choice]) for choice in found]
 
     def last(self, answer: Answer) -> dict[str, Any]:
@@ -138,6 +135,12 @@ class CompletionShape(Shape):
         before = self._echoes[index].request.prompt[0] if first else None
         logprobs = None if entries is None else self._logprobs[index].part(entries, before)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+
+def _reason(text: TextDelta) -> dict[str, Any]:
+    """Why a text ended: with the stop text, if it was one."""
+    stop = {} if text.stop_text is None else {"stop_reason": text.stop_text}
+    return {"finish_reason": text.finish_reason, **stop}
 
 
 def figures(answer: Answer) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,6 +18,7 @@ from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.shapes import Shape, figures
 
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"
 """The end of a stream."""
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -26,9 +27,42 @@ Found: TypeAlias = tuple[int, TextDelta] | None
 """A choice and its event, or a silence."""
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """The response of a refused or failed request."""
-    return JSONResponse(error.to_json(), error.status, error.headers)
+class Wire(Protocol):
+    """How an answer is written: its id, the whole of it, chunks, silences, the end, and an error in OpenAI's shape."""
+
+    media_type: str
+
+    def named(self, id: str) -> str: ...
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]: ...
+    def chunk(self, chunk: dict[str, Any]) -> bytes: ...
+    def silence(self) -> bytes: ...
+    def end(self) -> bytes: ...
+    def failed(self, error: dict[str, Any]) -> bytes: ...
+
+
+@final
+class Events:
+    """Answers and chunks as they are; chunks are server-sent events."""
+
+    media_type = EVENTS
+
+    def named(self, id: str) -> str:
+        return id
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        return answer
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        return event(chunk)
+
+    def silence(self) -> bytes:
+        return KEEP_ALIVE
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, error: dict[str, Any]) -> bytes:
+        return event(error) + DONE
 
 
 @final
@@ -39,10 +73,12 @@ class AnswerResponse(Response):
         answer: the texts.
         shape: of the response.
         options: whether a stream's last chunk has the usage, and whether all of its chunks have the usage so far.
+        wire: how it is written.
         stream: send chunks as they are written.
     """
 
-    def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, *, stream: bool) -> None:
+    def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, wire: Wire, *, stream: bool) -> None:
+        self.wire = wire
         self.answer = answer
         self.shape = shape
         self.stream = stream
@@ -65,13 +101,13 @@ class AnswerResponse(Response):
             if found is not None:
                 written[found[0]].append(found[1])
         whole = self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written])
-        await JSONResponse(whole)(scope, receive, send)
+        await JSONResponse(self.wire.whole(whole))(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""
         events = self.answer.events(KEEP_ALIVE_SECONDS)
         first = await anext(events)
-        await event_stream(self._parts(first, events)).stream_response(send)
+        await event_stream(self._parts(first, events), self.wire.media_type).stream_response(send)
 
     async def _parts(self, first: Found, events: AsyncIterator[Found]) -> AsyncIterator[bytes]:
         try:
@@ -83,13 +119,13 @@ class AnswerResponse(Response):
                 yield self._shown(found)
             if self.usage:
                 yield self._event(self.shape.last(self.answer))
+            yield self.wire.end()
         except ApiError as error:
-            yield event(error.to_json())
-        yield DONE
+            yield self.wire.failed(error.to_json())
 
     def _shown(self, found: Found) -> bytes:
         if found is None:
-            return KEEP_ALIVE
+            return self.wire.silence()
         chunks = self.shape.chunks(*found)
         if self.answer.complete and not self.usage:
             chunks[-1] |= figures(self.answer)
@@ -97,12 +133,12 @@ class AnswerResponse(Response):
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         usage = {"usage": self.answer.usage() if self.counts else None} if self.usage or self.counts else {}
-        return event({**usage, **chunk})
+        return self.wire.chunk({**usage, **chunk})
 
 
-def event_stream(parts: AsyncIterator[bytes]) -> StreamingResponse:
-    """The response of server-sent events, which no proxy keeps back."""
-    return StreamingResponse(parts, headers=_HEADERS, media_type="text/event-stream")
+def event_stream(parts: AsyncIterator[bytes], media_type: str = EVENTS) -> StreamingResponse:
+    """The response of events, which no proxy keeps back."""
+    return StreamingResponse(parts, headers=_HEADERS, media_type=media_type)
 
 
 def event(content: Any) -> bytes:

@@ -1,0 +1,194 @@
+"""Which programs' clients work with the server: each one unmodified, at a fixed version, with its most ordinary examples.
+
+An example is a file of ``examples/clients``. Its first line names the packages, and comments such as ``# ---- tools ----``
+divide it: what stands before the first one belongs to every part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+import click
+
+from benchmarks.lists import chosen
+from draftwood.cli.options import dataclass_options
+from draftwood.cli.progress import steps
+from draftwood.core.errors import ConfigError
+
+EXAMPLES: Final = Path(__file__).parents[1] / "examples" / "clients"
+PARTS: Final = ("plain", "stream", "structured output", "tools")
+URL: Final = "http://127.0.0.1:8000"
+MODEL: Final = "smollm2"
+INSTALL_SECONDS: Final = 1800
+RUN_SECONDS: Final = 300
+_MARK: Final = re.compile(r"^(?:#|//) ---- (.+) ----$\n", re.MULTILINE)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """The example of a client.
+
+    Attributes:
+        name: of the client, with the language where there are several.
+        kind: ``py``, ``mjs`` or ``sh``.
+        packages: what is installed, with versions.
+        head: what belongs to every part.
+        parts: by name.
+    """
+
+    name: str
+    kind: str
+    packages: Sequence[str]
+    head: str
+    parts: dict[str, str]
+
+    @staticmethod
+    def read(path: Path) -> Example:
+        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+        head, *parts = _MARK.split(rest)
+        found = dict(zip(parts[::2], parts[1::2], strict=True))
+        packages = first.removeprefix("# ").removeprefix("// ").split()
+        return Example(name=path.name, kind=path.suffix[1:], packages=packages, head=head, parts=found)
+
+
+def examples() -> list[Example]:
+    """All examples, by name."""
+    return [Example.read(path) for path in sorted(EXAMPLES.iterdir()) if path.suffix in (".py", ".mjs", ".sh")]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClientsConfig:
+    """Which clients run, and against which server.
+
+    Raises:
+        ConfigError: an unknown client.
+    """
+
+    url: str | None = field(
+        default=None, metadata={"help": f"a running server such as {URL}; without it one with {MODEL} is started"}
+    )
+    only: str = field(default="all", metadata={"help": "files of examples/clients, comma-separated"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the report"})
+
+    def chosen(self) -> list[Example]:
+        known = {example.name: example for example in examples()}
+        return [known[name] for name in (known if self.only == "all" else chosen("only", self.only, tuple(known)))]
+
+
+@final
+class Environment:
+    """Where the packages of an example are installed: a folder of its own in the cache, which stays for the next run."""
+
+    def __init__(self, example: Example) -> None:
+        from draftwood.hardware.machine import cache_folder
+
+        self._example = example
+        self.folder = cache_folder() / "clients" / example.name
+
+    def install(self) -> str | None:
+        """Install what is not; returns why that failed."""
+        listed = self.folder / "packages.txt"
+        wanted = "\n".join(self._example.packages)
+        if listed.is_file() and listed.read_text() == wanted:
+            return None
+        program = "npm" if self._example.kind == "mjs" else sys.executable
+        if shutil.which(program) is None:
+            return f"not run: there is no {program}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        commands = [[sys.executable, "-m", "venv", "."], ["bin/pip", "install", "--quiet", *self._example.packages]]
+        if self._example.kind == "mjs":
+            commands = [["npm", "install", "--no-audit", "--no-fund", "--prefix", ".", *self._example.packages]]
+        for command in commands:
+            done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+            if done.returncode:
+                return f"not installed: {outcome(done.stderr)}"
+        listed.write_text(wanted)
+        return None
+
+    def run(self, source: str) -> str:
+        """Run a part; returns what came of it."""
+        path = self.folder / f"part.{self._example.kind}"
+        path.write_text(source, encoding="utf-8")
+        program = {"py": "bin/python", "mjs": "node", "sh": "bash"}[self._example.kind]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment["PATH"] = f"{self.folder / 'bin'}{os.pathsep}{environment['PATH']}"
+        try:
+            done = subprocess.run(
+                [program, "-P", path.name] if program == "bin/python" else [program, path.name],
+                cwd=self.folder, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"error: it took longer than {RUN_SECONDS} seconds"
+        return "works" if done.returncode == 0 else outcome(done.stderr.strip() or done.stdout)
+
+
+def outcome(errors: str) -> str:
+    """What a client's errors say: whether the server refused, and its sentence; else the last error."""
+    lines = [line.rstrip() for line in errors.splitlines() if line.strip()] or ["it says nothing"]
+    lines.sort(key=lambda line: not line[0].isspace())  # source and details, which are indented, come first
+    for word, known in (("refused", r"\b(?:400|404)\b|BadRequest|ResponseError|leave it out"), ("error", r"Error\b")):
+        if found := [line.strip() for line in lines if re.search(known, line)]:
+            return f"{word}: {found[-1][:300]}"
+    return f"error: {lines[-1].strip()[:300]}"
+
+
+def measure(found: Sequence[Example], url: str, model: str, advance: Callable[[], object]) -> dict[str, dict[str, str]]:
+    """What came of every part of every example."""
+    results: dict[str, dict[str, str]] = {}
+    for example in found:
+        environment = Environment(example)
+        failed = environment.install()
+        results[example.name] = {}
+        for part, source in example.parts.items():
+            whole = (example.head + source).replace(URL, url).replace(MODEL, model)
+            results[example.name][part] = failed or environment.run(whole)
+            advance()
+    return results
+
+
+def markdown(found: Sequence[Example], results: dict[str, dict[str, str]]) -> str:
+    """The table, and below it what does not work."""
+    lines = ["| client | packages | " + " | ".join(PARTS) + " |", "|---|---|" + "---|" * len(PARTS)]
+    remarks = []
+    for example in found:
+        cells = [results[example.name].get(part, "") for part in PARTS]
+        lines.append(
+            f"| {example.name} | {', '.join(example.packages)} | "
+            + " | ".join(cell.partition(":")[0] for cell in cells)
+            + " |"
+        )
+        remarks += [
+            f"* {example.name}, {part}: {said}" for part, said in zip(PARTS, cells, strict=True) if said not in ("", "works")
+        ]
+    return "\n".join(["# Clients", "", *lines, "", *remarks]).rstrip() + "\n"
+
+
+@click.command(name="clients")
+@dataclass_options(ClientsConfig)
+def command(**options: Any) -> None:
+    """Run the examples of real clients, each in an environment of its own, and list what works."""
+    from benchmarks.serving.config import Served
+    from benchmarks.serving.servers import serving
+    from draftwood.core.files import replace_file
+
+    config = ClientsConfig(**options)
+    found = config.chosen()
+    served = Served(url=config.url, target=None if config.url else MODEL)
+    with serving(served, "--name", MODEL) as server, steps("clients", sum(len(one.parts) for one in found)) as advance:
+        results = measure(found, server.url, server.model, advance)
+    report = markdown(found, results)
+    config.output.mkdir(parents=True, exist_ok=True)
+    replace_file(config.output / "clients.md", report)
+    click.echo(report)
+    if any(said.startswith("error") for parts in results.values() for said in parts.values()):
+        raise ConfigError(f"some clients failed: {config.output / 'clients.md'} says how")

@@ -1,0 +1,216 @@
+"""Ollama's interface: ``/api/chat`` and ``/api/generate``."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any, Final, final
+
+from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, line, objects, read_object, unsupported
+from draftwood.serve.other_fields import OtherField
+from draftwood.serve.schemas import RouteBody
+
+_MACHINE: Final = frozenset(  # options of how a model is computed, which change no text
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram", "f16_kv", "logits_all"}
+    | {"vocab_only", "use_mmap", "use_mlock"}
+)
+_OTHERS: Final = {
+    "keep_alive": OtherField("how long a model stays; this server's stays", None),
+    "template": OtherField("the model's own chat template is used", ("",)),
+    "context": OtherField("a conversation is sent as messages", ([],)),
+}
+MOST_WRITTEN: Final = 128
+"""Tokens of a text without a chat template, where ``num_predict`` is not given."""
+
+
+class OllamaBody(RouteBody):
+    """Fields of both routes. Other ones, and options, are those of chats."""
+
+    options: dict[str, Any] | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    stream: bool | None = None
+
+
+class OllamaChatBody(OllamaBody):
+    """``/api/chat``."""
+
+    messages: list[Any]
+
+
+class OllamaGenerateBody(OllamaBody):
+    """``/api/generate``."""
+
+    prompt: str
+    system: str | None = None
+    images: list[Any] | None = None
+    raw: bool | None = None
+
+
+class ShowBody(RouteBody):
+    """``/api/show``."""
+
+    name: str | None = None
+    verbose: bool | None = None
+
+
+class _Ollama(Dialect):
+    """An answer; a stream of it has a line of JSON for each event."""
+
+    prefix = "ollama-"
+    media_type = "application/x-ndjson"
+
+    def __init__(self, body: OllamaBody, made: Json, path: str = "/v1/chat/completions") -> None:
+        self._arrived = self._read = perf_counter_ns()
+        stream, think = body.stream is not False, body.think
+        made |= {
+            "model": body.model and body.model.removesuffix(":latest"),
+            "response_format": _form(body.format),
+            "chat_template_kwargs": {"enable_thinking": think} if isinstance(think, bool) else None,
+            "reasoning_effort": think if isinstance(think, str) else None,
+            "stream": stream,
+            "stream_options": STREAM if stream else None,
+        }
+        super().__init__(chat_of({**(body.model_extra or {}), **_options(body.options)}, made, _OTHERS), path)
+
+    @abstractmethod
+    def say(self, text: str, **extra: Any) -> Json:
+        """What the model said."""
+
+    def begin(self) -> Iterable[Json]:
+        self._read = perf_counter_ns()
+        return ()
+
+    def start(self, part: Part) -> Iterable[Json]:
+        return ()
+
+    def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
+        if part.kind != "call":
+            said = self.say(text) if part.kind == "text" else self.say("", thinking=text)
+            yield self._line(said, done=False) | ({"logprobs": list(logprobs)} if logprobs else {})
+
+    def stop(self, part: Part) -> Iterable[Json]:
+        if part.kind == "call":
+            yield self._line(self.say("", tool_calls=[_call(part)]), done=False)
+
+    def finish(self) -> Iterable[Json]:
+        yield self._line(self.say(""), done=True) | self._end() | self.figures
+
+    def answer(self) -> Json:
+        self._read = self._arrived  # nobody has seen when the prompt was read
+        text, thought = ("".join(part.text for part in self.parts if part.kind == kind) for kind in ("text", "reasoning"))
+        calls = [_call(part) for part in self.parts if part.kind == "call"]
+        extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
+        logprobs = [entry for part in self.parts for entry in part.logprobs]
+        return self._line(self.say(text, **extra), done=True) | ({"logprobs": logprobs} if logprobs else {}) | self._end()
+
+    def fail(self, error: Json) -> Iterable[Json]:
+        yield error_of(error)
+
+    def silence(self) -> bytes:
+        return self.encoded([{**self.say(""), "done": False}])  # JSON has no comments
+
+    def encoded(self, events: Iterable[Json]) -> bytes:
+        return b"".join(line(event) + b"\n" for event in events)
+
+    def _line(self, said: Json, *, done: bool) -> Json:
+        return {"model": self.head["model"], "created_at": now(), **said, "done": done}
+
+    def _end(self) -> Json:
+        """The reason of the end, tokens, and times in nanoseconds."""
+        end = perf_counter_ns()
+        return {
+            "done_reason": "length" if self.finish_reason == "length" else "stop",
+            "total_duration": end - self._arrived, "load_duration": 0,
+            "prompt_eval_count": self.usage["prompt_tokens"], "prompt_eval_duration": self._read - self._arrived,
+            "eval_count": self.usage["completion_tokens"], "eval_duration": end - self._read,
+        }  # fmt: skip
+
+
+@final
+class OllamaChat(_Ollama):
+    """An answer of ``/api/chat``."""
+
+    def __init__(self, body: OllamaChatBody) -> None:
+        super().__init__(body, {"messages": list(_messages(objects("messages", body.messages)))})
+
+    def say(self, text: str, **extra: Any) -> Json:
+        return {"message": {"role": "assistant", "content": text, **extra}}
+
+
+@final
+class OllamaGenerate(_Ollama):
+    """An answer of ``/api/generate``. Without a chat template, and with ``raw``, the prompt is continued as it is."""
+
+    def __init__(self, body: OllamaGenerateBody, *, chats: bool) -> None:
+        if chats and not body.raw:
+            system = [] if body.system is None else [{"role": "system", "content": body.system}]
+            question = {"role": "user", "content": _content(body.prompt, body.images)}
+            super().__init__(body, {"messages": [*system, question]})
+            return
+        if body.system or body.images:
+            raise unsupported("system", body.system, "this prompt is continued as it is, and has neither system nor images")
+        limit = {"max_tokens": MOST_WRITTEN} if (body.options or {}).get("num_predict") is None else {}
+        super().__init__(body, {"prompt": body.prompt, **limit}, "/v1/completions")
+
+    def say(self, text: str, **extra: Any) -> Json:
+        return {"response": text, **extra}
+
+
+def error_of(error: Json) -> Json:
+    """An error of OpenAI's shape in Ollama's."""
+    return {**error, "error": error["error"]["message"]}
+
+
+def now() -> str:
+    """The time as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _options(options: Json | None) -> Json:
+    """Options as fields of a chat."""
+    names = {"num_predict": "max_tokens"}
+    return {names.get(name, name): value for name, value in (options or {}).items() if name not in _MACHINE}
+
+
+def _form(form: str | Json | None) -> Json | None:
+    if isinstance(form, dict):
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form}}
+    if form not in ("json", "", None):
+        raise unsupported("format", form, "a format is json, or a JSON schema")
+    return {"type": "json_object"} if form else None
+
+
+def _messages(messages: Sequence[Json]) -> Iterator[Json]:
+    """Messages of a chat. Calls have no ids here: the answers of tools come in the order of the calls."""
+    names = {"thinking": "reasoning_content", "tool_name": "name"}
+    waiting: list[str] = []
+    for number, message in enumerate(messages):
+        made = {names.get(name, name): value for name, value in message.items() if name != "images"}
+        made["content"] = _content(message.get("content"), message.get("images"))
+        if message.get("tool_calls"):
+            calls = objects("messages", message["tool_calls"])
+            made["tool_calls"] = [_called(f"call_{number}_{i}", call) for i, call in enumerate(calls)]
+            waiting = [call["id"] for call in made["tool_calls"]]
+        if message.get("role") == "tool" and waiting:
+            made.setdefault("tool_call_id", waiting.pop(0))
+        yield made
+
+
+def _content(text: Any, images: Any) -> Any:
+    """A content as a chat has it. An image is refused there."""
+    return [{"type": "text", "text": text or ""}, {"type": "image"}] if images else text
+
+
+def _called(new: str, call: Json) -> Json:
+    """A call of the history. Its arguments are an object here, and text in chats."""
+    [function] = objects("messages", [call.get("function")])
+    text = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
+    return {"id": call.get("id") or new, "type": "function", "function": {"name": function.get("name"), "arguments": text}}
+
+
+def _call(part: Part) -> Json:
+    return {"id": part.id, "function": {"name": part.name, "arguments": read_object(part.text)}}

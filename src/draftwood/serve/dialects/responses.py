@@ -1,0 +1,223 @@
+"""OpenAI's Responses: ``/v1/responses``, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, final
+
+from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, inside, objects, unsupported, without
+from draftwood.serve.fields import Top
+from draftwood.serve.other_fields import OtherField
+from draftwood.serve.schemas import RouteBody, StreamOptions
+
+_STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
+_WHOLE: Final = OtherField("prompts are read as a whole: shorten it", ("disabled", []))
+_OTHERS: Final = {
+    **dict.fromkeys(("previous_response_id", "conversation", "prompt"), _STORED),
+    **dict.fromkeys(("truncation", "context_management"), _WHOLE),
+    "background": OtherField("an answer is written while its client waits", (False,)),
+    "max_tool_calls": OtherField("it counts tools that a server runs", None),
+}
+_PARTS: Final = {
+    "reasoning": ("rs", "reasoning_text"),
+    "text": ("msg", "output_text"),
+    "call": ("fc", "function_call_arguments"),
+}
+_TEXTS: Final = ("input_text", "output_text", "reasoning_text", "summary_text")
+_FUNCTIONS: Final = "this server runs no tools: send functions, which your program runs"
+
+
+class ResponsesBody(RouteBody):
+    """``/v1/responses``. Its other fields are those of chats."""
+
+    input: str | list[Any]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    top_logprobs: Top | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+@final
+class Responses(Dialect):
+    """A response and its events."""
+
+    prefix = "resp_"
+
+    def __init__(self, body: ResponsesBody) -> None:
+        self._body = body
+        self._count = 0  # events
+        text = body.text or {}
+        system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
+        logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
+        made = {
+            "model": body.model,
+            "messages": [*system, *_messages(body.input)],
+            "max_tokens": body.max_output_tokens,
+            "tools": None if body.tools is None else [_tool(tool) for tool in objects("tools", body.tools)],
+            "tool_choice": _tool_choice(body.tool_choice),
+            "response_format": _form(text.get("format")),
+            "verbosity": text.get("verbosity"),
+            "reasoning_effort": (body.reasoning or {}).get("effort"),
+            **inside("text", text, "format", "verbosity"),
+            **inside("reasoning", body.reasoning, "effort", "summary", "generate_summary"),
+            "logprobs": logprobs or None,
+            "top_logprobs": body.top_logprobs,
+            "stream": body.stream,
+            "stream_options": STREAM if body.stream else None,
+        }
+        super().__init__(chat_of(body.model_extra or {}, made, _OTHERS))
+
+    def begin(self) -> Iterable[Json]:
+        for kind in ("created", "in_progress"):
+            yield self._event(kind, response=self._response("in_progress"))
+
+    def start(self, part: Part) -> Iterable[Json]:
+        yield self._event("output_item.added", part, item=self._item(part, "in_progress"))
+        if part.kind != "call":
+            yield self._event("content_part.added", part, part=_content(part))
+
+    def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
+        extra = {"logprobs": list(logprobs)} if part.kind == "text" else {}
+        yield self._event(f"{_PARTS[part.kind][1]}.delta", part, delta=text, **extra)
+
+    def stop(self, part: Part) -> Iterable[Json]:
+        name = f"{_PARTS[part.kind][1]}.done"
+        if part.kind == "call":
+            yield self._event(name, part, name=part.name, arguments=part.text)
+        else:
+            yield self._event(name, part, **without(_content(part), "type", "annotations"))
+            yield self._event("content_part.done", part, part=_content(part))
+        yield self._event("output_item.done", part, item=self._item(part, self._status))
+
+    def finish(self) -> Iterable[Json]:
+        yield self._event(self._status, response=self.answer() | self.figures)
+
+    def answer(self) -> Json:
+        used = self.usage
+        read, written = ({**(used.get(f"{name}_tokens_details") or {})} for name in ("prompt", "completion"))
+        usage = {
+            "input_tokens": used["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": read.get("cached_tokens", 0), "cache_write_tokens": 0},
+            "output_tokens": used["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": written.get("reasoning_tokens", 0)},
+            "total_tokens": used["total_tokens"],
+        }
+        output = [self._item(part, self._status) for part in self.parts]
+        return self._response(self._status) | {"output": output, "usage": usage}
+
+    def fail(self, error: Json) -> Iterable[Json]:
+        known = {"code": "server_error", "message": error["error"]["message"]}
+        yield self._event("failed", response=self._response("failed") | {"error": known})
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self.finish_reason == "length" else "completed"
+
+    def _event(self, kind: str, whose: Part | None = None, /, **fields: Any) -> Json:
+        where: Json = {} if whose is None else {"output_index": whose.index}
+        if whose is not None and "item" not in fields:
+            where |= {"item_id": self._id(whose)} | ({} if whose.kind == "call" else {"content_index": 0})
+        self._count += 1
+        return {"type": f"response.{kind}", "sequence_number": self._count - 1, **where, **fields}
+
+    def _id(self, part: Part) -> str:
+        return f"{_PARTS[part.kind][0]}_{self.head['id'].removeprefix(self.prefix)}_{part.index}"
+
+    def _item(self, part: Part, status: str) -> Json:
+        """A part as an item of the output."""
+        head, content = {"id": self._id(part), "status": status}, [] if status == "in_progress" else [_content(part)]
+        if part.kind == "call":
+            return {**head, "type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.text}
+        if part.kind == "reasoning":
+            return {**head, "type": "reasoning", "summary": [], "content": content}
+        return {**head, "type": "message", "role": "assistant", "content": content}
+
+    def _response(self, status: str) -> Json:
+        """The response without its output."""
+        body, sent = self._body, self._body.model_extra or {}
+        return {
+            "id": self.head["id"], "object": "response", "created_at": self.head["created"], "status": status, "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions, "model": self.head["model"], "output": [],
+            "max_output_tokens": body.max_output_tokens, "metadata": sent.get("metadata") or {},
+            "parallel_tool_calls": sent.get("parallel_tool_calls") is not False, "previous_response_id": None,
+            "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None}, "store": False,
+            "temperature": sent.get("temperature"), "top_p": sent.get("top_p"), "truncation": "disabled",
+            "text": {"format": (body.text or {}).get("format") or {"type": "text"}}, "usage": None,
+            "tools": body.tools or [], "tool_choice": body.tool_choice or "auto",
+        }  # fmt: skip
+
+
+def _messages(given: str | list[Any]) -> Iterator[Json]:
+    """The messages of the chat. What one turn of the assistant said is one message."""
+    turn: Json = {}
+    for item in objects("input", [{"role": "user", "content": given}] if isinstance(given, str) else given):
+        said = _said(item)
+        if turn and (said.get("role") != "assistant" or turn.keys() & said.keys() - {"role", "tool_calls"}):
+            yield turn
+            turn = {}
+        if said.get("role") != "assistant":
+            yield said
+        elif calls := [*turn.get("tool_calls", ()), *said.get("tool_calls", ())]:
+            turn |= {**said, "tool_calls": calls}
+        else:
+            turn |= said
+    if turn:
+        yield turn
+
+
+def _said(item: Json) -> Json:
+    """An item as a message, or as a part of the assistant's."""
+    rest, kind = without(item, "type", "id", "status"), item.get("type", "message")
+    if kind == "message" and "tool_calls" not in rest:
+        return {**rest, "content": _texts(rest.get("content"))}
+    if kind == "function_call":
+        function = {name: rest.get(name) for name in ("name", "arguments")}
+        return {"role": "assistant", "tool_calls": [{"id": rest.get("call_id"), "type": "function", "function": function}]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": rest.get("call_id"), "content": _texts(rest.get("output"))}
+    if kind == "reasoning":
+        parts = objects("input", rest.get("content") or rest.get("summary") or [])
+        return {"role": "assistant", "reasoning_content": "".join(str(part.get("text") or "") for part in parts)}
+    raise unsupported("input", item, f"this server reads messages, functions' calls and outputs, and reasoning, not {kind}")
+
+
+def _texts(content: Any) -> Any:
+    """A content with the types of chats. One that is no text is refused there."""
+    if not isinstance(content, list):
+        return content
+    plain = (part if part.get("type") not in _TEXTS else {"type": "text", "text": part.get("text")} for part in
+             objects("input", content))  # fmt: skip
+    return list(plain)
+
+
+def _tool(tool: Json) -> Json:
+    if tool.get("type") != "function":
+        raise unsupported("tools", tool, _FUNCTIONS)
+    return {"type": "function", "function": without(tool, "type")}
+
+
+def _tool_choice(choice: str | Json | None) -> str | Json | None:
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") != "function":
+        raise unsupported("tool_choice", choice, _FUNCTIONS)
+    return {"type": "function", "function": without(choice, "type")}
+
+
+def _form(form: Any) -> Any:
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": without(form, "type")}
+
+
+def _content(part: Part) -> Json:
+    if part.kind == "reasoning":
+        return {"type": "reasoning_text", "text": part.text}
+    return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": part.logprobs}

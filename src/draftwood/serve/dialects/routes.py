@@ -1,0 +1,119 @@
+"""The routes of other programs' interfaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar, final
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from draftwood import __version__
+from draftwood.serve.bodies import parse, read_body
+from draftwood.serve.checked import named
+from draftwood.serve.dialects.dialect import Dialect, Json
+from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
+from draftwood.serve.dialects.ollama import OllamaChat, OllamaChatBody, OllamaGenerate, OllamaGenerateBody, ShowBody, now
+from draftwood.serve.dialects.responses import Responses, ResponsesBody
+from draftwood.serve.fields import Body
+from draftwood.serve.service import Service
+
+B = TypeVar("B", bound=Body)
+
+
+@final
+class DialectRoutes:
+    """The handlers. Each translates a request, and has the answer translated back.
+
+    Args:
+        service: the model.
+        answered: the response to the body of a chat or of a completion, by its path.
+        counted: the tokens of a chat's prompt.
+    """
+
+    def __init__(
+        self, service: Service, answered: Callable[[Request, str, Json, Dialect], Awaitable[Response]],
+        counted: Callable[[Request, Json], Awaitable[int]],
+    ) -> None:  # fmt: skip
+        self._service = service
+        self._answered = answered
+        self._counted = counted
+
+    async def responses(self, request: Request) -> Response:
+        return await self._answer(request, ResponsesBody, Responses)
+
+    async def messages(self, request: Request) -> Response:
+        return await self._answer(request, MessagesBody, Messages)
+
+    async def count_tokens(self, request: Request) -> Response:
+        made = await _translated(request, CountBody, Messages)
+        return JSONResponse({"input_tokens": await self._counted(request, made.chat)})
+
+    async def ollama_chat(self, request: Request) -> Response:
+        return await self._answer(request, OllamaChatBody, OllamaChat)
+
+    async def ollama_generate(self, request: Request) -> Response:
+        return await self._answer(
+            request, OllamaGenerateBody, partial(OllamaGenerate, chats=self._service.preparation.chats)
+        )
+
+    async def ollama_tags(self, request: Request) -> Response:
+        return JSONResponse({"models": [self._tag(name) for name in self._service.names]})
+
+    async def ollama_show(self, request: Request) -> Response:
+        body = await _read(request, ShowBody)
+        self._service.name((body.model or body.name or self._service.names[0]).removesuffix(":latest"))
+        facts, preparation = self._service.facts["meta"], self._service.preparation
+        kind = facts["architecture"]
+        return JSONResponse(
+            {
+                "modelfile": "", "parameters": "", "details": _details(facts),
+                "template": getattr(self._service.pair.tokenizer, "chat_template", None) or "",
+                "model_info": {
+                    "general.architecture": kind, "general.parameter_count": facts["n_params"],
+                    f"{kind}.context_length": preparation.max_length,
+                },
+                "capabilities": ["completion", *(["tools"] if preparation.chats else [])],
+            }
+        )  # fmt: skip
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
+    def _tag(self, name: str) -> Json:
+        facts = self._service.facts["meta"]
+        return {
+            "name": name, "model": name, "modified_at": now(), "size": facts["size"], "digest": "",
+            "details": _details(facts),
+        }  # fmt: skip
+
+    async def _answer(self, request: Request, kind: type[B], dialect: Callable[[B], Dialect]) -> Response:
+        made = await _translated(request, kind, dialect)
+        return await self._answered(request, made.path, made.chat, made)
+
+
+async def _translated(request: Request, kind: type[B], dialect: Callable[[B], Dialect]) -> Dialect:
+    body = await _read(request, kind)
+    return await asyncio.to_thread(dialect, body)
+
+
+async def _read(request: Request, kind: type[B]) -> B:
+    data = await read_body(request)
+
+    def validated() -> B:
+        try:
+            return kind.model_validate(parse(data))
+        except ValidationError as error:
+            raise named(error) from None
+
+    return await asyncio.to_thread(validated)
+
+
+def _details(facts: Json) -> Json:
+    return {
+        "parent_model": "", "format": "safetensors", "family": facts["architecture"], "families": [facts["architecture"]],
+        "parameter_size": f"{facts['n_params'] / 1e6:.1f}M", "quantization_level": facts["dtype"],
+    }  # fmt: skip

@@ -1,0 +1,65 @@
+"""The examples of clients: divided into parts, shown in the docs, run in environments, and listed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.clients import PARTS, ClientsConfig, Environment, Example, examples, markdown, measure, outcome
+from draftwood.core.errors import ConfigError
+from tests.test_docs import FENCE, ROOT
+
+PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+
+
+def test_every_example_names_its_versions_and_has_known_parts() -> None:
+    found = examples()
+    assert len(found) >= 18
+    for example in found:
+        assert example.packages
+        assert all(re.search(r"(?:==|.@)\d", package) for package in example.packages)
+        assert set(example.parts) <= set(PARTS)
+        assert example.parts
+        if example.kind == "py":
+            compile(example.head + "".join(example.parts.values()), example.name, "exec")
+
+
+def test_the_page_shows_the_examples_as_they_are() -> None:
+    shown = {match[1]: body for kind, body in FENCE.findall(PAGE) if (match := re.search(r'title="(.+)"', kind))}
+    folder = ROOT / "examples" / "clients"
+    assert shown == {example.name: (folder / example.name).read_text(encoding="utf-8") for example in examples()}
+
+
+def test_parts_run_apart_and_their_errors_are_told_from_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "client.py"
+    path.write_text(
+        "# nothing==1\nurl = 'http://127.0.0.1:8000 smollm2'\n\n# ---- plain ----\nassert url == 'http://b:1 tiny'\n"
+        "# ---- stream ----\nraise RuntimeError('status 400: no')\n# ---- tools ----\nraise RuntimeError('broken')\n"
+    )
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", "unseen")
+    example = Example.read(path)
+    environment = Environment(example)
+    (environment.folder / "bin").mkdir(parents=True)
+    (environment.folder / "bin" / "python").symlink_to(sys.executable)
+    (environment.folder / "packages.txt").write_text("nothing==1")  # as if it were installed
+    results = measure([example], "http://b:1", "tiny", lambda: None)
+    assert results == {"client.py": {
+        "plain": "works", "stream": "refused: RuntimeError: status 400: no", "tools": "error: RuntimeError: broken",
+    }}  # fmt: skip
+    report = markdown([example], results)
+    assert "| client.py | nothing==1 | works | refused |  | error |" in report
+    assert "* client.py, tools: error: RuntimeError: broken" in report
+
+
+def test_the_last_error_is_found_among_other_lines() -> None:
+    assert outcome("ValueError: a\nFor more, see b\n") == "error: ValueError: a"
+    assert outcome("") == "error: it says nothing"
+
+
+def test_an_unknown_client_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"other\.py"):
+        ClientsConfig(only="other.py").chosen()
