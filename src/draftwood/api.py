@@ -209,8 +209,10 @@ class Pair(Session):
     def chat_request(
         self, messages: Sequence[Message], limits: LimitsLike | None = None, seed: int | None = None, *,
         chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Request:  # fmt: skip
-        """A request for the next answer; a seed of None is drawn. The other arguments are those of :meth:`chat`.
+        """A request for the next answer; a seed of None is drawn. The chat template gets the tools. The other arguments are
+        those of :meth:`chat`.
 
         Raises:
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
@@ -218,7 +220,11 @@ class Pair(Session):
         """
         wanted = limits_of({"limits": limits}, self.chat_limits)
         ids = self.template.encode(
-            messages, chat_template_kwargs, continues=continue_final_message, special_tokens=self.special_tokens_in_content
+            messages,
+            chat_template_kwargs,
+            tools=tools,
+            continues=continue_final_message,
+            special_tokens=self.special_tokens_in_content,
         )
         if not wanted.ignore_eos:
             wanted = replace(wanted, stop_token_ids=(*wanted.stop_token_ids, *self.template.ends))

@@ -25,13 +25,15 @@ from tests.serve.client import value_of
 from tests.tiny_chat import save_chat
 
 METHOD = Method(method="shared-noise", shape="2-2")
+DRAWS = {"do_sample": True, "top_k": 0}
+"""A generation config by which texts are drawn from the model's own distribution."""
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A target and its draft model."""
     folder = tmp_path_factory.mktemp("served")
-    return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
+    return save_chat(folder / "target", generation=DRAWS), save_chat(folder / "draft", layers=1, seed=1)
 
 
 def loaded(folders: tuple[Path, Path]) -> Pair:

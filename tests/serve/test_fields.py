@@ -89,15 +89,8 @@ def test_what_the_server_does_not_have_is_taken_where_it_changes_nothing(client:
 
 def test_a_value_of_another_type_is_not_the_neutral_one(client: TestClient) -> None:
     answer(client, completion(best_of=1.0, max_tokens=1))
-    for name, value in (("best_of", True), ("store", 0), ("modalities", ["text", "audio"]), ("tools", [{}])):
+    for name, value in (("best_of", True), ("store", 0), ("modalities", ["text", "audio"]), ("functions", [{}])):
         assert refused(client, completion(**{name: value}))["param"] == name
-
-
-def test_tools_that_may_not_be_called_are_not_shown(client: TestClient) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    plain = answer(client, chat())["choices"][0]["message"]
-    assert answer(client, chat(tools=tools, tool_choice="none"))["choices"][0]["message"] == plain
-    assert "runs no tools" in refused(client, chat(tools=tools, tool_choice="auto"))["message"]
 
 
 @pytest.mark.parametrize(("path", "field"), [

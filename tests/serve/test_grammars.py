@@ -17,7 +17,7 @@ from draftwood.grammar.check import Checker
 from draftwood.grammar.constraint import Grammars
 from tests.grammar.test_value import nested
 from tests.serve.client import answer, chat, completion, refused, text_of, written
-from tests.serve.conftest import loaded, make_service, serving
+from tests.serve.conftest import DRAWS, loaded, make_service, serving
 from tests.tiny_chat import chat_tokenizer, save_chat
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -45,7 +45,28 @@ def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(cl
     assert written(client, response_format={"type": "text"}) == alone
 
 
+@pytest.mark.parametrize(("fields", "pattern"), [
+    ({"guided_regex": "(fox|hen){2}"}, "(fox|hen){2}"), ({"structured_outputs": {"regex": "(fox|hen){2}"}}, "(fox|hen){2}"),
+    ({"guided_choice": ["a fox", 'a "hen"\n']}, 'a fox|a "hen"\n'), ({"structured_outputs": {"choice": ["a", "é"]}}, "a|é"),
+    ({"guided_json": SCHEMA}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"guided_json": json.dumps(SCHEMA)}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"structured_outputs": {"json": SCHEMA}}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"json_schema": SCHEMA}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"grammar": 'root ::= animal " " animal\nanimal ::= "fox" | "hen"'}, "(fox|hen) (fox|hen)"),
+    ({"guided_grammar": 'root ::= [a-c]+ "."'}, r"[a-c]+\."), ({"structured_outputs": {"grammar": 'start: "fox"'}}, "fox"),
+])  # fmt: skip
+def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: dict[str, Any], pattern: str) -> None:
+    assert re.fullmatch(pattern, written(client, **fields, max_tokens=100))
+    assert re.fullmatch(pattern, text_of(answer(client, chat(**fields, max_tokens=100))["choices"][0]))
+
+
 @pytest.mark.parametrize(("fields", "param", "says"), [
+    ({"guided_regex": "a", "structured_outputs": {"json_object": True}}, "structured_outputs.json_object", "guided_regex"),
+    ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "no field"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"grammar": "root ::= ("}, "grammar", "is no GBNF"),
+    ({"grammar": "root ::= " + "(" * 100_000}, "grammar", "is no GBNF"),
+    ({"guided_json": "{"}, None, "JSON"),
     ({"regex": "("}, None, "regular expression"),
     ({"grammar": "start: ("}, None, "Lark grammar"),
     ({"regex": "a", "grammar": 'start: "a"'}, "grammar", "both regex and grammar"),
@@ -122,7 +143,7 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
 
 def test_a_model_without_an_end_token_writes_to_the_cap_and_refuses_a_grammar(tmp_path: Path) -> None:
     tokenizer = chat_tokenizer(eos_token=None, bos_token=None)
-    save = partial(save_chat, tokenizer=tokenizer, eos_token_id=None, bos_token_id=None)
+    save = partial(save_chat, tokenizer=tokenizer, generation=DRAWS, eos_token_id=None, bos_token_id=None)
     folders = save(tmp_path / "target"), save(tmp_path / "draft", layers=1)
     with serving(make_service(loaded(folders))) as client:
         for fields in ({}, {"ignore_eos": True}, {"min_tokens": 4}, {"speculative": False}, {"n": 3}):

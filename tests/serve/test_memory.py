@@ -147,7 +147,8 @@ def test_the_memory_of_a_long_prompt_goes_back(tmp_path: Path, backend: str) -> 
 def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int, int, int]:
     """Bytes of a long prompt's keys and values, what its text takes at most, and what an idle server keeps of that."""
     pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
-    service, seen = make_service(pair, method=Method(method="ar")), list[int]()
+    service = make_service(pair, method=Method(method="ar"), no_prefix_cache=True)
+    seen = list[int]()
     step = service.scheduler._rows.step
 
     def watched() -> None:

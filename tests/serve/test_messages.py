@@ -121,8 +121,6 @@ def test_arguments_of_many_levels_are_given_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("messages", "said"), [
-    ([user(), assistant(None, tool_calls=[CALL]), user()], "messages[1] holds tool_calls, but"),
-    ([user(), {"role": "tool", "tool_call_id": "c1", "content": "a"}], "messages[1] is the answer of a tool, but"),
     ([user([{"type": "image_url", "image_url": {"url": "data:"}}])], "but this model takes no images"),  # type: ignore[arg-type]
     ([user([{"type": "input_audio", "input_audio": {}}])], "but this model takes no audio"),  # type: ignore[arg-type]
     ([user([{"type": "text"}])], "part 0 of messages[0] holds the text None"),  # type: ignore[arg-type]

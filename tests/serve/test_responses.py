@@ -10,10 +10,24 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from draftwood import Limits, Method, Pair
+import draftwood
+from draftwood import Limits, LoadOptions, Method, Pair
 from tests.serve import shapes
-from tests.serve.client import COMPLETIONS, MESSAGES, answer, chat, choice, completion, metric, refused, streamed, written
+from tests.serve.client import (
+    COMPLETIONS,
+    MESSAGES,
+    answer,
+    chat,
+    choice,
+    completion,
+    metric,
+    refused,
+    streamed,
+    text_of,
+    written,
+)  # fmt: skip
 from tests.serve.conftest import Live, loaded, make_service, serving
+from tests.tiny_chat import save_chat
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +90,9 @@ def test_the_openai_client_chats_and_completes_with_and_without_streams(api: ope
 
 
 def test_the_openai_client_raises_its_own_errors(api: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
     with pytest.raises(openai.BadRequestError) as found:
-        api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}], tools=[tool])
-    assert found.value.param == "tools"
+        api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}], store=True)
+    assert found.value.param == "store"
     with pytest.raises(openai.NotFoundError) as missing:
         api.completions.create(model="other", prompt="a")
     assert missing.value.code == "model_not_found"
@@ -109,8 +122,20 @@ def test_settings_are_those_of_the_python_interface(client: TestClient, pair: Pa
     assert written(client, max_tokens=30) != wanted  # control
 
 
-def test_without_a_temperature_it_is_one(client: TestClient) -> None:
+def test_without_a_temperature_it_is_the_models_own(client: TestClient) -> None:
     assert written(client) == written(client, temperature=1) != written(client, temperature=0)
+
+
+def test_a_model_that_says_nothing_writes_the_likeliest_text(tmp_path: Path) -> None:
+    pair = draftwood.load(save_chat(tmp_path), options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    with serving(make_service(pair, method="ar")) as client:  # type: ignore[arg-type]
+        wanted = pair.chat(MESSAGES, max_new_tokens=16).text
+        assert text_of(choice(client, chat(seed=3))) == wanted == text_of(choice(client, chat(temperature=0)))
+        assert text_of(choice(client, chat(top_p=1.0, top_k=-1, min_p=0))) == wanted
+        error = refused(client, chat(top_p=0.9))
+        assert error["param"] == "top_p"
+        assert "give a temperature too" in error["message"]
+        assert text_of(choice(client, chat(temperature=1, top_p=0.9))) != wanted
 
 
 def test_stops_end_a_text_before_them(client: TestClient, pair: Pair) -> None:

@@ -20,13 +20,16 @@ class Detokenizer:
     Args:
         tokenizer: a tokenizer of ``transformers``.
         before: the token ids before the text. If they end inside a character, the text begins with the whole of it.
+        shown: special tokens whose names are part of the text; others are left out.
 
     Attributes:
         held: what is held back, as it would end the text.
     """
 
-    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, before: Sequence[int] = (), shown: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        special = [token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special] if shown else []
+        self._left_out = frozenset(special) - shown if shown else None  # None leaves it to the tokenizer
         self._ids = list(before[-_JOIN:])
         self._done = len(self._ids)  # after these tokens every character is complete
         self._context = 0  # decoding starts here, for correct joins between tokens
@@ -68,7 +71,10 @@ class Detokenizer:
             self._context, self._before = first, self._decode(self._ids[first:])
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        plain = self._left_out is None
+        if self._left_out is not None:
+            ids = [token for token in ids if token not in self._left_out]
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
         return text
 
 
@@ -79,11 +85,11 @@ class Marks:
     A character belongs to the token that completes it, and one that stays broken to the last token.
 
     Args:
-        tokenizer, before: as for :class:`Detokenizer`.
+        tokenizer, before, shown: as for :class:`Detokenizer`.
     """
 
-    def __init__(self, tokenizer: Any, before: Sequence[int]) -> None:
-        self._words = Detokenizer(tokenizer, before)
+    def __init__(self, tokenizer: Any, before: Sequence[int], shown: frozenset[int] = frozenset()) -> None:
+        self._words = Detokenizer(tokenizer, before, shown)
         self._coming: deque[tuple[int, bool]] = deque()  # characters of each token that no piece has had, and its mark
 
     def take(self, tokens: Sequence[int], drafted: int, text: str, *, last: bool) -> list[tuple[str, bool]]:

@@ -36,6 +36,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         variables: Mapping[str, Any] | None = None,
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         continues: bool = False,
         special_tokens: bool = False,
     ) -> list[int]:
@@ -46,6 +47,7 @@ class ChatTemplate:
         Args:
             messages: the chat.
             variables: further values that the template reads.
+            tools: functions that the answer may call, for a template that reads them.
             continues: the last message is the assistant's, and the answer continues it.
             special_tokens: names of special tokens in contents become these tokens; else they are text.
 
@@ -53,8 +55,11 @@ class ChatTemplate:
             ConfigError: messages or variables that are not valid, no chat template, or one that refuses these messages.
         """
         given = self._adapted(checked(messages, continues=continues))
-        found, signs = (given, {}) if flag("special_tokens_in_content", special_tokens) else self._names.hidden(given)
-        text = self._text(found, self._checked(variables), answer=not continues, continues=continues)
+        functions, signs = list(tools), dict[str, str]()
+        if not flag("special_tokens_in_content", special_tokens):
+            (given, functions), signs = self._names.hidden((given, functions))
+        values = self._checked(variables) | ({"tools": functions} if functions else {})
+        text = self._text(given, values, answer=not continues, continues=continues)
         return self._names.encode(text, signs) if signs else self._ids(text)
 
     @cached_property

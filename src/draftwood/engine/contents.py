@@ -107,7 +107,8 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): each if key == "role" else _mapped(each, change) for key, each in value.items()}
+        kept = {key for key, each in value.items() if key == "role" and isinstance(each, str)}
+        return {change(key): each if key in kept else _mapped(each, change) for key, each in value.items()}
     return [_mapped(each, change) for each in value] if isinstance(value, list | tuple) else value
 
 

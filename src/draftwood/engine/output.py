@@ -29,6 +29,7 @@ class RowOutput:
         tokenizer: for text and stop strings; None for token ids only.
         criterion: ends the text after a token if it is True for all token ids so far.
         final: replaces the last token that the limits leave room for.
+        shown: special tokens whose names are part of the text.
 
     Raises:
         ConfigError: stop strings without a tokenizer.
@@ -43,6 +44,7 @@ class RowOutput:
         tokenizer: Any = None,
         criterion: Callable[[list[int]], bool] | None = None,
         final: int | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         if limits.stop and tokenizer is None:
             raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
@@ -54,7 +56,7 @@ class RowOutput:
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - row.prompt_length)
-        self._words = Detokenizer(tokenizer, row.tokens) if tokenizer is not None else None
+        self._words = Detokenizer(tokenizer, row.tokens, shown) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
         self._criterion = criterion
         self._final = final

@@ -120,6 +120,7 @@ class Pipeline:
             tokenizer=self.tokenizer,
             criterion=request.criterion,
             final=request.final,
+            shown=request.shown,
         )
         given = (*(sampling.processors or ()), *(sampling.warpers or ()))
         processors = [for_request(one, number, row.prompt_length) for one in given]

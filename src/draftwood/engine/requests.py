@@ -29,6 +29,7 @@ class Request:
         logprobs: the log-probabilities that pieces and the result report; None for none.
         nodes: the most nodes of its draft trees, the root not counted; trees of a fixed shape keep whole levels.
         cache_salt: the prefix cache serves a text with those of the same salt only.
+        shown: special tokens whose names are part of the text.
     """
 
     prompt: Sequence[int]
@@ -40,6 +41,7 @@ class Request:
     logprobs: LogprobSettings | None = None
     nodes: int | None = None
     cache_salt: str = ""
+    shown: frozenset[int] = frozenset()
 
 
 @final

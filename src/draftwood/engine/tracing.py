@@ -85,7 +85,8 @@ def recorder(
         tau=rules.tau,
     )
     heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
-    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.pipeline.tokenizer)
+    shown = frozenset[int]().union(*(one.shown for one in requests))
+    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.pipeline.tokenizer, shown=shown)
 
 
 def name_of(runner: Runner) -> str:

@@ -60,6 +60,14 @@ def _defaults(schema: object) -> dict[str, str] | None:
     return {"whitespace_pattern": _BLANKS} if schema is True or (isinstance(schema, dict) and not settled) else None
 
 
+def json_rule(schema: Mapping[str, Any] | bool) -> str:
+    """A JSON schema as a part of a Lark grammar, with the blanks of :meth:`Grammar.json_schema`."""
+    given = {} if schema is True else schema
+    if isinstance(given, Mapping) and (defaults := _defaults(dict(given))) is not None:
+        given = {**given, "x-guidance": {**given.get("x-guidance", {}), **defaults}}
+    return f"%json {json.dumps(given, ensure_ascii=False)}"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Grammar:

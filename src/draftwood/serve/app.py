@@ -115,8 +115,8 @@ class Routes:
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings])
-        echoes = await self._service.scored(prepared.echoes)
-        made = shape(self._service.name(body.model), self._service.texts, echoes, token_ids=bool(body.return_token_ids))
+        prepared = replace(prepared, echoes=await self._service.scored(prepared.echoes))
+        made = shape(self._service.name(body.model), self._service.texts, prepared, token_ids=bool(body.return_token_ids))
         made.id = wire.named(made.id)
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
         answer = Answer(self._service.scheduler, prepared, trace)

@@ -15,6 +15,7 @@ from draftwood.serve.messages import TemplateFields
 from draftwood.serve.other_fields import without_others
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings
 from draftwood.serve.settings import UnknownFields
+from draftwood.serve.tools import check_tools
 
 B = TypeVar("B", bound=Body)
 _ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
@@ -99,6 +100,7 @@ def _check_chat(body: ChatBody) -> None:
 
 
 def _check_template(body: TemplateFields) -> None:
+    check_tools(body.tools, body.tool_choice)
     if body.continue_final_message and body.add_generation_prompt:
         raise bad(
             "continue_final_message and add_generation_prompt are both true, but the answer continues the last message or "
@@ -115,10 +117,5 @@ def _check_template(body: TemplateFields) -> None:
 
 def _check_form(body: Settings) -> None:
     form = body.response_format
-    given = [name for name in ("regex", "grammar") if getattr(body, name) is not None]
-    if form is not None and form.type != "text":
-        given.insert(0, "response_format")
-    if len(given) > 1:
-        raise bad(f"both {given[0]} and {given[1]} came, but a text follows one grammar: send one of them", param=given[1])
     if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
         raise bad("response_format.json_schema belongs to type json_schema: send both, or neither", param="response_format")

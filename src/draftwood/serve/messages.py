@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from draftwood.serve.fields import Body
+from draftwood.serve.tools import ToolChoice, Tools
 
 
 class Part(Body):
@@ -78,5 +79,8 @@ class TemplateFields(Body):
 
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None

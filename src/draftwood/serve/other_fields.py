@@ -45,11 +45,9 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = {  # by what they are for
     "how long answers of OpenAI's models are": ("verbosity",),
 }
 _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reason, with the values that change nothing
-    "this server runs no tools: send tool_choice none with it, which shows the model none": {"tools": ([],)},
-    "this server runs no tools": {
-        "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False), "functions": ([],),
-        "function_call": ("none", "auto"), "web_search_options": (),
-    },
+    "its name is tools now: send that": {"functions": ([],)},
+    "its name is tool_choice now: send that": {"function_call": ("none", "auto")},
+    "this server searches nothing": {"web_search_options": ()},
     "this server stores nothing": {"store": (False,)},
     "the models of this server read and write text": {
         "audio": (), "modalities": (["text"],), "mm_processor_kwargs": ({},),
@@ -68,8 +66,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reaso
     "its name here is max_tokens: send that": {"n_predict": (-1,), "max_new_tokens": (-1,)},
     "tokens are forbidden by logit_bias: send that": {"bad_words": ([],), "allowed_token_ids": ()},
     "a text follows response_format, regex or grammar: send one of them": {
-        "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (), "structured_outputs": (),
-        "json_schema": (), "ebnf": (),
+        "ebnf": (),
     },
     "the model's own chat template is used": {"chat_template": ()},
     "values for the chat template stand in chat_template_kwargs: send it there": {
@@ -91,15 +88,12 @@ OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
 def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body without fields that the server does not have and whose values change nothing.
 
-    Tools do not reach the model where ``tool_choice`` is ``none``.
-
     Raises:
         ApiError: another value of such a field; names it.
     """
-    unused = {"tools"} if body.get("tool_choice") == "none" else set()
     for name, value in body.items():
         other = OTHER_FIELDS.get(name)
-        if other is not None and name not in unused and not other.takes(value):
+        if other is not None and not other.takes(value):
             raise bad(
                 f"{name} is {short_repr(value)}, but {other.why}; leave it out",
                 param=name,

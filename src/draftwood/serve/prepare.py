@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
-
-from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
-from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
-from draftwood.engine.output import ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
-from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
+from draftwood.serve.chats import Chats, Reading
 from draftwood.serve.drafting import Drafting
-from draftwood.serve.errors import bad, refused
+from draftwood.serve.errors import bad
 from draftwood.serve.messages import ChatMessage, TemplateFields
+from draftwood.serve.sampling import grammar_of, sampling_of
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TokenizeBody
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
 _NAME = 32  # characters: longer names, roles and types count as text
-_DRAWN = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @final
@@ -63,6 +58,7 @@ class Prepared:
         echoes: the prompts that come back before their texts, by request; empty if none does.
         only_scored: nothing is written after the prompts.
         warnings: what of the request was ignored.
+        reading: of the answers to a chat.
     """
 
     requests: Sequence[Request]
@@ -73,6 +69,7 @@ class Prepared:
     echoes: Sequence[Echo] = ()
     only_scored: bool = False
     warnings: Sequence[str] = ()
+    reading: Reading = field(default_factory=Reading)
 
 
 @final
@@ -83,6 +80,7 @@ class Preparation:
         pair: the models.
         method: the server's drafting method, without ``auto``.
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
+        chats: writes them, and reads answers.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
 
@@ -90,8 +88,11 @@ class Preparation:
         drafting: what requests may choose of it.
     """
 
-    def __init__(self, pair: Pair, method: Method, grammars: Grammars, *, most: int, max_length: int | None = None) -> None:
+    def __init__(
+        self, pair: Pair, method: Method, grammars: Grammars, chats: Chats, *, most: int, max_length: int | None = None
+    ) -> None:
         self._pair = pair
+        self._chats = chats
         self.drafting = Drafting(method)
         self._grammars = grammars
         self._most = most
@@ -109,8 +110,10 @@ class Preparation:
         start = self._chat_request(body.messages, body, self._limits(body))
         longest = self._pair.chat_limits.max_new_tokens
         limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-        prepared = self._prepared(body, [start.prompt], limits)
-        return replace(prepared, warnings=self._unread(body))
+        prepared = self._prepared(body, [start.prompt], limits, self._chats.grammar(body))
+        reading = self._chats.reading(body, start, held=prepared.sampling.grammar is not None)
+        requests = [replace(request, shown=reading.shown) for request in prepared.requests]
+        return replace(prepared, requests=requests, reading=reading, warnings=self._unread(body))
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
@@ -135,26 +138,9 @@ class Preparation:
         return self._pair.encode(prompt)
 
     def _chat_request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
-        given = [message.to_template() for message in messages]
-        values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
-        self._check_length("\n".join(_texts_in([given, values])))
-        if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
-            raise bad(
-                f"reasoning_effort is {short_repr(effort)}, and another one in chat_template_kwargs: send one of them",
-                param="reasoning_effort",
-            )
-        if effort not in (None, "none") and not self._pair.template.reads("reasoning_effort"):
-            raise bad(
-                f"reasoning_effort is {short_repr(effort)}, but the model's chat template has no such setting: leave it out",
-                param="reasoning_effort",
-                code="unsupported_parameter",
-            )
-        try:
-            return self._pair.chat_request(
-                given, limits, 0, chat_template_kwargs=values, continue_final_message=bool(body.continue_final_message)
-            )
-        except ConfigError as error:
-            raise refused(error, "messages") from error
+        shown = body.model_dump(include={"chat_template_kwargs", "tools"})
+        self._check_length("\n".join(_texts_in([[message.to_template() for message in messages], shown])))
+        return self._chats.request(messages, body, limits)
 
     def _unread(self, body: TemplateFields) -> list[str]:
         """Remarks about values that the chat template does not read."""
@@ -213,7 +199,13 @@ class Preparation:
         most = wanted if wanted is not None else default if room is None else min(default, room)
         return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
 
-    def _prepared(self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
+    def _prepared(
+        self,
+        body: ChatBody | CompletionBody,
+        prompts: Sequence[Sequence[int]],
+        limits: Limits,
+        calls: Grammar | None = None,
+    ) -> Prepared:
         count = body.n or 1
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:
@@ -221,56 +213,17 @@ class Preparation:
         texts = [prompt for prompt in prompts for _ in range(count)]
         logprobs = None if body.top is None else LogprobSettings(top=body.top)
         method, nodes = self.drafting.of(body.speculative)
+        sampling = sampling_of(self._pair, body, limits, grammar_of(body, calls))
+        if sampling.grammar is not None:
+            self._grammars.compile(sampling.grammar)
         requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
         return Prepared(
             requests=[replace(request, logprobs=logprobs, nodes=nodes) for request in requests],
-            sampling=self._sampling(body, limits),
+            sampling=sampling,
             method=method,
             prompt_tokens=sum(map(len, prompts)),
             choices=count,
         )
-
-    def _sampling(self, body: Settings, limits: Limits) -> Sampling:
-        """The target's own sampling with the given fields. Without a temperature anywhere it is 1, as OpenAI's is."""
-        given: dict[str, Any] = {name: value for name in _DRAWN if (value := getattr(body, name)) is not None}
-        if body.top_k is not None:
-            given["top_k"] = max(0, body.top_k)  # -1 keeps all, as 0 does
-        if "temperature" not in given and self._pair.sampling.greedy:
-            given["temperature"] = 1.0
-        if (grammar := _grammar_of(body)) is not None:
-            self._grammars.compile(grammar)
-            given["grammar"] = grammar
-        if isinstance(body.logit_bias, dict):  # as pairs are too by now
-            given["logit_bias"] = self._bias(body.logit_bias)
-        if body.min_tokens and (ends := sorted(ends_of(limits, frozenset(self._pair.eos)))):
-            least, device = body.min_tokens, str(self._pair.target.device)
-            given["processors"] = [
-                ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, ends, device=device))
-            ]
-        return self._pair.own_sampling(given)
-
-    def _bias(self, given: dict[str, float]) -> dict[int, float]:
-        vocab, found = self._pair.target.vocab_size, {}
-        for token, value in given.items():
-            known = token.isascii() and token.isdecimal() and len(token) < 12 and int(token) < vocab
-            if not known or token != str(int(token)):  # such as "05", which would be a second value of token 5
-                raise bad(
-                    f"logit_bias holds {short_repr(token)}, but the model knows tokens 0 to {vocab - 1}: leave it out",
-                    param="logit_bias",
-                )
-            found[int(token)] = value
-        return found
-
-
-def _grammar_of(body: Settings) -> Grammar | None:
-    form = body.response_format
-    if body.regex is not None:
-        return Grammar.regex(body.regex)
-    if body.grammar is not None:
-        return Grammar.lark(body.grammar)
-    if form is None or form.type == "text":
-        return None
-    return Grammar.json_object() if form.json_schema is None else Grammar.json_schema(json.dumps(form.json_schema.given))
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -54,6 +54,26 @@ class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
+    @property
+    def schema_given(self) -> dict[str, Any] | bool | None:
+        """The schema of the answer; None for a text."""
+        if self.type == "text":
+            return None
+        return {"type": "object"} if self.json_schema is None else self.json_schema.given
+
+
+Alternatives = Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES * 8, fail_fast=True)]
+
+
+class StructuredOutputs(Strict):
+    """The form of a text in vLLM's words."""
+
+    given: dict[str, Any] | str | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: Text | None = None
+    choice: Alternatives | None = None
+    grammar: Text | None = None
+
 
 class RouteBody(Body):
     """The body of a request; without a name it is for the server's model."""
@@ -85,6 +105,12 @@ class Settings(RouteBody):
     response_format: ResponseFormat | None = None
     regex: Text | None = None
     grammar: Text | None = None
+    json_schema: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: Text | None = None
+    guided_choice: Alternatives | None = None
+    guided_grammar: Text | None = None
     speculative: bool | Speculative | None = None
     trace: bool | None = None
 

