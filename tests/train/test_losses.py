@@ -57,7 +57,7 @@ SLOTS, WIDTH, RANK, VOCAB, KEPT = 9, 6, 3, 13, 5
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products in float32 of four slots at a time, so that the last part is smaller."""
     monkeypatch.setattr(tested, "number_format", lambda device: torch.float32)
-    monkeypatch.setattr(tested, "_SLOTS", 4)
+    monkeypatch.setattr(tested, "_SLOTS", {"cpu": 4})
 
 
 def made(seed: int = 0) -> tuple[Scored, Slots]:
