@@ -17,7 +17,6 @@ from benchmarks.measure import Maker, Texts
 from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.loading.gguf_store import stored
 
 NGRAM: Final = 2  # tokens that prompt lookup matches at most, the default of llama-cpp-python
 _TYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -143,16 +142,14 @@ def options(model: Any, cache: int | None) -> dict[str, Any]:
 
 
 def source_file(model: Any) -> Path:
-    """The GGUF file that a model was converted from.
+    """The GGUF file of a model.
 
     Raises:
-        ConfigError: it was not converted, or the file is gone.
+        ConfigError: it is not from one.
     """
-    sources = (Path(one.source) for one in stored() if one.folder == Path(model.name_or_path))
-    found = next(sources, None)
-    if found is None or not found.is_file():
-        raise ConfigError(f"the target {model.name_or_path!r} was not converted from a GGUF file that is still there")
-    return found
+    if not (path := Path(model.name_or_path)).is_file():
+        raise ConfigError(f"the target {model.name_or_path!r} is no GGUF file")
+    return path
 
 
 def write_gguf(model: Any, path: Path) -> None:

@@ -16,6 +16,7 @@ from draftwood.core.limits import Limits
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
+from draftwood.runners.native.stored import whole
 from draftwood.sampling.settings import Sampling
 
 
@@ -152,7 +153,7 @@ def _called(runner: Any) -> tuple[torch.nn.Module, ...]:
     """The modules that transformers and the runner call for a model."""
     if runner is None:
         return ()
-    return (runner.model, runner.network)
+    return (whole(runner.model), runner.network)
 
 
 def measure(

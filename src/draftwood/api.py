@@ -28,13 +28,12 @@ from draftwood.engine.messages import Message
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session
 from draftwood.hardware.threads import loading_threads
+from draftwood.loading.causal import choose_format, load_causal
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
     choose_device,
-    choose_dtype,
     is_encoder_decoder,
-    load_model,
     load_tokenizer,
 )
 from draftwood.loading.names import locate, named_or_bundled
@@ -43,6 +42,7 @@ from draftwood.loading.shared import join, load_shared
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import no_causal
 from draftwood.runners.factory import make_runners
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
 from draftwood.sampling.settings import Sampling
@@ -101,7 +101,7 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     if options.tensor_parallel:
         join()
     device = choose_device(options.device)
-    dtype = choose_dtype(options.dtype, device)
+    dtype = choose_format(target, options, device)
     tokenizer = load_tokenizer(target, options)
     if is_encoder_decoder(target, options) != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
@@ -112,6 +112,7 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
+    model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
     return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)
 
 
@@ -139,7 +140,7 @@ class Pair(Session):
         target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
     ) -> tuple[Any, Any]:
         shared = options.tensor_parallel
-        model = load_shared(target, draft, options) if shared else load_model(target, options, device, dtype)
+        model = load_shared(target, draft, options) if shared else load_causal(target, options, device, dtype)
         return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
 
     def _set_defaults(self) -> None:
@@ -149,7 +150,7 @@ class Pair(Session):
         def described(model: Any, runner: Any) -> str:
             if runner is None:
                 return "None"
-            size = sum(p.numel() for p in model.parameters()) / 1e6
+            size = sum(count for count, _ in weight_sizes(model)) / 1e6
             return f"<{type(model).__name__}, {size:.1f} M, {str(model.dtype)[6:]} on {runner.device} by {runner.engine}>"
 
         return f"Pair(target={described(self.model, self.target)}, draft={described(self.draft_model, self.draft)})"

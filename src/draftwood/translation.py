@@ -26,7 +26,7 @@ from draftwood.loading.models import (
     load_tokenizer,
     model_type,
 )
-from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
+from draftwood.runners.blocks.source import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
@@ -95,7 +95,9 @@ class Translator(Session):
         if draft is None:
             return model, None
         cls: Any = None  # a causal model
-        if model_type(draft, options) == MaskedBlockConfig.model_type:
+        if model_type(draft, options) == MASKED_BLOCK:
+            from draftwood.runners.blocks.masked_block import MaskedBlockDrafter  # whose modules are slow to import
+
             cls = MaskedBlockDrafter
         elif is_encoder_decoder(draft, options):
             cls = AutoModelForSeq2SeqLM

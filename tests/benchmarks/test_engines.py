@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,6 @@ from benchmarks.peers import peer_maker
 from benchmarks.settings import ENGINES, Setting
 from draftwood.api import Pair
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.gguf_store import Converted
 from draftwood.loading.models import load_tokenizer
 from draftwood.loading.names import bundled_pairs
 from draftwood.native.library import instruction_set
@@ -122,12 +120,10 @@ def test_llama_cpp_reads_the_file_of_a_converted_target(letters, monkeypatch, tm
 
     own = [Setting(method="llama.cpp-file")]
     with engines(own, letters, (0.0,), [PROMPT]) as found:
-        assert "was not converted from a GGUF file" in found.skipped["llama.cpp-file"]
+        assert "is no GGUF file" in found.skipped["llama.cpp-file"]
     other = tiny_llama(0.3)
     llama_cpp.write_gguf(other, tmp_path / "other.gguf")
-    folder = Path(letters.target.model.name_or_path)
-    record = Converted(folder=folder, source=str(tmp_path / "other.gguf"), digest="", dtype="float32", bytes=0)
-    monkeypatch.setattr(llama_cpp, "stored", lambda: [record])
+    monkeypatch.setattr(letters.target.model, "name_or_path", str(tmp_path / "other.gguf"))
     wanted = peer_maker(Setting(method="generate"), Pair(other, None, letters.tokenizer), 0.0, 20)([PROMPT], [0])
     with engines(own, letters, (0.0,), [PROMPT]) as found:
         assert found.opened["llama.cpp-file"].maker(own[0], 0.0, 20)([PROMPT], [0]).tokens == wanted.tokens

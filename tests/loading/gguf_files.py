@@ -68,6 +68,22 @@ def write_gguf(
     return path
 
 
+def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int, columns: int) -> np.ndarray:
+    """Random blocks of a type of codes, whose numbers are small."""
+    size, count = gguf.GGML_QUANT_SIZES[kind]
+    found = rng.integers(0, 256, (rows, columns // size, count), np.uint8)
+    halves = rng.uniform(0.002, 0.02, (rows, columns // size, 2)).astype(np.float16)
+    if size == 256:
+        halves /= 40
+    if kind.name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+        halves[..., 1] *= 8 if size == 256 else -8
+        found[..., :4] = halves.view(np.uint8)
+    else:
+        at = -2 if kind.name == "Q6_K" else 0
+        found[..., at : at + 2 or None] = (halves[..., :1] / 16 if kind.name == "Q8_0" else halves[..., :1]).view(np.uint8)
+    return found.reshape(rows, -1)
+
+
 def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     vocab = tokenizer.get_vocab()

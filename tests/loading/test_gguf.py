@@ -1,11 +1,7 @@
-"""Models from GGUF files: the same weights and tokens, made once, by one process, and found again."""
+"""Models from GGUF files: the same weights and tokens, read from the file or converted by ``transformers``."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +11,61 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ModelError
-from draftwood.loading import gguf_convert
-from draftwood.loading.gguf_store import converted, store_folder, stored
-from draftwood.loading.names import resolve
+from draftwood.loading import stored
+from draftwood.loading.gguf_convert import convert
+from draftwood.loading.gguf_header import read_header
+from draftwood.loading.gguf_model import stored_config
 from draftwood.loading.profile import default_path, document
+from draftwood.runners.native.stored import StoredModel
 from draftwood.tune.documents import text_of
-from tests.helpers import interrupted
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
 
 TEXT = "the fox ran to the red hill"
 OPTIONS = {"backend": "torch"}
 
 
-@pytest.mark.parametrize(("kind", "dtype", "more"), [
-    (F32, "float32", {}), (F16, "float16", {}), (BF16, "bfloat16", {}), (Q8_0, "bfloat16", {}), (Q4_1, "bfloat16", {}),
-    (F32, "float32", {"tie_word_embeddings": False}),
+@pytest.mark.parametrize(("kind", "more"), [
+    (F32, {}), (F16, {}), (BF16, {}), (Q8_0, {}), (Q4_1, {}), (F32, {"tie_word_embeddings": False}),
 ])  # fmt: skip
+@pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
 def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
-    tmp_path: Path, kind: Any, dtype: str, more: dict[str, bool]
+    tmp_path: Path, kind: Any, more: dict[str, bool], reads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if reads == "transformers":
+        monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
     model, tokenizer = source(**more)
     path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata={"tokenizer.ggml.eot_token_id": 7})
     pair = draftwood.load(path, options=OPTIONS)
     ids = tokenizer(TEXT)["input_ids"]
     assert pair.encode(TEXT) == ids
     assert pair.tokenizer.decode(ids) == tokenizer.decode(ids)
-    assert torch.equal(logits(pair.target.model, ids), logits(rounded(model, kind, getattr(torch, dtype)), ids))
-    assert [one.dtype for one in stored()] == [dtype]
+    assert torch.equal(logits(pair.model, ids), logits(rounded(model, kind, torch.float32), ids))
     assert set(pair.eos) == {0, 7}  # the end of a turn ends a text, too
+
+
+def test_the_configuration_is_that_of_transformers(file: Path) -> None:
+    header = read_header(file)
+    values, theirs = stored_config(header), convert(header, torch.float32).config.to_dict()
+    assert values is not None
+    for name, value in values.items():
+        assert theirs[name] == value or name == "architectures", name
+
+
+@pytest.mark.parametrize("more", [{}, {"tie_word_embeddings": False, "num_key_value_heads": 2}])
+def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path: Path, more: dict[str, Any]) -> None:
+    path = write_gguf(tmp_path / "fox.gguf", *source(**more), Q4_1)
+    found = {}
+    for dtype in ("auto", "bfloat16", "float32"):
+        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype})
+        assert isinstance(pair.model, StoredModel)
+        assert pair.model.coded == (dtype == "auto")
+        found[dtype] = pair.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids
+        assert "module" not in vars(pair.model), "the model of transformers was built"
+        assert pair.model.dtype == (torch.float32 if dtype == "float32" else torch.bfloat16)
+    assert found["auto"] == found["bfloat16"]
+    live = draftwood.load(path, options={"backend": "torch", "dtype": "float32"})
+    assert torch.equal(pair.model.module.lm_head.weight, live.model.lm_head.weight)
+    assert live.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids == found["float32"]
 
 
 def test_target_and_draft_may_both_be_gguf_files(tmp_path: Path) -> None:
@@ -96,80 +119,6 @@ def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file: Pat
     assert draftwood.load(file, options=OPTIONS).encode(TEXT) == source()[1](TEXT)["input_ids"]
 
 
-def test_the_second_load_reads_the_cache_and_a_changed_file_is_another_model(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = converted(file)
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_convert, "convert", interrupted(gguf_convert.convert, 0))
-        assert converted(file) == first
-        assert converted(Path(shutil.copy(file, file.with_name("copy.gguf")))) == first  # its content counts
-        assert [path.name for path in store_folder().iterdir()] == [first.name]  # neither lock nor unfinished folders
-        assert draftwood.load(file, options=OPTIONS).profile_key["target"]["name"] == str(first)
-    write_gguf(file, *source(seed=5))
-    assert converted(file) != first
-
-
-def test_an_interrupted_conversion_leaves_nothing_behind_and_a_cache_that_cannot_be_written_is_named(
-    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(header: Any, folder: Path) -> None:
-        (folder / "config.json").write_text("{}")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_convert, "convert", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            converted(file)
-    assert list(store_folder().iterdir()) == []
-    assert draftwood.load(file, options=OPTIONS).encode("the")
-    shutil.rmtree(cache)
-    cache.write_text("no folder")
-    with pytest.raises(ModelError, match=r"cannot be kept in .*DRAFTWOOD_CACHE"):
-        converted(file)
-
-
-def test_remains_of_a_killed_process_and_damaged_models_are_made_again(file: Path) -> None:
-    first = converted(file)
-    weights = (first / "model.safetensors").read_bytes()
-    killed = first.with_name(f"{first.name}.abc")
-    shutil.copytree(first, killed)
-    (killed / "source.json").unlink()
-    (first / "model.safetensors").write_bytes(weights[:100])
-    assert stored() == []
-    assert converted(file) == first
-    assert (first / "model.safetensors").read_bytes() == weights
-    assert not killed.exists()
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-from draftwood.loading import gguf_convert, gguf_store
-made, own = Path(sys.argv[2]), gguf_convert.convert
-def convert(header, folder):
-    with made.open("a") as log:
-        log.write("x")
-    time.sleep(1)
-    own(header, folder)
-gguf_convert.convert = convert
-Path(sys.argv[3]).touch()
-while len(list(Path(sys.argv[3]).parent.glob("*.ready"))) < 2:
-    time.sleep(0.01)
-print(gguf_store.converted(Path(sys.argv[1])))
-"""
-
-
-def test_two_processes_at_once_convert_it_once(file: Path, tmp_path: Path, cache: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    made = tmp_path / "made"
-    commands = [[sys.executable, "-c", CHILD, str(file), str(made), str(tmp_path / f"{i}.ready")] for i in range(2)]
-    running = [subprocess.Popen(c, env=environment, stdout=subprocess.PIPE, text=True) for c in commands]
-    printed = {process.communicate(timeout=300)[0].strip() for process in running}
-    assert printed == {str(converted(file))}
-    assert made.read_text() == "x"
-
-
 def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
     profile_key = draftwood.load(file, options=OPTIONS).profile_key
     assert profile_key is not None
@@ -181,7 +130,10 @@ def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
     assert again.method(temperature=1.0).shape == "7"
 
 
-def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
+def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path, reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reads == "transformers":
+        monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
     scaling = {
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
@@ -197,7 +149,7 @@ def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path) -> None:
     assert not torch.equal(logits(loaded, ids), logits(plain, ids))
     odd = write_gguf(tmp_path / "odd.gguf", model, tokenizer, F32, extra={"rope_freqs.weight": divisors[::-1].copy()})
     with pytest.raises(ModelError, match="rotary embedding in a way"):
-        resolve(odd)
+        draftwood.load(odd, options=OPTIONS)
 
 
 def test_a_model_in_a_file_is_a_target_for_training(file: Path) -> None:

@@ -14,21 +14,23 @@ import pytest
 
 import draftwood
 from draftwood.core.errors import ModelError
-from draftwood.loading import gguf_convert
+from draftwood.loading import causal, gguf_convert, stored
 from draftwood.loading.gguf_header import read_header
-from draftwood.loading.gguf_store import store_folder
 from draftwood.loading.names import resolve
+from draftwood.runners.auto import VARIABLE
 from tests.loading.gguf_files import F16, F32, source, write_gguf
 
 
 def refusal(file: Path) -> str:
-    """The message; nothing of the file is kept."""
-    with pytest.raises(ModelError) as caught:
-        draftwood.load(file, options={"backend": "torch"})
-    message = str(caught.value)
+    """The message, the same for every backend."""
+    messages = set()
+    for backend in ("torch", "native"):
+        with pytest.raises(ModelError) as caught:
+            draftwood.load(file, options={"backend": backend})
+        messages.add(str(caught.value))
+    [message] = messages
     assert str(file) in message
     assert "\n" not in message
-    assert not store_folder().exists() or list(store_folder().iterdir()) == []
     return message
 
 
@@ -99,10 +101,13 @@ def test_quantisations_that_cannot_be_read_are_named(tmp_path: Path, kind: int, 
 @pytest.mark.parametrize(("settings", "said"), [
     ({"arch": "clip"}, ["'clip'", "transformers"]),
     ({"arch": "t5"}, ["'t5'"]),  # an encoder and a decoder
-    ({"leave_out": "blk.1.ffn_up.weight"}, ["model.layers.1.mlp.up_proj.weight"]),
+    ({"leave_out": "blk.1.ffn_up.weight"}, ["lacks tensor 'blk.1.ffn_up.weight'"]),
+    ({"leave_out": "token_embd.weight"}, ["lacks tensor 'model.embed_tokens.weight'"]),
+    ({"extra": {"blk.0.attn_sinks.weight": np.ones(32, np.float32)}}, ["holds tensor 'blk.0.attn_sinks.weight', which"]),
+    ({"extra": {"blk.0.ffn_up.weight": np.ones((32, 32), np.float32)}}, ["'blk.0.ffn_up.weight' as 32 x 32", "64 x 32"]),
+    ({"extra": {"output.weight": np.ones((5, 32), np.float32)}}, ["'output.weight' as 5 x 32"]),
+    ({"metadata": {"tokenizer.ggml.model": "rwkv"}}, ["the tokenizer in", "'rwkv'"]),
     # What transformers would ignore.
-    ({"extra": {"blk.0.attn_q.bias": np.ones(32, np.float32)}}, ["weights, but transformers"]),
-    ({"extra": {"blk.0.ffn_up.weight": np.ones((32, 32), np.float32)}}, ["layers.0.mlp.up_proj.weight' in another shape"]),
     ({"metadata": {"split.count": 3}}, ["one of 3 parts"]),
     ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["yarn"]),
     ({"metadata": {"llama.attention.sliding_window": 16}}, ["sliding_window 16"]),
@@ -113,17 +118,25 @@ def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("missing", ["gguf", "accelerate"])
-def test_the_extra_that_is_missing_is_named_unless_the_model_is_in_the_cache(
+def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     own = gguf_convert.version_of
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_convert, "version_of", lambda name: None if name == missing else own(name))
-        with pytest.raises(ModelError, match=rf'{missing}.*pip install "draftwood\[gguf\]"'):
-            resolve(file)
-    folder = resolve(file)
-    monkeypatch.setattr(gguf_convert, "version_of", lambda name: None)
-    assert resolve(file) == folder
+    monkeypatch.setattr(gguf_convert, "version_of", lambda name: None if name == missing else own(name))
+    assert draftwood.load(file, options={"backend": "torch"}).encode("the")
+    monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
+    with pytest.raises(ModelError, match=rf'{missing}.*pip install "draftwood\[gguf\]"'):
+        draftwood.load(file, options={"backend": "torch"})
+
+
+def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causal, "available_memory", lambda: 1000)
+    monkeypatch.delenv(VARIABLE)  # PyTorch, in tests
+    for backend in ("native", "auto"):
+        with pytest.raises(ModelError, match=r"fox.gguf' needs 0.0 GB of memory, and 0.0 GB are available: take a smaller"):
+            draftwood.load(file, options={"backend": backend})
 
 
 def test_a_folder_may_hold_one_gguf_file_only(file: Path) -> None:

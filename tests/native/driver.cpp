@@ -10,7 +10,7 @@ using namespace draftwood;
 extern "C" {
 const char* draftwood_error();
 int draftwood_use(const char* name);
-void* draftwood_model(const Facts*, const int*, const void*, const void*, const float*, const LayerSource*, int);
+void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, const float*, const LayerSource*, int);
 int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
 void* draftwood_row(void* model);
 int draftwood_commit(void* row, const int* nodes, int count);
@@ -38,7 +38,7 @@ struct Weights {
         for (float& one : kept.back()) one = number();
         return kept.back().data();
     }
-    const void* matrix(int rows, int columns) {
+    Matrix matrix(int rows, int columns) {
         char* found = (char*)numbers(rows * columns);
         for (int i = 0; bfloat16 && i < rows * columns; i++) {
             uint32_t bits;
@@ -46,7 +46,7 @@ struct Weights {
             const uint16_t half = bits >> 16;
             memcpy(found + 2 * i, &half, 2);
         }
-        return found;
+        return {found, -1, 0, 0};
     }
 };
 
@@ -88,10 +88,10 @@ void* model_of(Weights& w, bool further) {
         if (further) to.out_norm = w.numbers(WIDTH), to.query_norm = w.numbers(HEADS * DIM);
     }
     const int none = 0;
-    const void *embedding = w.matrix(VOCAB, WIDTH), *head = w.matrix(VOCAB, WIDTH);
+    const Matrix embedding = w.matrix(VOCAB, WIDTH), head = w.matrix(VOCAB, WIDTH);
     const int size = POSITIONS * DIM / 2;
     const float *norm = w.numbers(WIDTH), *cos = w.numbers(size), *sin = w.numbers(size);
-    void* found = draftwood_model(&facts, &none, embedding, head, norm, layers.data(), 2);
+    void* found = draftwood_model(&facts, &none, &embedding, &head, norm, layers.data(), 2);
     draftwood_rotate(found, cos, sin, 1, POSITIONS);
     return found;
 }

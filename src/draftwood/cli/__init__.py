@@ -17,7 +17,7 @@ from draftwood.cli.group import Commands
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "trace": ("draftwood.cli.trace:command", "Show every round of a text: trees, probabilities, verdicts."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
-        "models": ("draftwood.cli.models:command", "List bundled pairs, short names and converted GGUF files."),
+        "models": ("draftwood.cli.models:command", "List bundled pairs, short names and models of the hub."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),

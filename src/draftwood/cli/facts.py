@@ -28,7 +28,7 @@ from draftwood.loading.names import bundled_pairs
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
 from draftwood.runners.auto import VARIABLE, requested_backend
 from draftwood.runners.backends import BACKENDS
-from draftwood.runners.blocks.masked_block import MaskedBlockConfig
+from draftwood.runners.blocks.source import MASKED_BLOCK
 from draftwood.runners.openvino.store import store_folder, store_size
 
 
@@ -81,7 +81,7 @@ def _native() -> dict[str, Any]:
 def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
     """Facts about a pair from its folders; ``languages`` starts with the source language, if there is one."""
     configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
-    has_block = configs["draft"]["model_type"] == MaskedBlockConfig.model_type
+    has_block = configs["draft"]["model_type"] == MASKED_BLOCK
     method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
     return {
         **{part: str(path) for part, path in parts.items()},

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +11,8 @@ import click
 @click.command(name="models", short_help="List the models on this machine that have a name.")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """List the models that are available by name: bundled pairs, short names and their drafters, models of the hub in its
-    cache, and GGUF files that were converted.
+    """List the models that are available by name: bundled pairs, short names and their drafters, and models of the hub in
+    its cache.
 
     Other names of the hub, folders and GGUF files can be given as --target and --draft without being listed here.
     """
@@ -24,25 +22,22 @@ def command(as_json: bool) -> None:
 
 def gather() -> dict[str, Any]:
     """Everything that ``models`` shows, as plain values."""
-    from draftwood.loading.gguf_store import store_folder, stored
     from draftwood.loading.names import SHORT_NAMES, bundled_pairs
 
     return {
         "pairs": {name: {part: str(path) for part, path in parts.items()} for name, parts in bundled_pairs().items()},
         "short_names": {name: _short_name(name) for name in SHORT_NAMES},
         "hub_cache": _hub_cache(),
-        "converted": [asdict(one) | {"folder": str(one.folder)} for one in stored()],
-        "converted_folder": str(store_folder()),
     }
 
 
 def _short_name(name: str) -> dict[str, Any]:
-    """Where a short name's model would be loaded from: ``package``, ``cache``, ``hub cache``, or None if it is not here."""
+    """Where a short name's model would be loaded from: ``package``, ``hub cache``, or None if it is not here."""
     from draftwood.loading.checkpoint import folder_of
-    from draftwood.loading.names import SHORT_NAMES, bundled_drafter, converted_folder, installed_file
+    from draftwood.loading.names import SHORT_NAMES, bundled_drafter, installed_file
 
     model = SHORT_NAMES[name]
-    candidates = {"package": installed_file(model), "cache": converted_folder(model), "hub cache": folder_of(model.hub)}
+    candidates = {"package": installed_file(model), "hub cache": folder_of(model.hub)}
     found, path = next(((source, str(path)) for source, path in candidates.items() if path is not None), (None, None))
     drafter = bundled_drafter(name)
     return {
@@ -88,9 +83,4 @@ def lines(found: dict[str, Any]) -> list[str]:
             shown.append(f"    drafter {model['drafter']}")
     shown += ["", "Models of the hub in its cache"]
     shown += [f"  {one['name']}  {one['bytes'] / 1e6:.0f} MB" for one in found["hub_cache"]] or ["  none"]
-    shown += ["", f"Converted GGUF files in {found['converted_folder']}"]
-    for one in found["converted"]:
-        shown.append(f"  {Path(one['folder']).name}  {one['bytes'] / 1e6:.0f} MB, {one['dtype']}, from {one['source']}")
-    if not found["converted"]:
-        shown.append("  none")
     return shown

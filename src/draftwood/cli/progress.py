@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,29 +19,12 @@ Advance: TypeAlias = "Callable[[Stats], None]"
 
 @contextmanager
 def note(text: str) -> Iterator[None]:
-    """Show a note on standard error during a slow step, and one bar in its place for steps that are counted
-    (:mod:`draftwood.loading.bars`), if that is a terminal."""
+    """Show a note on standard error during a slow step, if that is a terminal."""
     from rich.console import Console
 
-    from draftwood.loading.bars import shown_by
-
     console = Console(stderr=True)
-    if not console.is_terminal:
+    with console.status(text) if console.is_terminal else nullcontext():
         yield
-        return
-    with console.status(text) as status:
-
-        @contextmanager
-        def bar(what: str, total: int) -> Iterator[Callable[[], object]]:
-            status.stop()
-            try:
-                with steps(what, total) as step:
-                    yield step
-            finally:
-                status.start()
-
-        with shown_by(bar):
-            yield
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
@@ -13,7 +13,7 @@ from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.job.lines import check_files
 from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.options import pick
-from draftwood.cli.progress import loading_libraries, note
+from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -170,12 +170,19 @@ class Settings:
         models = self.models
         check_models(self.kind, models.target, models.draft)
         with loading_libraries():
-            from draftwood import api, translation
+            load: Callable[..., Session]
+            if self.kind == "language":
+                from draftwood import api
+
+                load = api.load
+            else:
+                from draftwood import translation
+
+                load = translation.load_translator
             from draftwood.loading.models import quiet_loading
-        with note(f"Loading {models.target or 'the bundled models'}"):
+        with note(f"Loading {models.target or 'the bundled models'}"), importing():
             quiet_loading()
-            load = api.load if self.kind == "language" else translation.load_translator
-            session: Session = load(models.target, models.draft, options=self.loading)
+            session = load(models.target, models.draft, options=self.loading)
         if self.kind == "translation":  # those of a pair are logged by load
             for remark in session.remarks:
                 click.echo(f"Note: {remark}.", err=True)

@@ -1,36 +1,9 @@
-"""Progress: steps that an application may show, and no bars of ``transformers``."""
+"""No progress bars of ``transformers``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
-from typing import TypeAlias
-
-Steps: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
-"""Shows how far something is, given its name and its number of steps; a step is done when what it yields is called."""
-
-
-def _hidden(_what: str, _total: int) -> AbstractContextManager[Callable[[], object]]:
-    return nullcontext(lambda: None)
-
-
-_STEPS: ContextVar[Steps] = ContextVar("_STEPS", default=_hidden)
-
-
-def steps(what: str, total: int) -> AbstractContextManager[Callable[[], object]]:
-    """A context that yields a function to call after every step; it is shown by what :func:`shown_by` was given."""
-    return _STEPS.get()(what, total)
-
-
-@contextmanager
-def shown_by(show: Steps) -> Iterator[None]:
-    """A context in which all steps are shown in this way."""
-    token = _STEPS.set(show)
-    try:
-        yield
-    finally:
-        _STEPS.reset(token)
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 @contextmanager

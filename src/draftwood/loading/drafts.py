@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import check_tokenizers, load_model, load_tokenizer, raw_config
-from draftwood.loading.published import load_published
+from draftwood.loading.causal import load_causal
+from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
+from draftwood.loading.published import fill, load_published, tensors_of
 from draftwood.loading.published_configs import is_published
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
@@ -24,7 +25,7 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
         return drafter
     if (published := load_published(name, config, model)) is not None:
         return published
-    draft_model = load_model(name, options, model.device, model.dtype)
+    draft_model = load_causal(name, options, model.device, model.dtype)
     check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
     return draft_model
 
@@ -37,5 +38,8 @@ def reads_target(name: str | Path, options: LoadOptions) -> bool:
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
     """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
-    found: HiddenBlockDrafter = load_model(name, LoadOptions(), device, dtype, cls=HiddenBlockDrafter)
-    return found
+    config = HiddenBlockConfig.from_dict(raw_config(name, LoadOptions()))
+    with torch.device("meta"):
+        drafter = HiddenBlockDrafter(config)
+    fill(name, drafter, tensors_of(name))
+    return drafter.eval().to(device=device, dtype=dtype)

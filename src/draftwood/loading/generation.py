@@ -18,6 +18,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.loading.checkpoint import naming_the_config
 from draftwood.loading.unsupported import found_in
+from draftwood.runners.context import vocabulary
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
 
@@ -103,7 +104,7 @@ def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, An
     _refuse(own, given, drawn=drawn)
     settings = {"top_k": _TOP_K, **own} if own.get("do_sample") is True else own
     settings = {**settings, **{name: given.pop(name) for name in (*_DRAWN, "repetition_penalty") if name in given}}
-    vocab = int(model.get_output_embeddings().weight.shape[0])
+    _, vocab = vocabulary(model)
     forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate ignores others too
     bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(forbidden, -float("inf"))}
     processors = [*_behind_prompts(settings, eos, model.device), *(given.pop("processors", None) or ())]
@@ -174,7 +175,7 @@ def final_token(model: Any) -> int | None:
     several: list[Any] = forced if isinstance(forced, list) else [forced]
     if forced is None:
         return None
-    vocab = int(model.get_output_embeddings().weight.shape[0])
+    _, vocab = vocabulary(model)
     if not several or not all(isinstance(token, int) and 0 <= token < vocab for token in several):
         raise ModelError(
             f"the target's generation config says forced_eos_token_id={forced!r}, but the target knows tokens 0 to "

@@ -11,6 +11,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, final
 
@@ -18,12 +19,14 @@ from draftwood.core.errors import ModelError
 
 MAGIC: Final = b"GGUF"
 AGAIN: Final = "copy or download it again"
+OTHER_FILES: Final = "give the model's safetensors folder or hub name"
 Value: TypeAlias = bool | int | float | str
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # bytes, unless the metadata name another one
 _DIMENSIONS = 4  # most dimensions of a tensor
 _STRING, _ARRAY = 8, 9  # types of a value; those of plain numbers follow
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Types of numbers, as :mod:`struct` and NumPy name them."""
 
 
 class TensorInfo(NamedTuple):
@@ -134,11 +137,19 @@ class _Reader:
         kind, count = self.integer("I"), self.integer()
         found = ArrayInfo(kind=kind, count=count, begin=self.at)
         if found.holds_texts:
-            for _ in range(found.count):
-                self.skip(self.integer())
+            self._skip_texts(found.count)
         else:
             self.skip(found.count * struct.calcsize(f"<{_code(found.kind)}"))
         return found
+
+    def _skip_texts(self, count: int) -> None:
+        at, data, end = self.at, self._data, len(self._data)
+        for _ in range(count):
+            at += 8 + int.from_bytes(data[at : at + 8], "little")
+            if at > end:
+                break
+        self.at = at
+        self.skip(0)
 
     def tensor(self) -> TensorInfo:
         name, dimensions = self.string(), self.integer("I")
@@ -149,18 +160,24 @@ class _Reader:
 
 
 def _code(kind: int) -> str:
-    if kind not in _NUMBERS:
+    if kind not in NUMBERS:
         raise ValueError(f"a value has the unknown type {kind}")
-    return _NUMBERS[kind]
+    return NUMBERS[kind]
 
 
 def read_header(path: Path) -> Header:
-    """The header of a GGUF file.
+    """The header of a GGUF file; it is read again if the file has changed.
 
     Raises:
         ModelError: an empty file, one that is not GGUF, is damaged or incomplete, or has a version that is not supported.
         OSError: a file that cannot be opened.
     """
+    state = path.stat()
+    return _read(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _size: int, _modified: int) -> Header:
     with path.open("rb") as file:
         begin = file.read(8)
         if not begin:
@@ -205,3 +222,12 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
         raise ValueError(f"its alignment is {alignment}")
     start = -(-reader.at // alignment) * alignment
     return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)
+
+
+def refuse_part(header: Header) -> None:
+    """Raise a ModelError for a part of a split model."""
+    if int(parts := header.metadata.get("split.count", 1)) > 1:
+        raise ModelError(
+            f"the GGUF file {str(header.path)!r} is one of {parts} parts of a model: join them with 'llama-gguf-split "
+            "--merge', and give the result"
+        )

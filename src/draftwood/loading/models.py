@@ -16,6 +16,10 @@ from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
 from draftwood.loading.checkpoint import cannot_load, forget_default_end, note_untied, refuse_gaps
+from draftwood.loading.gguf_model import stored_config
+from draftwood.loading.gguf_tokenizer import tokenizer_of
+from draftwood.loading.stored import header_of, model_of
+from draftwood.runners.native.stored import StoredModel
 
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
@@ -63,7 +67,7 @@ def load_model(
     cls: type[Any] | None = None,
     shards: Any = None,
 ) -> Any:
-    """A model in evaluation mode on ``device``.
+    """A model of ``transformers`` in evaluation mode on ``device``; that of a GGUF file holds its numbers.
 
     Args:
         cls: a class with ``from_pretrained``; a causal language model by default.
@@ -72,6 +76,8 @@ def load_model(
     Raises:
         ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
     """
+    if (header := header_of(name)) is not None:
+        return model_of(header, dtype).eval().to(device)
     from transformers import AutoModelForCausalLM
 
     try:
@@ -99,6 +105,8 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     Raises:
         ModelError: no configuration was found.
     """
+    if (header := header_of(name)) is not None:
+        return stored_config(header) or {"model_type": header.architecture}
     from transformers import PretrainedConfig
 
     try:
@@ -123,6 +131,8 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
     Raises:
         ModelError: no configuration was found, or its type is unknown.
     """
+    if header_of(name) is not None:
+        return False
     from transformers import AutoConfig
 
     try:
@@ -137,6 +147,8 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
     Raises:
         ModelError: the tokenizer cannot be loaded; names the source and the reason.
     """
+    if (header := header_of(name)) is not None:
+        return tokenizer_of(header)
     from transformers import AutoTokenizer
 
     try:
@@ -226,7 +238,7 @@ def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
         ConfigError: names the argument.
     """
     for name, given, needed in (("model", model, True), ("draft_model", draft_model, False)):
-        if not isinstance(given, nn.Module) and (needed or given is not None):
+        if not isinstance(given, nn.Module | StoredModel) and (needed or given is not None):
             raise ConfigError(f"{name} is {short_repr(given)}: give a model of transformers; names and folders are for load")
     if isinstance(tokenizer, str | int | float | Mapping | Sequence | nn.Module):
         raise ConfigError(

@@ -12,7 +12,6 @@ from typing import Final, final
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, check_path
 from draftwood.loading.gguf_header import MAGIC
-from draftwood.loading.gguf_store import converted, stored
 
 _SUFFIX = ".gguf"
 
@@ -92,11 +91,6 @@ def installed_file(model: ShortName) -> Path | None:
     return None
 
 
-def converted_folder(model: ShortName) -> Path | None:
-    """The model in the cache, converted from the file of a package that may be gone; None if there is none."""
-    return next((one.folder for one in stored() if Path(one.source).name == model.file), None)
-
-
 def gguf_file_of(name: str | Path) -> Path | None:
     """The GGUF file that a name stands for; None for anything else.
 
@@ -107,24 +101,22 @@ def gguf_file_of(name: str | Path) -> Path | None:
 
 
 def resolve(name: str | Path) -> str | Path:
-    """The folder or the hub name that a name stands for. GGUF files are converted, once.
+    """The folder, the GGUF file or the hub name that a name stands for.
 
-    A folder or a file with a short name's name comes first. A short name is the installed package, else its converted
-    model in the cache, else the model on the hub.
+    A folder or a file with a short name's name comes first. A short name is the installed package, else the model on the
+    hub.
 
     Raises:
-        ModelError: as :func:`gguf_file_of`, or a GGUF file that cannot be converted.
+        ModelError: as :func:`gguf_file_of`.
     """
-    if (file := gguf_file_of(name)) is not None:
-        return converted(file)
-    return _meant(name)
+    return gguf_file_of(name) or _meant(name)
 
 
 def _meant(name: str | Path) -> str | Path:
     """What a short name stands for; any other name as it is."""
     if not isinstance(name, str | Path) or not str(name) or (model := _short(name)) is None:
         return name
-    return installed_file(model) or converted_folder(model) or model.hub
+    return installed_file(model) or model.hub
 
 
 def check_models(kind: str, target: str | Path | None, draft: str | Path | None) -> None:

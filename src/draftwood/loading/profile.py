@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -26,6 +26,7 @@ from draftwood.native.library import instruction_sets, why_missing
 
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
+_HEADER = 1 << 16  # bytes of a GGUF file that are read whole
 _AGAIN = "run 'draftwood tune' again, or use --profile none"
 
 ProfileKey = Mapping[str, Any]
@@ -224,8 +225,10 @@ def identity(name: str | Path) -> dict[str, str] | None:
     """Name and digest of a model; None if its files cannot be found.
 
     Args:
-        name: a folder, or the name of a downloaded hub model.
+        name: a folder, a GGUF file, or the name of a downloaded hub model.
     """
+    if Path(name).is_file():
+        return {"name": str(Path(name).resolve()), "fingerprint": _digest([Path(name)])}
     folder = folder_of(name)
     if folder is None:
         return None
@@ -237,14 +240,19 @@ def folder_digest(folder: Path) -> str:
 
     Further training changes the digest. Large files are not read completely.
     """
+    return _digest(sorted([folder / "config.json", *folder.glob("*.safetensors")]))
+
+
+def _digest(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+    for path in paths:
         if not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
-            header = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else size
+            whole = _HEADER if path.suffix == ".gguf" else size
+            header = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else whole
             file.seek(0)
             digest.update(file.read(min(header, size)))
             for i in range(_SAMPLES):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from draftwood.core.errors import ModelError
 from draftwood.loading.checkpoint import cannot_load, folder_of, refuse_gaps
@@ -42,7 +42,7 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     config = published_config(raw, layer_count(target.config))
     if config is None:
         return None
-    tensors = _tensors(name)
+    tensors = tensors_of(name)
     if unused := [tensor for tensor in tensors if tensor.startswith(_UNUSED)]:
         _LOG.warning("the confidence head of %r is not used: trees are sized in other ways", str(name))
         tensors = {tensor: value for tensor, value in tensors.items() if tensor not in unused}
@@ -50,13 +50,13 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     config.own_embedding = "embed_tokens.weight" in tensors
     config.own_head = not isinstance(config, DFlashConfig) or "lm_head.weight" in tensors
     drafter: PublishedDrafter = DFlashDrafter(config) if isinstance(config, DFlashConfig) else Eagle3Drafter(config)
-    _fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
+    fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
     drafter.check_target(target)
     drafter.eval().to(device=target.device, dtype=target.dtype)
     return drafter
 
 
-def _tensors(name: str | Path) -> dict[str, Tensor]:
+def tensors_of(name: str | Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint; those of EAGLE's first layer under the name that speculators gives them."""
     from huggingface_hub import snapshot_download
     from safetensors.torch import load_file
@@ -93,7 +93,7 @@ def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: 
     return tokens
 
 
-def _fill(name: str | Path, drafter: PublishedDrafter, tensors: Mapping[str, Tensor]) -> None:
+def fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
     own = drafter.state_dict()
     both = own.keys() & tensors.keys()
@@ -105,4 +105,4 @@ def _fill(name: str | Path, drafter: PublishedDrafter, tensors: Mapping[str, Ten
             "mismatched_keys": [(n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape],
         },
     )
-    drafter.load_state_dict(tensors)
+    drafter.load_state_dict(tensors, assign=True)

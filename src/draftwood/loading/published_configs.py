@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, TypeAlias, final
-
-from transformers import LlamaConfig, Qwen3Config
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.hidden.dflash import DFlashConfig
@@ -21,7 +19,7 @@ from draftwood.runners.hidden.eagle import Eagle3Config
 
 Published: TypeAlias = DFlashConfig | Eagle3Config
 
-_LAYERS: Final = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+_LAYERS: Final = {"llama": "LlamaConfig", "qwen3": "Qwen3Config"}
 _ROTARY: Final = ("default", "linear", "llama3", "yarn")
 _SETTINGS_OF_LAYERS: Final = frozenset({
     "rope_theta", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "use_sliding_window",
@@ -130,10 +128,11 @@ def _layers(values: Mapping[str, Any], part: str = "") -> dict[str, Any]:
     kind = values.get("model_type", "llama")
     if kind not in _LAYERS:
         raise _refused(f"{part}model_type is {kind!r}, and only {', '.join(_LAYERS)} can be run")
-    known = set(_LAYERS[kind]().to_dict()) | _SETTINGS_OF_LAYERS | _NEUTRAL
+    make = getattr(import_module("transformers"), _LAYERS[kind])  # slow to import
+    known = set(make().to_dict()) | _SETTINGS_OF_LAYERS | _NEUTRAL
     flags = _Flags({name: value for name, value in values.items() if name not in known}, part)
     flags.end()
-    own = _LAYERS[kind](**{name: value for name, value in values.items() if name != "model_type"})
+    own = make(**{name: value for name, value in values.items() if name != "model_type"})
     if own.hidden_act != "silu":
         raise _refused(f"{part}hidden_act is {own.hidden_act!r}, and only 'silu' can be run")
     sliding = set(getattr(own, "layer_types", None) or ()) - {"full_attention"}
@@ -160,6 +159,8 @@ def _rotary(own: Any, head_dim: int, part: str) -> tuple[list[float], float]:
         raise _refused(f"{part}rope_parameters are {parameters}, and only {', '.join(_ROTARY)} of whole heads can be run")
     if kind == "default":
         return [float(parameters["rope_theta"]) ** (-i / head_dim) for i in range(0, head_dim, 2)], 1.0
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     found, scale = ROPE_INIT_FUNCTIONS[kind](own, "cpu")
     return [float(frequency) for frequency in found], float(scale)
 

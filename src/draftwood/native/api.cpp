@@ -40,11 +40,15 @@ int draftwood_use(const char* name) {
     return guarded([&] { return use_instruction_set(name), 0; }, -1);
 }
 
-void* draftwood_model(const Facts* facts, const int* taps, const void* embedding, const void* head, const float* norm,
+void* draftwood_model(const Facts* facts, const int* taps, const Matrix* embedding, const Matrix* head, const float* norm,
                       const LayerSource* layers, int threads) {
     return guarded([&]() -> void* {
-        return new Handle(std::make_shared<Engine>(*facts, taps, embedding, head, norm, layers, threads));
+        return new Handle(std::make_shared<Engine>(*facts, taps, *embedding, *head, norm, layers, threads));
     }, nullptr);
+}
+
+int draftwood_expand(const Matrix* matrix, long rows, int columns, int bfloat16, void* to) {
+    return guarded([&] { return expand(*matrix, rows, columns, bfloat16, to), 0; }, -1);
 }
 
 void draftwood_free_model(void* model) {

@@ -1,12 +1,19 @@
 #include "engine.h"
 
+#include <math.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <system_error>
 #include <thread>
+
+#include "codes.h"
 
 namespace draftwood {
 namespace {
@@ -40,26 +47,85 @@ void in_parallel(int threads, int count, F one) {
     for (auto& thread : others) thread.join();
 }
 
-template <class W, class S, class C>
-void pack_group(W* to, int group, int inputs, int step, S source, C column) {
-    for (int block = 0; block < 2; block++)
-        for (int lane = 0; lane < LANES; lane++) {
-            const W* row = (const W*)source(group, block, lane);
-            for (int k = 0; k < inputs; k++) {
-                int from = row ? column(k) : -1;
-                to[((k / step * 2 + block) * LANES + lane) * step + k % step] = from < 0 ? W(0) : row[from];
-            }
-        }
+uint16_t rounded(float number) {
+    uint32_t bits;
+    memcpy(&bits, &number, 4);
+    return number == number ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : 0x7fc0;
 }
 
-// A row of a matrix as it came; null beyond the last one.
-const void* row(const void* from, int at, int rows, int columns, size_t bytes) {
-    return at < rows ? (const char*)from + (size_t)at * columns * bytes : nullptr;
+// A row of a matrix as codes.
+struct Codes {
+    std::vector<uint8_t> codes;
+    std::vector<float> scales, least;
+
+    void read(const Matrix& matrix, size_t row, int columns) {
+        const CodeKind& kind = *code_kind(matrix.kind);
+        const int parts = kind.block / kind.span;
+        codes.resize(columns), scales.resize(columns / kind.span), least.resize(columns / kind.span);
+        const uint8_t* from = (const uint8_t*)matrix.data + row * (columns / kind.block) * kind.bytes;
+        for (int i = 0; i < columns / kind.block; i++, from += kind.bytes)
+            kind.unpack(from, &codes[i * kind.block], &scales[i * parts], &least[i * parts]);
+        for (size_t i = 0; kind.center && i < scales.size(); i++) least[i] = -kind.center * scales[i];
+    }
+};
+
+// A row of a matrix as numbers of 2 or 4 bytes.
+const void* numbers(const Matrix& matrix, size_t row, int columns, size_t bytes, std::vector<float>& room) {
+    if (matrix.kind < 0 || matrix.kind == (bytes == 2 ? BFLOAT16 : FLOAT32)) return (const char*)matrix.data + row * columns * bytes;
+    room.resize(columns);
+    if (const CodeKind* kind = code_kind(matrix.kind)) {
+        expand_codes(*kind, (const char*)matrix.data + row * (columns / kind->block) * kind->bytes, columns, room.data());
+    } else {
+        for (int i = 0; i < columns; i++) room[i] = plain_number(matrix.kind, matrix.data, row * columns + i);
+    }
+    uint16_t* shorter = (uint16_t*)room.data();
+    for (int i = 0; bytes == 2 && i < columns; i++) {
+        uint16_t number = rounded(room[i]);
+        memcpy(shorter + i, &number, 2);
+    }
+    return room.data();
 }
+
+// The pages of a file leave the process; they are read again where they are needed.
+void let_go(const Matrix& matrix) {
+#ifdef __linux__
+    const size_t page = sysconf(_SC_PAGESIZE), start = ((size_t)matrix.data + page - 1) / page * page;
+    const size_t end = ((size_t)matrix.data + matrix.mapped) / page * page;
+    if (start < end) madvise((void*)start, end - start, MADV_DONTNEED);
+#endif
+}
+
+template <class W, class C>
+void pack_row(W* to, int lane, int inputs, int step, const W* row, C column) {
+    for (int k = 0; k < inputs; k++) {
+        int from = column(k);
+        to[(k / step * GROUP + lane) * step + k % step] = from < 0 ? W(0) : row[from];
+    }
+}
+
+// A row of codes becomes one output of a group, in the format of ``a``.
+void pack_codes(const Linear& a, uint8_t* group, int lane, const Codes& row, int span) {
+    for (int chunk = 0; chunk < a.inputs / CHUNK; chunk++) {
+        uint8_t *start = group + chunk * a.chunk_bytes(), *codes = start + 4 * a.scales();
+        float* scales = (float*)start;
+        for (int part = 0; part < a.parts; part++) {
+            const int from = (chunk * CHUNK + part * CHUNK / a.parts) / span;
+            scales[part * GROUP + lane] = row.scales[from];
+            if (!a.center) scales[(a.parts + part) * GROUP + lane] = row.least[from];
+        }
+        for (int k = 0; k < CHUNK; k++) {
+            const CodePlace place = code_place(a.bits, lane, k);
+            codes[place.byte] |= row.codes[chunk * CHUNK + k] << place.shift;
+        }
+    }
+}
+
+// A matrix in the model's format.
+Matrix plain(const void* from) { return {from, -1, 0, 0}; }
 
 // The rows of a matrix, one for each output.
-auto rows_of(const void* from, int rows, int columns, size_t bytes) {
-    return [=](int g, int b, int lane) { return row(from, g * GROUP + b * LANES + lane, rows, columns, bytes); };
+auto rows_of(const Matrix& matrix, int rows) {
+    return [=, &matrix](int output) { return Line{output < rows ? &matrix : nullptr, (size_t)output}; };
 }
 
 // The places of inputs in parts of so many numbers, each padded at the end.
@@ -68,6 +134,14 @@ auto in_parts(int numbers, int padded) {
 }
 
 }  // namespace
+
+void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to) {
+    const size_t bytes = bfloat16 ? 2 : 4;
+    std::vector<float> room;
+    for (size_t row = 0; row < rows; row++)
+        memcpy((char*)to + row * columns * bytes, numbers(matrix, row, columns, bytes, room), columns * bytes);
+    let_go(matrix);
+}
 
 void* Engine::reserve(size_t bytes) {
     // Parts of large blocks, which lie in large pages.
@@ -82,18 +156,62 @@ void* Engine::reserve(size_t bytes) {
     return found;
 }
 
-// ``source(group, block, lane)`` is the row of an output, or null; ``column(k)`` the place of an input in it, or -1.
+// Codes stay codes if no input is padded: in a format that has room for those of all matrices.
+Linear Engine::format(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts) const {
+    Linear found{};
+    found.outputs = outputs, found.inputs = inputs;
+    bool codes = model_.facts.bfloat16 && columns == inputs, same = true;
+    const CodeKind* first = code_kind((*parts.begin())->kind);
+    for (const Matrix* part : parts) codes = codes && code_kind(part->kind) && part->flags & CODED;
+    for (const Matrix* part : parts) {
+        if (!codes) break;
+        const CodeKind* kind = code_kind(part->kind);
+        found.bits = std::max(found.bits, kind->bits), found.parts = std::max(found.parts, CHUNK / kind->span);
+        same = same && kind->center == first->center;
+    }
+    if (codes && same) found.center = first->center;
+    return found;
+}
+
+// ``source(output)`` is the row of an output; ``column(k)`` the place of an input in it, or -1.
 template <class S, class C>
-Linear Engine::pack(int outputs, int inputs, S source, C column) {
-    size_t bytes = (size_t)outputs * inputs * number_bytes_;
-    char* to = (char*)reserve(bytes);
+Linear Engine::pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column) {
+    Linear to = format(outputs, inputs, columns, parts);
+    const size_t group = to.bits ? to.chunk_bytes() * (inputs / CHUNK) : (size_t)GROUP * inputs * number_bytes_;
+    const size_t bytes = group * (outputs / GROUP);
+    to.weights = reserve(bytes);
+    memset(to.weights, 0, bytes);
     in_parallel(threads_, outputs / GROUP, [&](int g) {
-        char* place = to + (size_t)g * GROUP * inputs * number_bytes_;
-        if (model_.facts.bfloat16) pack_group((uint16_t*)place, g, inputs, 2, source, column);
-        else pack_group((float*)place, g, inputs, 1, source, column);
+        char* place = (char*)to.weights + g * group;
+        std::vector<float> room;
+        Codes codes;
+        for (int lane = 0; lane < GROUP; lane++) {
+            const Line line = source(g * GROUP + lane);
+            if (!line.matrix) continue;
+            if (to.bits) {
+                codes.read(*line.matrix, line.row, columns);
+                pack_codes(to, (uint8_t*)place, lane, codes, code_kind(line.matrix->kind)->span);
+                continue;
+            }
+            const void* row = numbers(*line.matrix, line.row, columns, number_bytes_, room);
+            if (model_.facts.bfloat16) pack_row((uint16_t*)place, lane, inputs, 2, (const uint16_t*)row, column);
+            else pack_row((float*)place, lane, inputs, 1, (const float*)row, column);
+        }
     });
-    weights_.emplace_back(to, bytes);
-    return {outputs, inputs, to, nullptr};
+    weights_.emplace_back((const char*)to.weights, bytes);
+    for (const Matrix* part : parts) let_go(*part);
+    return to;
+}
+
+// The embedding stays where it is, unless it is in another format.
+void Engine::embed(const Matrix& embedding) {
+    Model& m = model_;
+    const bool codes = code_kind(embedding.kind) && embedding.flags & CODED && m.facts.bfloat16;
+    m.embedding = embedding.data, m.embedding_codes = codes ? code_kind(embedding.kind) : nullptr;
+    if (codes || embedding.kind < 0 || embedding.kind == (m.facts.bfloat16 ? BFLOAT16 : FLOAT32)) return;
+    void* to = reserve((size_t)m.facts.vocab * m.facts.width * number_bytes_);
+    expand(embedding, m.facts.vocab, m.facts.width, m.facts.bfloat16, to);
+    m.embedding = to;
 }
 
 float* Engine::copy(const float* from, int size, int padded) {
@@ -111,7 +229,7 @@ float* Engine::bias(int outputs, F of) {
     return to;
 }
 
-Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const void* head, const float* norm,
+Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm,
                const LayerSource* layers, int threads)
     : number_bytes_(facts.bfloat16 ? 2 : 4), threads_(threads), taps_(taps, taps + facts.taps) {
     Model& m = model_;
@@ -121,7 +239,6 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
     int width = m.padded_width = padded(facts.width, GROUP), dim = m.padded_dim = padded(facts.head_dim, GROUP);
     m.padded_inner = std::max(padded(facts.inner, GROUP), facts.chosen * padded(facts.expert_inner, GROUP));
     if (facts.experts > EXPERTS) throw std::invalid_argument("a mixture of more than 512 experts");
-    m.embedding = embedding;
     m.tap = taps_.data();
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
     m.norm = copy(norm, facts.width, width);
@@ -131,10 +248,10 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         const LayerSource& s = layers[l];
         Layer to{};
         struct Part {
-            const void* weights;
+            const Matrix* matrix;
             const float* bias;
             int heads;
-        } parts[] = {{s.query, s.query_bias, facts.heads}, {s.key, s.key_bias, facts.kv_heads}, {s.value, s.value_bias, facts.kv_heads}};
+        } parts[] = {{&s.query, s.query_bias, facts.heads}, {&s.key, s.key_bias, facts.kv_heads}, {&s.value, s.value_bias, facts.kv_heads}};
         auto part_of = [&](int& output) {
             for (Part& part : parts) {
                 if (output < part.heads * dim) return part;
@@ -143,38 +260,40 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
             throw std::logic_error("an output of no head");
         };
         int outputs = (facts.heads + 2 * facts.kv_heads) * dim, halves = s.hidden_norm ? 2 : 1;
-        to.qkv = pack(outputs, halves * width, [&](int g, int b, int lane) -> const void* {
-            int output = g * GROUP + b * LANES + lane;
+        to.qkv = pack(outputs, halves * width, halves * facts.width, {&s.query, &s.key, &s.value}, [&](int output) {
             Part part = part_of(output);
-            int at = in_head(output);
-            return at < 0 ? nullptr : row(part.weights, at, part.heads * facts.head_dim, halves * facts.width, number_bytes_);
+            int at = in_head(output), half = facts.head_dim / 2;
+            if (at < 0) return Line{};
+            if (part.matrix->flags & INTERLEAVED) at = at / (2 * half) * 2 * half + at % half * 2 + at / half % 2;
+            return Line{part.matrix, (size_t)at};
         }, in_half);
         if (s.query_bias || s.key_bias || s.value_bias) to.qkv.bias = bias(outputs, [&](int output) {
             Part part = part_of(output);
             int at = in_head(output);
             return at < 0 || !part.bias ? 0.f : part.bias[at];
         });
-        to.out = pack(width, facts.heads * dim, rows_of(s.out, facts.width, facts.heads * facts.head_dim, number_bytes_), in_head);
+        to.out = pack(width, facts.heads * dim, facts.heads * facts.head_dim, {&s.out}, rows_of(s.out, facts.width), in_head);
         to.out.bias = copy(s.out_bias, facts.width, width);
-        auto pack_up = [&](const void* gate, const void* up, int inner) {
-            return pack(2 * padded(inner, GROUP), width, [&](int g, int b, int lane) {
-                return row(b ? up : gate, g * LANES + lane, inner, facts.width, number_bytes_);
+        auto pack_up = [&](const Matrix& gate, const Matrix& up, int inner) {
+            return pack(2 * padded(inner, GROUP), width, facts.width, {&gate, &up}, [&](int output) {
+                int at = output / GROUP * LANES + output % LANES;
+                return Line{at >= inner ? nullptr : output % GROUP < LANES ? &gate : &up, (size_t)at};
             }, in_half);
         };
-        auto pack_down = [&](const void* from, int inner) {
+        auto pack_down = [&](const Matrix& from, int inner) {
             int all = padded(inner, GROUP);
-            return pack(width, all, rows_of(from, facts.width, inner, number_bytes_), in_parts(inner, all));
+            return pack(width, all, inner, {&from}, rows_of(from, facts.width), in_parts(inner, all));
         };
         if (s.router) {
-            to.router = pack(padded(facts.experts, GROUP), width,
-                             rows_of(s.router, facts.experts, facts.width, number_bytes_), in_half);
+            const Matrix router = plain(s.router);
+            to.router = pack(padded(facts.experts, GROUP), width, facts.width, {&router}, rows_of(router, facts.experts), in_half);
             Linear* of = (Linear*)reserve(2 * facts.experts * sizeof(Linear));
             to.experts_up = of, to.experts_down = of + facts.experts;
             const size_t size = (size_t)facts.width * facts.expert_inner * number_bytes_;
             for (int e = 0; e < facts.experts; e++) {
                 const char* gate = (const char*)s.experts_up + 2 * e * size;
-                of[e] = pack_up(gate, gate + size, facts.expert_inner);
-                of[facts.experts + e] = pack_down((const char*)s.experts_down + e * size, facts.expert_inner);
+                of[e] = pack_up(plain(gate), plain(gate + size), facts.expert_inner);
+                of[facts.experts + e] = pack_down(plain((const char*)s.experts_down + e * size), facts.expert_inner);
             }
         } else {
             to.gate_up = pack_up(s.gate, s.up, facts.inner), to.down = pack_down(s.down, facts.inner);
@@ -198,7 +317,8 @@ Engine::Engine(const Facts& facts, const int* taps, const void* embedding, const
         layers_.push_back(to);
     }
     m.layer = layers_.data();
-    m.head = pack(padded(facts.vocab, GROUP), width, rows_of(head, facts.vocab, facts.width, number_bytes_), in_half);
+    m.head = pack(padded(facts.vocab, GROUP), width, facts.width, {&head}, rows_of(head, facts.vocab), in_half);
+    embed(embedding);
 }
 
 void Engine::drafter(const DrafterSource& source) {
@@ -207,15 +327,16 @@ void Engine::drafter(const DrafterSource& source) {
     int numbers = source.sources * source.source_width;
     m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
     m.norm_residual = source.norm_residual, m.source_epsilon = source.source_epsilon, m.rank = source.rank;
-    auto plain = [&](const void* from, int outputs, int inputs) {
-        int all = padded(inputs, GROUP);
-        return pack(padded(outputs, GROUP), all, rows_of(from, outputs, inputs, number_bytes_), in_parts(inputs, all));
+    auto packed = [&](const void* from, int outputs, int inputs) {
+        const Matrix matrix = plain(from);
+        const int all = padded(inputs, GROUP);
+        return pack(padded(outputs, GROUP), all, inputs, {&matrix}, rows_of(matrix, outputs), in_parts(inputs, all));
     };
-    m.features = plain(source.features, m.facts.width, numbers);
+    m.features = packed(source.features, m.facts.width, numbers);
     m.source_norm = copy(source.source_norm, numbers, numbers);
     m.feature_norm = copy(source.feature_norm, m.facts.width, m.padded_width);
     m.markov_embedding = source.markov_in;
-    if (source.rank) m.markov = plain(source.markov_out, m.facts.vocab, source.rank);
+    if (source.rank) m.markov = packed(source.markov_out, m.facts.vocab, source.rank);
 }
 
 void Engine::rotate(const float* cos, const float* sin, int tables, int positions) {

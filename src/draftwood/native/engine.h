@@ -7,9 +7,31 @@
 
 namespace draftwood {
 
-// Weights of a layer as they come: [output][input], in the model's format. Biases and norms are float32, or null.
+// A matrix as it comes, [output][input]: in the model's format, or as in a GGUF file.
+struct Matrix {
+    const void* data;
+    int kind;       // GGML's number of the type; -1: the model's format
+    int flags;      // of MatrixFlags
+    size_t mapped;  // bytes of a file, whose pages are let go once they are packed; 0: it is no file's
+};
+
+enum MatrixFlags {
+    INTERLEAVED = 1,  // outputs of a head are in the order in which llama.cpp rotates them
+    CODED = 2         // codes stay codes, where the model is bfloat16
+};
+
+// Rows of a matrix as numbers, [row][column]: bfloat16, or else float32.
+void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to);
+
+// A row of a matrix; of null for an output that is padding.
+struct Line {
+    const Matrix* matrix;
+    size_t row;
+};
+
+// Weights of a layer as they come. Biases and norms are float32, or null.
 struct LayerSource {
-    const void *query, *key, *value, *out, *gate, *up, *down;
+    Matrix query, key, value, out, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
     const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm;
     int window, rotary;
@@ -28,8 +50,8 @@ struct DrafterSource {
 // A model whose weights are packed in the order in which they are read.
 class Engine {
   public:
-    // ``embedding`` stays where it is. ``threads`` pack.
-    Engine(const Facts& facts, const int* taps, const void* embedding, const void* head, const float* norm,
+    // An embedding in the model's format, or in codes that stay codes, stays where it is. ``threads`` pack.
+    Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm,
            const LayerSource* layers, int threads);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
@@ -41,8 +63,10 @@ class Engine {
     std::atomic<long> pages{0};  // of all rows; those that rows share count once
 
   private:
+    Linear format(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts) const;
     template <class S, class C>
-    Linear pack(int outputs, int inputs, S source, C column);
+    Linear pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column);
+    void embed(const Matrix& embedding);
     float* copy(const float* from, int size, int padded);
     template <class F>
     float* bias(int outputs, F of);

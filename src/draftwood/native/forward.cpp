@@ -2,6 +2,7 @@
 //
 // This file is compiled once for each instruction set, so it must not instantiate templates of the standard library: the
 // linker would keep one of several copies, with instructions that another processor lacks.
+#include "codes.h"
 #include "model.h"
 
 #include "lanes.h"
@@ -113,15 +114,59 @@ struct Block {
         in_chunks(count, share(count, 2 * threads), one);
     }
 
-    // The products of rows with a group of a matrix, and its bias.
-    void product(const Linear& a, int g, int rows, const Input* in, float* found) {
-        const Weight* weights = (const Weight*)a.weights + (size_t)g * GROUP * a.inputs;
+    // The products of rows with the numbers of a group, or with those of some of its inputs.
+    void multiply(const Weight* weights, int inputs, int rows, const Input* in, size_t next, float* found, bool more) {
 #if defined(DRAFTWOOD_AMX)
         if (N::step == 2)
-            tiles_of_amx((const uint16_t*)weights, a.inputs, rows, (const uint16_t*)in, found, own.tile_rows);
-        else
+            return tiles_of_amx((const uint16_t*)weights, inputs, rows, (const uint16_t*)in, next, found, more, own.tile_rows);
 #endif
-            tiles<N>({weights, GROUP * N::step, LANES * N::step, a.inputs}, rows, in, a.inputs, found, GROUP, false);
+        tiles<N>({weights, GROUP * N::step, LANES * N::step, inputs}, rows, in, next, found, GROUP, more);
+    }
+
+    // The same from codes.
+    void multiply_codes(const Linear& a, int g, int rows, const Input* in, float* found) {
+        alignas(64) Weight numbers[EXPANDED * GROUP];
+        const uint8_t* from = (const uint8_t*)a.weights + a.chunk_bytes() * (a.inputs / CHUNK) * g;
+        for (int k = 0; k < a.inputs; k += EXPANDED) {
+            int size = least(EXPANDED, a.inputs - k);
+            for (int i = 0; i < size; i += CHUNK, from += a.chunk_bytes()) expand(a, from, numbers + i * GROUP);
+            multiply(numbers, size, rows, in + k, a.inputs, found, k > 0);
+        }
+    }
+
+    // The numbers of a chunk of codes.
+    static void expand(const Linear& a, const uint8_t* chunk, Weight* to) {
+        const float* scales = (const float*)chunk;
+        const uint8_t* from = chunk + 4 * a.scales();
+        const int pairs = CHUNK / 2 / a.parts;  // of inputs
+        for (int i = 0; i < a.parts * GROUP; i += LANES) {
+            Lanes scale[2], low[2];
+            for (int h = 0; h < 2; h++) {
+                scale[h] = twice(scales + i + 8 * h);
+                low[h] = a.center ? scale[h] * splat((float)-a.center) : twice(scales + a.parts * GROUP + i + 8 * h);
+            }
+            for (int p = i / GROUP * pairs; p < (i / GROUP + 1) * pairs; p += NIBBLED) {
+                const size_t at = p * 2 * GROUP + i % GROUP * 2;
+                auto put = [&](int q, const Lanes& first, const Lanes& second) {
+                    N::keep(to + at + q * 2 * GROUP, fma(first, scale[0], low[0]), fma(second, scale[1], low[1]));
+                };
+                if (a.bits == 4) {
+                    const Nibbles all = load_nibbles(from + code_place(4, i % GROUP, 2 * p).byte);
+                    for (int q = 0; q < NIBBLED; q++) put(q, nibble(all, 2 * q), nibble(all, 2 * q + 1));
+                } else {
+                    for (int q = 0; q < NIBBLED; q++) {
+                        const uint8_t* code = from + at + q * 2 * GROUP;
+                        put(q, bytes(code), bytes(code + LANES));
+                    }
+                }
+            }
+        }
+    }
+
+    // The products of rows with a group of a matrix, and its bias.
+    void product(const Linear& a, int g, int rows, const Input* in, float* found) {
+        if (a.bits) multiply_codes(a, g, rows, in, found);
+        else multiply((const Weight*)a.weights + (size_t)g * GROUP * a.inputs, a.inputs, rows, in, a.inputs, found, false);
         for (int r = 0; a.bias && r < rows; r++)
             for (int i = 0; i < GROUP; i += LANES)
                 store(found + r * GROUP + i, load(found + r * GROUP + i) + load(a.bias + g * GROUP + i));
@@ -172,6 +217,16 @@ struct Block {
             return;
         }
         const Weight* from = (const Weight*)model.embedding + (size_t)token * facts.width;
+        if (const CodeKind* kind = model.embedding_codes) {
+            const size_t bytes = (size_t)facts.width / kind->block * kind->bytes;
+            expand_codes(*kind, (const char*)model.embedding + token * bytes, facts.width, row);
+            for (int j = 0; j < facts.width; j += LANES) {
+                alignas(64) Weight kept[LANES];
+                N::keep(kept, load(row + j));
+                for (int i = 0; i < LANES; i++) row[j + i] = number(kept[i]) * facts.embedding_scale;
+            }
+            return;
+        }
         for (int j = 0; j < facts.width; j++) row[j] = number(from[j]) * facts.embedding_scale;
     }
 

@@ -1,6 +1,7 @@
 // Sixteen float lanes, and products of numbers in them, for the instruction set that the file is compiled for.
 //
 // Every sum has one order: along the inputs of one output, or over fixed lanes. It never depends on other outputs.
+// ``nibble`` has those of one number of sixteen four-byte words, the lowest is 0; ``twice`` has each of eight numbers twice.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -29,6 +30,19 @@ inline Lanes nearest(Lanes a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_
 inline Lanes times_power(Lanes a, Lanes exponent) { return {_mm512_scalef_ps(a.v, exponent.v)}; }
 inline float sum(Lanes a) { return _mm512_reduce_add_ps(a.v); }
 inline float greatest(Lanes a) { return _mm512_reduce_max_ps(a.v); }
+inline Lanes bytes(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+struct Nibbles {
+    __m512i v;
+};
+inline Nibbles load_nibbles(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Lanes nibble(Nibbles a, int n) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 4 * n), numbers)};  // of the lowest four bits
+}
+inline Lanes twice(const float* p) {
+    const __m512i order = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return {_mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
+}
 struct Pairs {
     __m512i v;
 };
@@ -38,6 +52,7 @@ inline Lanes widened(const uint16_t* p) {
 }
 #if defined(__AVX512BF16__)
 inline void narrow(uint16_t* p, Lanes a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v)); }
+inline void narrow(uint16_t* p, Lanes a, Lanes b) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v)); }
 #else
 inline Lanes low(Pairs a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
 inline Lanes high(Pairs a) { return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(0xffff0000)))}; }
@@ -79,6 +94,23 @@ inline float sum(Lanes x) {
 }
 inline float greatest(Lanes x) {
     return folded(_mm256_max_ps(x.a, x.b), [](__m128 p, __m128 q) { return _mm_max_ps(p, q); });
+}
+inline __m256 eight_bytes(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
+inline Lanes bytes(const uint8_t* p) { return {eight_bytes(p), eight_bytes(p + 8)}; }
+struct Nibbles {
+    __m256i a, b;
+};
+inline Nibbles load_nibbles(const uint8_t* p) {
+    return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
+}
+inline __m256 nibble(__m256i x, int n) {
+    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x, 4 * n), _mm256_set1_epi32(15)));
+}
+inline Lanes nibble(Nibbles x, int n) { return {nibble(x.a, n), nibble(x.b, n)}; }
+inline Lanes twice(const float* p) {
+    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    auto four = [&](const float* q) { return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(q)), order); };
+    return {four(p), four(p + 4)};
 }
 struct Pairs {
     __m256i a, b;
@@ -164,6 +196,23 @@ inline float sum(const Lanes& a) {
 inline float greatest(const Lanes& a) {
     return folded(a, [](float p, float q) { return p > q ? p : q; });
 }
+inline Lanes bytes(const uint8_t* p) {
+    return each([&](int i) { return (float)p[i]; });
+}
+struct Nibbles {
+    uint8_t v[64];
+};
+inline Nibbles load_nibbles(const uint8_t* p) {
+    Nibbles out;
+    memcpy(out.v, p, sizeof out.v);
+    return out;
+}
+inline Lanes nibble(const Nibbles& a, int n) {
+    return each([&](int i) { return (float)(a.v[4 * i + n / 2] >> n % 2 * 4 & 15); });
+}
+inline Lanes twice(const float* p) {
+    return each([&](int i) { return p[i / 2]; });
+}
 struct Pairs {
     uint32_t v[16];
 };
@@ -188,6 +237,10 @@ inline void narrow(uint16_t* p, const Lanes& a) {
         p[i] = a.v[i] == a.v[i] ? (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16) : 0x7fc0;
     }
 }
+#endif
+
+#if !defined(__AVX512BF16__)
+inline void narrow(uint16_t* p, const Lanes& a, const Lanes& b) { narrow(p, a), narrow(p + 16, b); }
 #endif
 
 // e to the power of each lane; below -87 that of -87, never 0: callers put 0 where nothing is seen.
@@ -225,6 +278,7 @@ struct Float32 {
     static void round(Input* p, const Lanes& a) { store(p, a); }
     static Lanes wide(const Weight* p) { return load(p); }
     static void keep(Weight* p, const Lanes& a) { store(p, a); }
+    static void keep(Weight* p, const Lanes& a, const Lanes& b) { store(p, a), store(p + 16, b); }
 };
 
 struct Bfloat16 {
@@ -232,6 +286,7 @@ struct Bfloat16 {
     static const int step = 2;
     static Lanes wide(const Weight* p) { return widened(p); }
     static void keep(Weight* p, const Lanes& a) { narrow(p, a); }
+    static void keep(Weight* p, const Lanes& a, const Lanes& b) { narrow(p, a, b); }
 #if defined(__AVX512BF16__)
     typedef uint16_t Input;
     typedef Pairs Vector;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_long, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_long, c_size_t, c_void_p
 from functools import cache
 from typing import Any, Final
 
@@ -28,13 +28,20 @@ class Facts(Structure):
     ]
 
 
+class Matrix(Structure):
+    """``draftwood::Matrix``; a ``kind`` of -1 is the model's own format."""
+
+    INTERLEAVED, CODED = 1, 2
+    _fields_ = [("data", c_void_p), ("kind", c_int), ("flags", c_int), ("mapped", c_size_t)]
+
+
 class LayerSource(Structure):
     """``draftwood::LayerSource``."""
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
     NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "query_norm", "key_norm", "hidden_norm")
-    _fields_ = [*((name, c_void_p) for name in (*WEIGHTS, *(f"{name}_bias" for name in WEIGHTS), *NORMS))]
-    _fields_ += [("window", c_int), ("rotary", c_int)]
+    _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
+    _fields_ += [*((name, c_void_p) for name in NORMS), ("window", c_int), ("rotary", c_int)]
     _fields_ += [(name, c_void_p) for name in ("router", "experts_up", "experts_down")]
 
 
@@ -72,7 +79,8 @@ _SIGNATURES = {
     "error": (c_char_p, []),
     "instruction_sets": (c_char_p, []),
     "use": (c_int, [c_char_p]),
-    "model": (c_void_p, [POINTER(Facts), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "model": (c_void_p, [POINTER(Facts), c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_void_p, c_int]),
+    "expand": (c_int, [POINTER(Matrix), c_long, c_int, c_int, c_void_p]),
     "free_model": (None, [c_void_p]),
     "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "read": (c_long, [c_void_p, c_int]),

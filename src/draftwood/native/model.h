@@ -12,14 +12,37 @@ const int MOST = 64;         // tokens that go through all layers together
 const int TILE = 16;         // rows of a tile of AMX, at most
 const int QUERIES = 48;      // rows of queries that attend together, at most
 const int EXPERTS = 512;     // of a layer, at most
+const int CHUNK = 32;        // inputs of codes that lie together
+const int NIBBLED = 4;       // pairs of inputs with codes of 4 bits in a word
+const int EXPANDED = 128;    // inputs whose codes are expanded together
 
 // A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
 // Outputs are padded to whole groups and inputs to the lanes, with zeros.
+// Or in codes, from which such numbers are made when they are read, as code * scale + least: of each group and CHUNK of inputs the
+// scales [part of the chunk][output], their least numbers alike unless they are -center * scale, and the codes in the order of the
+// numbers, if they have 8 bits. Those of 4 bits are halves of four-byte words: a word has those of NIBBLED pairs of inputs, in
+// which the first half is of an output among the first eight of a block, the second of one among the others (code_place).
 struct Linear {
     int outputs, inputs;  // padded
     void* weights;
     float* bias;  // or null
+    int bits;     // of a code: 4 or 8; 0: numbers
+    int parts;    // of a chunk, each with a scale of its own
+    int center;   // or 0: least numbers are stored
+    size_t scales() const { return (size_t)parts * GROUP * (center ? 1 : 2); }  // numbers before the codes of a chunk
+    size_t chunk_bytes() const { return 4 * scales() + CHUNK * GROUP * bits / 8; }
 };
+
+// Where the code of an output of a group and of an input of a chunk lies.
+struct CodePlace {
+    int byte, shift;
+};
+
+inline CodePlace code_place(int bits, int lane, int k) {
+    const int pair = k / 2, word = lane % 8 * 2 + k % 2;
+    if (bits == 8) return {pair * 2 * GROUP + lane * 2 + k % 2, 0};
+    return {(lane / LANES * CHUNK / 2 + pair / NIBBLED * NIBBLED) * LANES + word * 4 + pair % NIBBLED, lane % LANES / 8 * 4};
+}
 
 struct Layer {
     Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
@@ -58,6 +81,7 @@ struct Model {
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
     Layer* layer;
     const void* embedding;  // [vocab][width], as it came
+    const struct CodeKind* embedding_codes;  // its type, or null for numbers
     Linear head;
     float* norm;
     Rotary rotary;

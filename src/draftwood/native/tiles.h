@@ -70,23 +70,31 @@ __attribute__((noinline)) void configure(int rows) {
 
 // As ``tiles`` of two blocks whose weights lie side by side; inputs are a multiple of 32. ``x`` and ``out`` have room for whole
 // tiles of rows.
-void tiles_of_amx(const uint16_t* w, int inputs, int rows, const uint16_t* x, float* out, int& configured) {
+void tiles_of_amx(const uint16_t* w, int inputs, int rows, const uint16_t* x, size_t next_x, float* out, bool more,
+                  int& configured) {
     int size = rows < draftwood::TILE ? rows : draftwood::TILE;
     if (configured != size) configure(configured = size);
     const int step = 2 * draftwood::GROUP * sizeof(uint16_t);  // bytes from a pair of inputs to the next one
     for (int r = 0; r < rows; r += size) {
-        const uint16_t *weights = w, *row = x + (size_t)r * inputs;
-        _tile_zero(0);
-        _tile_zero(1);
+        const uint16_t *weights = w, *row = x + r * next_x;
+        float* sums = out + r * draftwood::GROUP;
+        const int next = draftwood::GROUP * sizeof(float);
+        if (more) {
+            _tile_loadd(0, sums, next);
+            _tile_loadd(1, sums + draftwood::LANES, next);
+        } else {
+            _tile_zero(0);
+            _tile_zero(1);
+        }
         for (int k = 0; k < inputs; k += 32, weights += 32 * draftwood::GROUP) {
-            _tile_loadd(4, row + k, inputs * sizeof(uint16_t));
+            _tile_loadd(4, row + k, next_x * sizeof(uint16_t));
             _tile_loadd(6, weights, step);
             _tile_dpbf16ps(0, 4, 6);
             _tile_loadd(7, weights + 2 * draftwood::LANES, step);
             _tile_dpbf16ps(1, 4, 7);
         }
-        _tile_stored(0, out + r * draftwood::GROUP, draftwood::GROUP * sizeof(float));
-        _tile_stored(1, out + r * draftwood::GROUP + draftwood::LANES, draftwood::GROUP * sizeof(float));
+        _tile_stored(0, sums, next);
+        _tile_stored(1, sums + draftwood::LANES, next);
     }
 }
 

@@ -12,6 +12,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import BackendName
 from draftwood.hardware.machine import available_memory, version_of
 from draftwood.native.library import instruction_set, why_missing
+from draftwood.runners.native.stored import weight_sizes
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # OpenVINO's compiler needs more than the weights; the largest measured ratio was 1.13
@@ -59,8 +60,7 @@ def why_no_room(models: Sequence[Any]) -> str | None:
     The prepared weights are a copy in the models' number format.
     """
     room = available_memory()
-    weights = [weight for model in models for weight in model.parameters()]
-    needed = int(_MARGIN * sum(weight.numel() * weight.element_size() for weight in weights))
+    needed = int(_MARGIN * sum(size for model in models for _, size in weight_sizes(model)))
     if needed <= (_UNKNOWN if room is None else room):
         return None
     found = "the available memory is unknown" if room is None else f"{room / 1e9:.1f} GB are available"

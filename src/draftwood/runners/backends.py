@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import torch
 
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ModelError
 from draftwood.core.settings import Weights, check_weights
 from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
@@ -19,6 +19,7 @@ from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.parallel import ParallelRunner, is_shared
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.support import model_kind
 from draftwood.runners.torch_runner import TorchRunner
 
 
@@ -69,8 +70,11 @@ def _torch(model: Any, *, weights: Weights, **settings: Any) -> TorchRunner | Pa
 
 
 def _native(model: Any, *, weights: Weights, **settings: Any) -> NativeRunner:
-    if weights != "same":
-        raise ConfigError(f"weights {weights!r} are not known to this version of the native engine: leave --weights out")
+    if weights != "same" and getattr(model, "rounded", "") != weights:
+        raise ModelError(
+            f"weights {weights!r} are for Llama, Mistral, Qwen2 and Qwen3 models that the native engine reads from their "
+            f"files, and model type {model_kind(model)!r} was read otherwise: leave --weights out"
+        )
     return NativeRunner(model, **settings)
 
 

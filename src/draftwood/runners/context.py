@@ -84,3 +84,11 @@ def token_bytes(config: Any, number: int) -> int:
 def layer_count(config: Any) -> int:
     """Layers with keys and values."""
     return int(config.get_text_config().num_hidden_layers)
+
+
+def vocabulary(model: Any) -> tuple[int, int]:
+    """Numbers of tokens that a causal model reads and scores."""
+    own: tuple[int, int] | None = getattr(model, "vocabulary", None)  # of one that is read from its files
+    if own is not None:
+        return own
+    return tuple(len(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()))  # type: ignore

@@ -9,10 +9,11 @@ from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.blocks.source import is_masked_block
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.native.stored import whole
 from draftwood.runners.pairing import refuse_parallel
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
@@ -59,7 +60,7 @@ def make_runners(
         raise ConfigError(f"weights {weights!r} are for causal language models only: leave them out")
     if requested_backend(backend) == "auto" and weights != "same":
         backend = "native"
-    if isinstance(draft_model, PublishedDrafter | MaskedBlockDrafter):
+    if isinstance(draft_model, PublishedDrafter) or is_masked_block(draft_model):
         draft_model.check_target(model)
     return Runners(*_run_by(backend, model, draft_model, weights=weights))
 
@@ -68,6 +69,9 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
     """The runners by the named library, or by the first that can run the models, and why those before it cannot."""
 
     def both(library: Library) -> tuple[Any, Any]:
+        nonlocal model, draft_model
+        if library is not BACKENDS["native"]:
+            model, draft_model = whole(model), whole(draft_model)
         if model.config.is_encoder_decoder:
             return library.seq2seq(model), _draft(library, draft_model, settings)
         if reads_hidden(draft_model):
@@ -109,7 +113,7 @@ def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runn
     if draft_model is None:
         return None
     try:
-        if isinstance(draft_model, MaskedBlockDrafter):
+        if is_masked_block(draft_model):
             return library.masked_block(draft_model)
         if draft_model.config.is_encoder_decoder:
             return library.seq2seq(draft_model, drafts=True)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
-from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count, own_context, unknown_sizes
+from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count, own_context, unknown_sizes, vocabulary
 from draftwood.runners.limits import TextLimits
 from draftwood.runners.protocols import ModelRunner, SourceRunner
 from draftwood.runners.windows import FULL, SLIDING
@@ -58,7 +58,7 @@ def check_architecture(model: Any) -> None:
         reason = "it is an encoder-decoder model, not a causal language model"
     if getattr(model, "_is_stateful", False):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
-    reason = _attention_problem(config.get_text_config()) or reason
+    reason = attention_problem(config.get_text_config()) or reason
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
@@ -70,7 +70,7 @@ def model_kind(model: Any) -> str:
     return str(getattr(model.config, "model_type", type(model).__name__))
 
 
-def _attention_problem(config: Any) -> str | None:
+def attention_problem(config: Any) -> str | None:
     """Why the attention depends on more than a mask and positions; None if it does not."""
     for name, what in _BY_CONTENT.items():
         if value := getattr(config, name, None):
@@ -111,7 +111,7 @@ def check_length(model: Any, context: Context | None, length: int) -> None:
 
 def text_limits(model: Any, *, drafts: bool) -> TextLimits:
     """The limits of a causal model."""
-    known = int(model.get_input_embeddings().weight.shape[0])
+    known, _ = vocabulary(model)
     return TextLimits(partial(check_length, model, context(model.config)), known, drafts=drafts)
 
 
@@ -122,7 +122,7 @@ def check_scores(runner: ModelRunner) -> None:
         ModelError: they differ by more than rounding errors.
     """
     model, length = runner.model, min(_TEXT, runner.max_length or _TEXT)
-    known = int(model.get_input_embeddings().weight.shape[0])
+    known, _ = vocabulary(model)
     text = [known * i // length for i in range(length)]
     with torch.inference_mode():
         ids = torch.tensor([text], device=runner.device)
@@ -169,7 +169,7 @@ def check_tree_forward(runner: ModelRunner) -> None:
 
 def _check_beyond(runner: ModelRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
     """Check the tree after a text longer than a size of the configuration."""
-    model, known = runner.model, int(runner.model.get_input_embeddings().weight.shape[0])
+    model, (known, _) = runner.model, vocabulary(runner.model)
     text = [known * i // (size + 1) for i in range(size + 1)]
     with checking(runner):
         tree = score_tree(runner, tokens, paths, prefix=text)

@@ -18,6 +18,7 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.serve.admission import Admission
 from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError
@@ -85,13 +86,13 @@ class Service:
     def facts(self) -> dict[str, Any]:
         """What is known of the model and of this server, in llama.cpp's words. ``size`` is that of the weights, in bytes."""
         model, sampling, most = self.pair.model, self.pair.sampling, self.preparation.max_length
-        weights = list(model.parameters())
+        weights = list(weight_sizes(model))
         settings = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return {
             "meta": {
                 "architecture": model.config.model_type, "dtype": str(model.dtype).removeprefix("torch."),
                 "n_vocab": self.pair.target.vocab_size, "n_ctx_train": self.pair.target.max_length,
-                "n_params": sum(one.numel() for one in weights), "size": sum(one.nbytes for one in weights),
+                "n_params": sum(count for count, _ in weights), "size": sum(size for _, size in weights),
             },
             "default_generation_settings": {"n_ctx": most, "params": {name: getattr(sampling, name) for name in settings}},
             "total_slots": self.options.max_rows,

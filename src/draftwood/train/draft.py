@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
+from draftwood.loading import models
 from draftwood.loading.names import resolve
 from draftwood.train import data, loop
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
@@ -143,9 +145,9 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
         ModelError: the folder holds no model.
     """
     folder = Path(resolve(config.target))
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json; give the folder of a saved target model")
-    tokenizer = load_tokenizer(folder)
+    if not folder.is_file() and not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json; give the folder of a saved target model, or a GGUF file")
+    tokenizer = models.load_tokenizer(folder, LoadOptions()) if folder.is_file() else load_tokenizer(folder)
     device = loop.device()
     target = saved_model(folder, number_format(device.type)).requires_grad_(False)
     limit = target.config.max_position_embeddings

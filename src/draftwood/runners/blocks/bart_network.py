@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,7 @@ from draftwood.runners.bart.layers import (
     source_memory,
     transposed,
 )
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
+from draftwood.runners.blocks.source import Source
 from draftwood.runners.rows import padded_rows, padded_tokens, remaining_rows
 
 
@@ -51,7 +51,7 @@ class BlockNetwork(Protocol):
 class BartBlocks:
     """A drafter in evaluation mode, whose weights are copied in small models, and its encoded sources."""
 
-    def __init__(self, model: MaskedBlockDrafter) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self._pad = int(model.config.pad_token_id)
         self._encoder = bart_encoder(model.encoder, self._pad)
@@ -113,7 +113,8 @@ class BartBlocks:
 
     def _read_source(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> Source:
         if self._encoder is None:
-            return self.model.encode(tokens, None if mask is None else mask.long())
+            found: Source = self.model.encode(tokens, None if mask is None else mask.long())
+            return found
         return Source(*self._encoder.read(tokens, mask), mask)
 
 

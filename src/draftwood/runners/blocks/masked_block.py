@@ -6,7 +6,7 @@ et al. 2023, arXiv 2203.16487, section 3.1; the layers are Marian's (arXiv 1804.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,8 +22,8 @@ from transformers.models.marian.modeling_marian import (
 )
 
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.runners.blocks.source import MASKED_BLOCK, Source
 from draftwood.runners.pairing import check_target, digest_of
-from draftwood.runners.rows import joined_masks, padded_rows
 
 _SHARED = (
     *("vocab_size", "d_model", "encoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim"),
@@ -41,37 +41,8 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
         target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
     """
 
-    model_type = "masked_block"
+    model_type = MASKED_BLOCK
     __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
-
-
-class Source(NamedTuple):
-    """A batch of encoded source sentences.
-
-    Attributes:
-        embedded, states: the sentences before and after the encoder.
-        mask: False at padding; None without padding.
-        answers: attention of the masked positions 0, 1, ... to the source; it depends on the source only.
-    """
-
-    embedded: Float[Tensor, "row source width"]
-    states: Float[Tensor, "row source width"]
-    mask: Bool[Tensor, "row source"] | None
-    answers: Float[Tensor, "row position width"] | None = None
-
-    def picked(self, rows: Int[Tensor, "kept"]) -> Source:
-        """Some of the sentences."""
-        mask, answers = (None if part is None else part[rows] for part in (self.mask, self.answers))
-        return Source(self.embedded[rows], self.states[rows], mask, answers)
-
-    def joined(self, other: Source) -> Source:
-        """These sentences, then the others, padded to one length; with the answers for positions that both have."""
-        mask, answers = joined_masks(self.mask, other.mask, self.states, other.states), None
-        if self.answers is not None and other.answers is not None:
-            known = min(self.answers.shape[1], other.answers.shape[1])
-            answers = torch.cat([self.answers[:, :known], other.answers[:, :known]])
-        embedded, states = padded_rows(self.embedded, other.embedded, 1), padded_rows(self.states, other.states, 1)
-        return Source(embedded, states, mask, answers)
 
 
 AutoConfig.register(MaskedBlockConfig.model_type, MaskedBlockConfig, exist_ok=True)  # the tokenizer's loader needs it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,6 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import changes
@@ -25,7 +24,7 @@ from draftwood.sampling.rows import Row
 
 @final
 class MaskedBlockRunner(ReadsAtOnce):
-    """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`MaskedBlockDrafter`.
+    """A :class:`draftwood.runners.protocols.BlockRunner` of a masked-block drafter.
 
     Every round reads the whole text again, because every position sees every other. Everything that depends on the source
     alone is stored: its states, their keys and values, and the attention of masked positions. The scores depend on the
@@ -44,7 +43,7 @@ class MaskedBlockRunner(ReadsAtOnce):
     reads_source = True
     pads = True
 
-    def __init__(self, model: MaskedBlockDrafter, *, engine: Backend = "torch", block: int | None = None) -> None:
+    def __init__(self, model: Any, *, engine: Backend = "torch", block: int | None = None) -> None:
         config = model.config
         self.model = model
         self.engine = engine

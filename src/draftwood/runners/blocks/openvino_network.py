@@ -32,7 +32,6 @@ from draftwood.runners.bart.layers import (
     weights_of,
 )
 from draftwood.runners.blocks.bart_network import read_block
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.openvino.graph import converting, float32_copy, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
@@ -61,7 +60,7 @@ class OpenVinoBlocks:
         ModelError: the model cannot be converted.
     """
 
-    def __init__(self, model: MaskedBlockDrafter) -> None:
+    def __init__(self, model: Any) -> None:
         check_precision(model)
         self.model = model
         source, block = stored_graphs(model, {"source": source_graph, "block": block_graph})
@@ -182,7 +181,7 @@ def block_graph(model: Any) -> Any:
 class _Reading(nn.Module):
     """The encoder, the layers' keys and values, and the attention of masked positions to the source."""
 
-    def __init__(self, model: MaskedBlockDrafter) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self._encoder, self._layers = BartEncoder(model.encoder), [layer_of(part) for part in model.layers]
         question = model.question
@@ -206,7 +205,7 @@ class _Reading(nn.Module):
 class _Filling(nn.Module):
     """The layers on prefix and block."""
 
-    def __init__(self, model: MaskedBlockDrafter) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self._words, self._scale = model.encoder.embed_tokens.weight, float(model.encoder.embed_scale)
         self._table = model.positions.weight

@@ -53,7 +53,6 @@ class MarkovHead(nn.Module):
 class DFlashDrafter(PublishedDrafter):
     """The network: a :class:`draftwood.runners.hidden.network.BlockDrafter`."""
 
-    config_class = DFlashConfig
     causal = False
     norms_sources = False
 

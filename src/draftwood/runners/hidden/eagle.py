@@ -82,8 +82,6 @@ class EagleLayer(nn.Module):
 class Eagle3Drafter(PublishedDrafter):
     """The network."""
 
-    config_class = Eagle3Config
-
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__(config)
         width, eps, taps = config.hidden_size, config.rms_norm_eps, len(config.target_layers)

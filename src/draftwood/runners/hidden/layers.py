@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftwood.runners.native.stored import StoredModel
+
 
 class Attention(nn.Module):
     """Attention of tokens to a text and to each other.
@@ -116,6 +118,8 @@ def target_embedding(target: Any) -> nn.Module:
 
 def target_head(target: Any, tokens: Int[Tensor, "draft_vocab"]) -> Float[Tensor, "draft_vocab width"]:
     """A target's output weights for these tokens."""
+    if isinstance(target, StoredModel):
+        return target.head.rows(tokens.tolist()).tensor(target.dtype)
     found: Tensor = target.get_output_embeddings().weight[tokens.long()]
     return found
 

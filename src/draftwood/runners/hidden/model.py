@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from draftwood.core.errors import PairingError
 from draftwood.runners.hidden.layers import (
@@ -27,6 +27,7 @@ from draftwood.runners.hidden.layers import (
     target_head,
     text_memory,
 )
+from draftwood.runners.hidden.module import DrafterModule
 
 
 class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
@@ -47,13 +48,9 @@ class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
     __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
-AutoConfig.register(HiddenBlockConfig.model_type, HiddenBlockConfig, exist_ok=True)
-
-
-class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
+class HiddenBlockDrafter(DrafterModule):
     """The network. Embeddings and output weights are the target's own, and are not part of it."""
 
-    config_class = HiddenBlockConfig
     causal = True
     norms_sources = True
 
@@ -65,14 +62,13 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
         self.mask = nn.Parameter(torch.zeros(width))
         self.layers = nn.ModuleList(HiddenLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
-        self.markov_in = nn.Embedding(config.vocab_size, config.markov_rank)
+        markov = torch.empty(config.vocab_size, config.markov_rank)
+        self.markov_in = nn.Embedding(config.vocab_size, config.markov_rank, _weight=markov)
         self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
         self.register_buffer("draft_tokens", torch.zeros(config.draft_vocab_size, dtype=torch.int32))
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding) and not module.weight.is_meta:
+                nn.init.normal_(module.weight, std=0.02)
 
     @property
     def slots(self) -> int:

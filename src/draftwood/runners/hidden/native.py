@@ -15,6 +15,7 @@ from draftwood.runners.hidden.memory import HiddenMemory
 from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
 from draftwood.runners.native.network import Engine, Memory, free_threads, succeed
+from draftwood.runners.native.stored import EMBEDDING, StoredModel
 from draftwood.runners.protocols import PerNode
 
 
@@ -57,7 +58,7 @@ class NativePass(nn.Module):
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
         super().__init__()
-        config, held, own = drafter.config, Held(drafter.dtype), cast(Any, drafter)
+        config, held, own = drafter.config, Held(drafter.dtype, coded=True), cast(Any, drafter)
         self._kept = Held(drafter.dtype)
         markov = drafter.markov_weights()
         source = DrafterSource(
@@ -137,7 +138,8 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
         return cos[0, 0], sin[0, 0]
 
-    embedding = drafter.embedding(target).weight.detach().to(drafter.dtype)
+    shared = isinstance(target, StoredModel) and not getattr(config, "own_embedding", False)
+    embedding = target.weights[EMBEDDING] if shared else drafter.embedding(target).weight.detach().to(drafter.dtype)
     layers = [layer_source(layer, held) for layer in drafter.layers]
     engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
     succeed(library().drafter(engine.handle, byref(source)))

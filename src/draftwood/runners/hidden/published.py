@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.layers import rotation, target_embedding, target_head
+from draftwood.runners.hidden.module import DrafterModule
 
 
-class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
+class PublishedDrafter(DrafterModule):
     """The base of published drafters. Names of the weights are those of the checkpoints.
 
     The configuration has ``target_layers, target_size, vocab_size, hidden_size, draft_vocab_size, own_embedding, own_head,
@@ -29,9 +29,6 @@ class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
         if config.own_head:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("draft_tokens", torch.arange(config.draft_vocab_size))
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: weights come from a checkpoint."""
 
     def embedding(self, target: Any) -> nn.Module:
         """The embedding of tokens: the drafter's, or else the target's."""

@@ -10,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.errors import ModelError
-from draftwood.native.library import Facts, LayerSource
+from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.context import rotary_settings
+from draftwood.runners.native.stored import Part
+from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import SLIDING
@@ -64,7 +66,7 @@ _WEIGHTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 
 
 def _family(model: Any) -> Family:
-    return _FAMILIES[type(model).__name__]
+    return _FAMILIES[model.family if isinstance(model, Part) else type(model).__name__]
 
 
 def _activation(model: Any) -> str:
@@ -114,23 +116,34 @@ class Held:
 
     Args:
         dtype: the model's number format.
+        coded: codes stay codes.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._tensors: list[Tensor] = []
+    def __init__(self, dtype: torch.dtype, *, coded: bool = False) -> None:
+        self.dtype, self.coded = dtype, coded
+        self._kept: list[Any] = []
 
     def weights(self, part: Tensor) -> int:
         """Where these weights lie, in the model's format."""
-        self._tensors.append(part.detach().to(self._dtype).contiguous())
-        return self._tensors[-1].data_ptr()
+        return self._place(part.detach().to(self.dtype).contiguous())
+
+    def matrix(self, part: Tensor | Weight) -> Matrix:
+        """The same as a matrix."""
+        if isinstance(part, Tensor):
+            return Matrix(self.weights(part), -1, 0, 0)
+        self._kept.append(part)
+        return part.matrix(coded=self.coded)
 
     def numbers(self, part: Any) -> int | None:
         """Where these numbers lie in float32; None for None."""
         if part is None:
             return None
-        self._tensors.append(part.detach().float().contiguous())
-        return self._tensors[-1].data_ptr()
+        found = part.tensor(torch.float32) if isinstance(part, Weight) else part.detach().float().contiguous()
+        return self._place(found)
+
+    def _place(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
 
 
 class _Product(NamedTuple):
@@ -180,7 +193,7 @@ def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 
         mixed = layer.mlp.gate.weight, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj
         experts = dict(zip(("router", "experts_up", "experts_down"), map(held.weights, mixed), strict=True))
     return LayerSource(
-        **{name: held.weights(product.weight) for name, product in products.items()},
+        **{name: held.matrix(product.weight) for name, product in products.items()},
         **{f"{name}_bias": held.numbers(product.bias) for name, product in products.items()},
         **{name: held.numbers(_norm_weight(norm, family)) for name, norm in norms.items()},
         **experts,
@@ -191,7 +204,8 @@ def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 
 
 def layer_sources(model: Any, held: Held) -> list[LayerSource]:
     """The weights of the layers of a model that :func:`why_not` does not refuse."""
-    window, tables, layers = used_window(model), _tables(model), model.model.layers
+    window = model.window if isinstance(model, Part) else used_window(model)
+    tables, layers = _tables(model), model.model.layers
     found = []
     for layer, kind in zip(layers, getattr(model.config, "layer_types", None) or [SLIDING] * len(layers), strict=True):
         slides = window is not None and (window.everywhere or kind == SLIDING)
@@ -220,9 +234,9 @@ def _mixture(model: Any) -> dict[str, int]:
     return {}
 
 
-def last_norm(model: Any) -> Tensor:
+def last_norm(model: Any) -> Tensor | Weight:
     """What the norm before the head multiplies by."""
-    found: Tensor = _norm_weight(model.model.norm, _family(model))
+    found: Tensor | Weight = _norm_weight(model.model.norm, _family(model))
     return found
 
 

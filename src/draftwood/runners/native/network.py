@@ -18,6 +18,8 @@ from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import Facts, LayerSource, NewTokens, library
 from draftwood.runners.native.families import Held, facts_of, last_norm, layer_sources, refuse, rotation, why_not
+from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.native.weights import Weight
 
 _PEAK = np.dtype([("score", np.float32), ("token", np.int32)])  # ``draftwood::Peak``
 _POSITIONS = 1024  # the first table of rotations
@@ -84,18 +86,18 @@ class Engine:
         facts: Facts,
         layers: Sequence[LayerSource],
         taps: Sequence[int],
-        parts: tuple[Tensor, Tensor, Tensor],
+        parts: tuple[Tensor | Weight, Tensor | Weight, Tensor | Weight],
         held: Held,
         rotate: Rotation,
         longest: int | None,
     ) -> None:
         embedding, head, norm = parts
-        self._kept = Held(embedding.dtype)  # the embedding is read where it lies
+        self._kept = Held(held.dtype, coded=held.coded)  # the embedding is read where it lies
         handle = library().model(
             byref(facts),
             (ctypes.c_int * len(taps))(*taps),
-            self._kept.weights(embedding),
-            held.weights(head),
+            byref(self._kept.matrix(embedding)),
+            byref(held.matrix(head)),
             held.numbers(norm),
             (LayerSource * len(layers))(*layers),
             free_threads(),
@@ -213,7 +215,7 @@ def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None
     """The network of a causal model.
 
     Args:
-        model: a model of ``transformers``.
+        model: a model of ``transformers``, or a stored one.
         hidden_layers: layers whose hidden states are returned.
         longest: as for :class:`Engine`.
 
@@ -221,15 +223,17 @@ def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None
         ConfigError: the native library is missing.
         ModelError: the engine does not run the model, or memory does not suffice.
     """
-    refuse(why_not(model))
-    held, parts = Held(model.dtype), (model.get_input_embeddings(), model.get_output_embeddings())
+    stored = isinstance(model, StoredModel)
+    if not stored:
+        refuse(why_not(model))
+    held, parts = Held(model.dtype, coded=stored and model.coded), model.parts() if stored else model
     engine = Engine(
-        facts_of(model, len(hidden_layers)),
-        layer_sources(model, held),
+        facts_of(parts, len(hidden_layers)),
+        layer_sources(parts, held),
         hidden_layers,
-        (parts[0].weight, parts[1].weight, last_norm(model)),
+        (parts.get_input_embeddings().weight, parts.get_output_embeddings().weight, last_norm(parts)),
         held,
-        lambda positions: rotation(model, positions),
+        lambda positions: rotation(parts, positions),
         longest,
     )
     return NativeNetwork(engine)

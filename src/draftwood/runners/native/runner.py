@@ -13,6 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.native.library import instruction_set
 from draftwood.runners.context import context, token_bytes
 from draftwood.runners.native.network import Memory, Output, causal_network
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.support import (
@@ -31,7 +32,8 @@ class NativeRunner:
     """A causal language model in the native engine: a node's scores are the same bits in any tree, block or company.
 
     Args:
-        model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
+        model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16; or one that
+            is read from its files, whose facts are those of its family.
         check: compare a short text with the model, and a tree of five tokens with one forward per path.
         drafts: the model is a draft model, as for :class:`draftwood.runners.torch_runner.TorchRunner`.
         hidden_layers: layers whose hidden states are returned, as there.
@@ -47,19 +49,22 @@ class NativeRunner:
     same_bits = True
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
-        check_architecture(model)
-        check_evaluates(model)
+        stored = isinstance(model, StoredModel)
+        if not stored:
+            check_architecture(model)
+            check_evaluates(model)
         check_hidden_layers(model, hidden_layers)
         longest = context(model.config)
         self.model = model
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
-        self.engine = f"native {instruction_set()}"
+        self.engine = " ".join(filter(None, ("native", model.rounded if stored else "", instruction_set())))
         self.network = causal_network(model, hidden_layers, self.max_length)
         self._limits = text_limits(model, drafts=drafts)
         self._begin()
-        if check:
+        if check and not stored:
             check_scores(self)
+        if check:
             check_tree_forward(self)
 
     def _begin(self) -> None:

@@ -1,0 +1,111 @@
+"""Weights in codes: scores are, bit for bit, those of the numbers that the codes stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel
+from draftwood.runners.native.weights import BLOCKS, Weight
+from draftwood.sampling.rows import Row
+from tests.loading.gguf_files import blocks
+from tests.native.test_bits import PARENTS, TEXT, isa, score
+from tests.native.test_stored import stored
+from tests.runners.zoo import tiny
+
+SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512}
+KINDS = [Kind(number) for number in BLOCKS]
+CODES = [kind for kind in KINDS if kind.name[0] == "Q"]
+MIXTURE = {"q_proj": Kind.Q4_K, "v_proj": Kind.Q6_K, "down_proj": Kind.Q6_K, "up_proj": Kind.Q5_0, "lm_head": Kind.Q8_0}
+isa = isa
+
+
+def coded(kinds: Mapping[str, Kind], default: Kind | None = None, **settings: Any) -> StoredModel:
+    """A model whose matrices are random codes of these types, heads of queries and keys in llama.cpp's order."""
+    found = stored(tiny("llama", 1, dtype=torch.bfloat16, **{**SIZES, **settings}), coded=True)
+    weights = dict(found.weights)
+    for name, weight in found.weights.items():
+        part = name.split(".")[-2]
+        if (kind := kinds.get(part, default)) is not None and len(weight.shape) > 1:
+            data = blocks(np.random.default_rng(len(name)), kind, *weight.shape).reshape(-1)
+            head = found.config.head_dim if part in ("q_proj", "k_proj") else 0
+            weights[name] = Weight(data=data, kind=int(kind), shape=weight.shape, head=head)
+    found.weights = weights
+    return found
+
+
+def scores(model: Any) -> torch.Tensor:
+    """Of a tree after a text."""
+    runner = NativeRunner(model, check=False, hidden_layers=(2,))
+    runner.set_rows([Row(tokens=TEXT[:40])])
+    return score(runner, [[TEXT[39], *range(1, len(PARENTS))]], PARENTS)
+
+
+def compare(model: StoredModel) -> None:
+    found = scores(model)
+    assert found.isfinite().all()
+    assert found.std() > 0.01
+    assert torch.equal(found, scores(model.module))
+    model.coded = False
+    assert torch.equal(found, scores(model))
+
+
+@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)
+def test_scores_are_those_of_the_numbers(isa: str, kind: Kind) -> None:
+    compare(coded({}, kind, tie_word_embeddings=True))
+
+
+@pytest.mark.parametrize("settings", [{}, {"head_dim": 48}], ids=["parts", "padded"])  # padded inputs have no codes
+def test_types_may_be_mixed(isa: str, settings: dict[str, int]) -> None:
+    kinds = MIXTURE if not settings else {"o_proj": Kind.Q8_0, "down_proj": Kind.Q4_1}
+    compare(coded(kinds, **settings))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_are_those_of_the_package_gguf(kind: Kind, dtype: torch.dtype) -> None:
+    block, size = BLOCKS[int(kind)]
+    if kind in CODES:
+        data = blocks(np.random.default_rng(3), kind, 5, 2 * block)
+    else:
+        data = gguf.quantize(np.random.default_rng(3).normal(size=(5, 2)).astype(np.float32), kind).view(np.uint8)
+    assert data.size == 10 * size
+    found = Weight(data=data.reshape(-1), kind=int(kind), shape=(5, 2 * block)).tensor(dtype)
+    wanted = gguf.dequantize(data.view(np.float32) if kind == Kind.F32 else data, kind)
+    assert torch.equal(found, torch.from_numpy(np.array(wanted, np.float32)).reshape(5, -1).to(dtype))
+
+
+def test_control_another_code_is_another_model() -> None:
+    model = coded({}, Kind.Q4_1)
+    before, name = scores(model), "model.layers.0.mlp.down_proj.weight"
+    weight = model.weights[name]
+    other = weight.data.copy()
+    other[5::20] ^= 1  # codes of some numbers
+    model.weights = {**model.weights, name: replace(weight, data=other)}
+    assert not torch.equal(scores(model), before)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_rounded_model_is_that_of_its_codes(isa: str, bits: int) -> None:
+    own = stored(tiny("llama", 1, dtype=torch.bfloat16, **SIZES))
+    before = {name: weight.tensor(torch.float32) for name, weight in own.weights.items()}
+    own.round_to(bits)
+    for name, weight in own.weights.items():
+        kept = 8 if name in (EMBEDDING, HEAD) else bits
+        assert weight.kind == ({4: 3, 8: 8}[kept] if len(weight.shape) > 1 else 30), name
+        if weight.coded:
+            groups = before[name].view(-1, 32)
+            step = groups.abs().amax(1) / 127 if kept == 8 else (groups.amax(1) - groups.amin(1)) / 15
+            error = (weight.tensor(torch.float32).view(-1, 32) - groups).abs().amax(1)
+            # Scale and least number are rounded to float16.
+            assert (error <= 0.51 * step + groups.abs().amax(1) * 2**-10).all(), name
+    assert f" int{bits} " in NativeRunner(own).engine
+    compare(own)

@@ -1,0 +1,119 @@
+"""Models that are read from their files: facts, weights and scores of every family are those of ``transformers``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood.loading.stored import stored_folder
+from draftwood.runners.native.families import facts_of, rotation
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import HEAD, StoredModel, rotary_frequencies, shapes_of, why_not_stored
+from draftwood.runners.native.weights import Weight
+from draftwood.sampling.rows import Row
+from tests.native.test_bits import FORMATS, PARENTS, TEXT, score
+from tests.runners.zoo import WINDOWED, tiny
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama 3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, yarn": ("llama", {"rope_parameters": YARN}),
+    "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+    "mistral": ("mistral", {}),
+    "mistral, sliding": ("mistral", {**WINDOWED["mistral"], "sliding_window": 7}),
+    "qwen2": ("qwen2", {}),
+    "qwen2, sliding": ("qwen2", {**WINDOWED["qwen2"], "sliding_window": 7}),
+    "qwen3": ("qwen3", {"head_dim": 20}),
+    "qwen3, biases, tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+}
+
+
+def stored(model: Any, *, coded: bool = False) -> StoredModel:
+    """A live model as if it were read from a file."""
+    weights = {}
+    for name, weight in model.named_parameters():
+        data = weight.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        weights[name] = Weight(data=data, kind={4: 0, 2: 30}[weight.itemsize], shape=tuple(weight.shape))
+    return StoredModel(model.config, model.generation_config, weights, model.dtype, coded=coded)
+
+
+def scores(model: Any) -> torch.Tensor:
+    runner = NativeRunner(model, hidden_layers=(0, 1, 2))  # compares a live model with itself
+    runner.set_rows([Row(tokens=TEXT[:70])])
+    return score(runner, [[TEXT[69], *range(1, len(PARENTS))]], PARENTS)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path, case: str, dtype: torch.dtype) -> None:
+    kind, settings = CASES[case]
+    model = tiny(kind, 1, dtype=dtype, **{"hidden_size": 64, **settings})
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path)
+    model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
+    found = stored_folder(tmp_path)
+    assert found is not None
+    found.dtype = dtype
+    names = dict(model.named_parameters())
+    assert found.weights.keys() == names.keys()
+    assert shapes_of(found.config) | {HEAD: found.head.shape} == {
+        HEAD: model.lm_head.weight.shape, **{name: weight.shape for name, weight in names.items()},
+    }  # fmt: skip
+    parts, taps = found.parts(), 3
+    assert bytes(facts_of(parts, taps)) == bytes(facts_of(model, taps))
+    for ours, theirs in zip(rotation(parts, 200), rotation(model, 200), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(rotary_frequencies(found.config)[0], model.model.rotary_emb.inv_freq)
+    assert torch.equal(scores(found), scores(model))
+    assert "module" not in vars(found)
+    ids = torch.tensor([TEXT[:9]])
+    assert torch.equal(found(ids).logits, model(ids).logits)
+    assert found.generation_config.to_dict() == model.generation_config.to_dict()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_numbers_of_another_format_are_converted(tmp_path: Path, kind: str) -> None:
+    model = tiny("llama", 1, dtype=getattr(torch, kind))
+    model.save_pretrained(tmp_path)
+    for dtype in FORMATS:
+        found = stored_folder(tmp_path)
+        assert found is not None
+        found.dtype = dtype
+        assert torch.equal(scores(found), scores(type(model).from_pretrained(tmp_path, dtype=dtype)))
+
+
+@pytest.mark.parametrize("settings", [
+    {"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    {"sliding_window": 7}, {"attention_chunk_size": 64},
+])  # fmt: skip
+def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = tiny("llama", 1, dtype=torch.float32)
+    assert why_not_stored(model.config) is None
+    model.config.update(settings)
+    model.save_pretrained(tmp_path)
+    assert stored_folder(tmp_path) is None
+
+
+def test_a_tied_head_that_differs_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny("llama", 1, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    config = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(config.replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    found = stored_folder(tmp_path)
+    assert found is not None
+    assert "two different ones" in caplog.text
+    assert np.array_equal(found.head.tensor(torch.float32), model.lm_head.weight.detach())
+    assert torch.equal(scores(found), scores(model))

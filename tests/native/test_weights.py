@@ -1,0 +1,79 @@
+"""``--weights``: the rounded model is the target, and models that are not read from their files are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import draftwood
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.support import score_tree
+from tests.faults.folders import save_tiny
+from tests.loading.gguf_files import Q4_1, source, write_gguf
+from tests.runners.zoo import tiny
+
+TEXT = "the fox ran to the red hill"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model, tokenizer = source(num_attention_heads=1)
+    model.save_pretrained(tmp_path / "fox")
+    tokenizer.save_pretrained(tmp_path / "fox")
+    return tmp_path / "fox"
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("backend", ["native", "auto"])
+def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAFTWOOD_BACKEND")  # PyTorch, in tests
+    pair = draftwood.load(folder, folder, options={"backend": backend, "weights": weights})
+    assert pair.target.engine.startswith(f"native {weights} ")
+    assert isinstance(pair.draft_model, StoredModel)
+    assert pair.draft_model.rounded == weights
+    assert pair.model.dtype == torch.bfloat16
+    own = draftwood.load(folder, options={"backend": "native", "dtype": "bfloat16"})
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(pair.model.module.get_parameter(name), own.model.module.get_parameter(name))
+    ids = pair.encode(TEXT)
+    runners = pair.target, NativeRunner(pair.model.module)
+    assert torch.equal(*(score_tree(runner, ids[-1:], [[0]], prefix=ids[:-1]) for runner in runners))
+    found = pair.generate(TEXT, max_new_tokens=20, temperature=0, method="ar").token_ids
+    assert pair.generate(TEXT, max_new_tokens=20, temperature=0, method="rsd-s").token_ids == found
+
+
+def test_what_cannot_be_rounded_is_refused(folder: Path, tmp_path: Path) -> None:
+    tokenizer = draftwood.load(folder, options={"backend": "torch"}).tokenizer
+    tiny("gemma2", dtype=torch.float32, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(
+        ModelError, match=r"weights 'int8' are for Llama, Mistral, Qwen2 and Qwen3 .*'gemma2'.*leave --weights"
+    ):
+        draftwood.load(tmp_path / "other", options={"backend": "native", "weights": "int8"})
+    with pytest.raises(ConfigError, match="dtype float32 is impossible with weights 'int4'"):
+        draftwood.load(folder, options={"backend": "native", "weights": "int4", "dtype": "float32"})
+    with pytest.raises(ConfigError, match="weights 'int4' need the native engine"):
+        draftwood.load(folder, options={"backend": "torch", "weights": "int4"})
+
+
+START = """
+import sys
+import draftwood
+pair = draftwood.load(*sys.argv[1:], options={"backend": "native"})
+pair.generate("the fox", max_new_tokens=4)
+print(sorted({"torch._dynamo", "transformers.modeling_utils", "gguf"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_a_start_imports_no_models_of_transformers(tmp_path: Path, kind: str) -> None:
+    name = write_gguf(tmp_path / "fox.gguf", *source(), Q4_1) if kind == "gguf" else save_tiny(tmp_path / "fox")
+    found = subprocess.run([sys.executable, "-c", START, str(name), str(name)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
