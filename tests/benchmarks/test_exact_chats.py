@@ -17,6 +17,7 @@ from benchmarks.exact_chats.chats import Answer, Writer, read_chats
 from benchmarks.exact_chats.checks import checks
 from benchmarks.exact_chats.report import markdown
 from draftwood import LoadOptions, Method, Pair
+from draftwood.engine import prefixes
 from tests.benchmarks.tiny import call
 from tests.tiny_chat import save_chat
 
@@ -52,7 +53,9 @@ def answers(folder: Path, pair: Pair) -> list[Answer]:
     """The greedy answers of all chats."""
     writer = Writer(pair=pair, method=Method(method="rsd-s"), temperature=0.0, max_new_tokens=LIMIT)
     chats = read_chats(folder / "chats.jsonl", 3)
-    return [answer for number, chat in enumerate(chats) for answer in writer.answers(number, chat, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefixes, "SHARED", 1)  # the chats are short
+        return [answer for number, chat in enumerate(chats) for answer in writer.answers(number, chat, 0)]
 
 
 def exact_chats(folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def test_messages_follow_the_models_own_answers_and_only_new_tokens_are_read(pai
             words = pair.tokenizer.decode(before.tokens, skip_special_tokens=True)
             assert words in pair.tokenizer.decode(answer.prompt)
             assert answer.shared >= len(before.prompt) - 1
-            assert answer.read == len(answer.prompt) - answer.shared
+            assert 0 <= answer.read - (len(answer.prompt) - answer.shared) <= 1  # the last one may be read again
 
 
 def test_greedy_answers_are_those_of_generate_and_a_replaced_token_is_found_with_its_gap(

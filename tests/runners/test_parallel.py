@@ -35,8 +35,9 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the store of a dead pro
 def folder(tmp_path_factory) -> Path:
     """A target of four heads, a draft model, and a drafter of hidden states that shares the target's vocabulary."""
     folder = tmp_path_factory.mktemp("shared")
-    save_chat(folder / "target", num_attention_heads=4, hidden_size=32, num_key_value_heads=2)
-    save_chat(folder / "draft", layers=1, seed=1)
+    longest = {"max_position_embeddings": 2048}  # a text that is still being written when signals come
+    save_chat(folder / "target", num_attention_heads=4, hidden_size=32, num_key_value_heads=2, **longest)
+    save_chat(folder / "draft", layers=1, seed=1, **longest)
     model = draftwood.load(folder / "target", options={"dtype": "float64", "backend": "torch", "profile": "none"}).model
     drafter = tiny_hidden(model)
     drafter.config.vocabulary = vocabulary_digest(chat_tokenizer())
@@ -91,7 +92,7 @@ def test_torchrun_starts_the_command(pair_options, tmp_path):
 
 def writing(pair_options: list[str], folder: Path) -> Started:
     """Two processes that write a long text."""
-    options = [*pair_options, "--tensor-parallel", "--max-new-tokens", "480", "--ignore-eos", "--method", "chain"]
+    options = [*pair_options, "--tensor-parallel", "--max-new-tokens", "1900", "--ignore-eos", "--method", "chain"]
     started = Started(folder, command, "generate", *options, "the fox")
     while not started.outputs[0].exists() or not started.outputs[0].stat().st_size:
         assert started.processes[0].is_alive()
