@@ -24,6 +24,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.hardware.machine import load_average
 from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.rows import Row
 
@@ -118,8 +119,8 @@ def forward(runner: Runner, row: Row, size: int) -> float:
 
 
 def bytes_of(model: Any) -> int:
-    """The bytes of all weights."""
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    """The bytes of all weights; of codes, those in the file."""
+    return sum(size for _, size in weight_sizes(model))
 
 
 def bandwidth(device: torch.device) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from draftwood.core.files import replace_file
 from draftwood.hardware import machine
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.tune.documents import text_of
 
 
@@ -37,7 +38,7 @@ def facts_of(model: Any, engine: str) -> dict[str, Any]:
     """Kind, size and number format of a model, and what runs it."""
     return {
         "type": model.config.model_type,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "parameters": sum(count for count, _ in weight_sizes(model)),
         "dtype": str(model.dtype).removeprefix("torch."),
         "engine": engine,
     }

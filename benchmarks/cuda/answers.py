@@ -17,14 +17,11 @@ from torch.nn import functional
 
 from draftwood.train.chat_files import Chat
 from draftwood.train.chat_template import Template
+from draftwood.train.chats import ANOTHER_TURN, LONGEST_TURN, MIN_P, USER_TEMPERATURE
 
 TEMPERATURES: Final = (0.0, 0.6, 1.0, 1.0)  # of answers, equally likely
 MOST: Final = 384  # tokens of an answer: longer ones repeat themselves at low temperatures
-_TURN = 64  # most tokens of a user turn that the model writes
-_USER_TEMPERATURE = 0.9
-_MIN_P = 0.05  # of user turns
 _OWN_TURNS = 0.5  # share of chats whose first user turn the model writes
-_ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 _STEPS = 8  # between two looks for finished rows
 
 
@@ -63,17 +60,17 @@ class Chats:
 
     def limit(self, job: _Job) -> int:
         """The most tokens of the turn that is written next."""
-        return min(MOST if job.answering else _TURN, self.longest - len(job.tokens))
+        return min(MOST if job.answering else LONGEST_TURN, self.longest - len(job.tokens))
 
     def written(self, job: _Job, tokens: list[int]) -> bool:
         """Append a turn, and begin the next one; whether the chat is finished."""
         template, ended = self.template, tokens[-1] in self.template.ends
         job.tokens += tokens
         job.answered += [job.answering] * len(tokens)
-        if job.answering and not (ended and self.rng.random() < _ANOTHER_TURN):
+        if job.answering and not (ended and self.rng.random() < ANOTHER_TURN):
             return True
         given = template.to_user[1:] if job.answering else template.to_answer[1 if ended else 0 :]
-        if len(job.tokens) + len(given) + 2 * _TURN > self.longest:
+        if len(job.tokens) + len(given) + 2 * LONGEST_TURN > self.longest:
             return True
         job.tokens += given
         job.answered += [False] * len(given)
@@ -200,8 +197,8 @@ def write(rows: Rows, chats: Chats) -> Iterator[Chat]:
             rows.begin(
                 [row for row, _ in part],
                 [job.tokens for _, job in part],
-                [job.temperature if job.answering else _USER_TEMPERATURE for _, job in part],
-                [0.0 if job.answering else _MIN_P for _, job in part],
+                [job.temperature if job.answering else USER_TEMPERATURE for _, job in part],
+                [0.0 if job.answering else MIN_P for _, job in part],
             )
         for row, new in begun:
             jobs[row], turns[row] = new, []

@@ -39,11 +39,13 @@ from draftwood.runners.pairing import vocabulary_digest  # noqa: E402
 from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
 from draftwood.train.chat_template import Template, text_turns  # noqa: E402
 from draftwood.train.config import DrafterConfig  # noqa: E402
-from draftwood.train.hidden import block_log_probs, block_loss, new_drafter  # noqa: E402
+from draftwood.train.features import KEPT  # noqa: E402
+from draftwood.train.hidden import block_loss, new_drafter  # noqa: E402
+from draftwood.train.hidden_batches import near_batches  # noqa: E402
+from draftwood.train.hidden_report import EVERY, accepted  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from draftwood.train.optim import MuonAdamW  # noqa: E402
 
-KEPT = 256  # likeliest tokens of a distribution
 HELD_OUT = 64  # chats of each kind
 
 
@@ -123,17 +125,14 @@ def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: T
     slots_sum = torch.zeros_like(accepted_sum)
     for chat in chats:
         found = read(target, [chat], ids)
-        anchors = possible(found)[0].nonzero().flatten()[::3][None]
+        anchors = possible(found)[0].nonzero().flatten()[::EVERY][None]
         if not anchors.numel():
             continue
         batch = batch_of(found, anchors, drafter.config.target_layers, block)
-        with autocast(target.device):
-            logp = block_log_probs(drafter, heads.embed, heads.head, batch)
-        own = logp.gather(-1, batch["tops"]).exp()
-        accepted = torch.minimum(batch["log_probs"].exp(), own).sum(-1)[0] * batch["real"][0]
-        total += float((1 + accepted.cumprod(-1).sum(-1)).sum())
-        count += len(accepted)
-        accepted_sum += accepted.sum(0).double()
+        _, found_slots = accepted(drafter, heads.embed, heads.head, batch)
+        total += float((1 + found_slots.cumprod(-1).sum(-1)).sum())
+        count += len(found_slots)
+        accepted_sum += found_slots.sum(0).double()
         slots_sum += batch["real"][0].sum(0).double()
     rejected = (1 - accepted_sum / slots_sum.clamp(min=1)).tolist()
     return {"chain": round(total / max(count, 1), 4), "rejection": [round(value, 4) for value in rejected]}
@@ -141,18 +140,15 @@ def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: T
 
 def batches(chats: Sequence[Chat], size: int, rng: np.random.Generator) -> Iterator[list[Chat]]:
     """Endless batches of chats of nearly equal lengths."""
+    lengths = [len(chat.tokens) for chat in chats]
     while True:
-        order = rng.permutation(len(chats))
-        found = []
-        for begin in range(0, len(order), 16 * size):
-            near = sorted(order[begin : begin + 16 * size], key=lambda i: len(chats[i].tokens))
-            found += [near[i : i + size] for i in range(0, len(near) - size + 1, size)]
+        found = near_batches(rng.permutation(len(chats)).tolist(), lengths, size)
         for at in rng.permutation(len(found)):
             yield [chats[i] for i in found[at]]
 
 
 def written(given: argparse.Namespace, target: Any, tokenizer: Any) -> list[Chat]:
-    """Chats of the target, for so many seconds."""
+    """Chats that the target writes within ``--write-seconds``."""
     template = Template.of(tokenizer, eos_of(target, tokenizer, target.lm_head.weight.shape[0]))
     texts = text_turns(given.data, given.turns, given.seed)
     turns = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -177,7 +173,7 @@ def train(
     """Train all drafters on the same batches until the time is up; the learning rate falls to zero with it.
 
     Returns:
-        The number of steps and of blocks, and the figures on the held-out chats in the course of time.
+        The number of steps and of blocks, and the figures on the held-out chats at each report.
     """
     ids = next(iter(drafters.values())).draft_tokens.long()
     heads = Heads(target.get_input_embeddings(), target.lm_head.weight[ids].clone())

@@ -27,6 +27,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.hardware import machine
 from draftwood.loading.models import choose_dtype
 from draftwood.loading.names import locate, named_or_bundled
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.tune.compare import spread
 from draftwood.tune.prompts import BUILT_IN
 
@@ -143,7 +144,7 @@ def _model(target: str | None) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(str(target))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    return {"parameters": sum(weight.numel() for weight in model.parameters()), "label": getattr(config, LABEL, None)}
+    return {"parameters": sum(count for count, _ in weight_sizes(model)), "label": getattr(config, LABEL, None)}
 
 
 def start(job: dict[str, Any], cache: Path) -> dict[str, Any]:

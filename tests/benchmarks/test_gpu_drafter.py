@@ -41,7 +41,7 @@ def target() -> Any:
 def chats(target: Any) -> list[Chat]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "MOST", 30)
-        patch.setattr(answers, "_TURN", 8)
+        patch.setattr(answers, "LONGEST_TURN", 8)
         patch.setattr(answers, "TEMPERATURES", (0.0,))
         turns = answers.Chats(TEMPLATE, [[11, 12, 13], [20, 21, 22, 23, 24, 25]], 160, 0)
         return list(islice(answers.write(answers.Rows(target, 5, 160), turns), 25))

@@ -21,7 +21,9 @@ from draftwood.serve.app import make_app
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
+from tests.browser import Browser
 from tests.serve.client import value_of
+from tests.serve.live_page import visit
 from tests.tiny_chat import save_chat
 
 METHOD = Method(method="shared-noise", shape="2-2")
@@ -69,6 +71,15 @@ def live(served: Pair) -> Iterator[Live]:
     """A server on a port."""
     with live_server(make_service(served)) as found:
         yield found
+
+
+@pytest.fixture
+def opened(browser: Browser, live: Live) -> Browser:
+    """The page of a server whose key is ``secret``."""
+    browser.size(1400)
+    visit(browser, live)
+    browser.problems()
+    return browser
 
 
 class Fault:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from draftwood import Trace
 from draftwood.trace.files import from_json
 from tests.browser import Browser
-from tests.serve.conftest import Live
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import Live  # which opens pages
 
 HEADERS = {"Authorization": "Bearer secret"}
 PAGE = "document.querySelector('dw-live')"

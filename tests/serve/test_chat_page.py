@@ -27,14 +27,6 @@ def live(served: Pair) -> Iterator[Live]:
         yield found
 
 
-@pytest.fixture
-def opened(browser: Browser, live: Live) -> Browser:
-    browser.size(1400)
-    visit(browser, live)
-    browser.problems()
-    return browser
-
-
 def focus(browser: Browser, element: str) -> None:
     """Go to an element by the tabulator."""
     for _ in range(80):

@@ -26,15 +26,6 @@ def live(served: Pair) -> Iterator[Live]:
         yield found
 
 
-@pytest.fixture
-def opened(browser: Browser, live: Live) -> Browser:
-    """The page, with the key."""
-    browser.size(1400)
-    visit(browser, live)
-    browser.problems()
-    return browser
-
-
 def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
     browser.driver.get(live.url)
     browser.wait(f"{PAGE}?.dataset.ready")

@@ -17,14 +17,14 @@ from draftwood.serve.log import ENTRY, REQUESTS, Entry
 
 _HEADER: Final = "x-request-id"
 _SANE: Final = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)
-_QUIET: Final = ("/health", "/metrics")  # watchers come every few seconds
+_QUIET: Final = ("/health", "/metrics")  # polled every few seconds
 _LONGEST: Final = 200  # characters of a route
 _GONE: Final = 499  # as other servers log a client that did not wait for its answer
 
 
 @final
 class RequestLog:
-    """Logs requests, and answers those whose handler raised what nobody expected.
+    """Logs requests, and answers those whose handler failed.
 
     Args:
         app: gets the requests.

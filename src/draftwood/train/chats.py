@@ -41,12 +41,12 @@ from draftwood.train.config import ChatsConfig
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import drawn
 
-_MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
-_USER_TEMPERATURE = 0.9
-_LONGEST_TURN = 64  # most tokens of a sampled user turn
+MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
+USER_TEMPERATURE = 0.9
+LONGEST_TURN = 64  # most tokens of a sampled user turn
 _PART = 64  # chats in one file
 _FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
-_ANOTHER_TURN = 0.3  # probability of another user turn after an answer
+ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 @final
@@ -137,11 +137,11 @@ class Writer:
         row.turn += 1
         ended = token in template.ends
         if row.answering and ended:
-            full = len(row.tokens) + len(template.to_user) + _LONGEST_TURN > longest
-            if not template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
+            full = len(row.tokens) + len(template.to_user) + LONGEST_TURN > longest
+            if not template.has_turns or full or self._rng.random() > ANOTHER_TURN:
                 return True
             row.begin_turn(template.to_user[1:], answering=False)
-        elif not row.answering and (ended or row.turn == _LONGEST_TURN):
+        elif not row.answering and (ended or row.turn == LONGEST_TURN):
             row.begin_turn(template.to_answer[1 if ended else 0 :], answering=True)
         return len(row.tokens) >= longest
 
@@ -154,9 +154,9 @@ class Writer:
     def _next(self, scores: Float[Tensor, "row vocab"]) -> list[int]:
         """A sampled token for every row."""
         for of_row, row in zip(scores, self._rows, strict=True):
-            temperature = row.temperature if row.answering else _USER_TEMPERATURE
+            temperature = row.temperature if row.answering else USER_TEMPERATURE
             if not row.answering or not temperature:
-                least = of_row.max() + temperature * math.log(_MIN_P)
+                least = of_row.max() + temperature * math.log(MIN_P)
                 of_row.masked_fill_(of_row < least, -torch.inf)
             of_row /= temperature or 1.0
         tokens: list[int] = drawn(scores.softmax(-1), self._generator).tolist()

@@ -88,9 +88,8 @@ class _HeadLoss(torch.autograd.Function):
         weights = torch.cat([head.to(kind), out.to(kind)], dim=1)
         loss = torch.zeros((), device=states.device)
         to_inputs, to_out = torch.empty_like(inputs), torch.zeros_like(out, dtype=torch.float32)
-        slots_of_part = _SLOTS.get(states.device.type, _SLOTS["cpu"])
-        for start in range(0, len(inputs), slots_of_part):
-            part = slice(start, start + slots_of_part)
+        for start in range(0, len(inputs), size := _SLOTS.get(states.device.type, _SLOTS["cpu"])):
+            part = slice(start, start + size)
             own = Slots(*(values[part] for values in slots))
             logp = (inputs[part] @ weights.T).float()
             logp -= logp.logsumexp(-1, keepdim=True)

@@ -80,13 +80,16 @@ class AnchorBatches(torch.utils.data.Dataset[Batch]):
     def _order(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng((self.seed, 0, epoch))
         shuffled = [self.examples[i] for i in rng.permutation(len(self.examples))]
-        window, batches = 16 * self.batch, []
-        for begin in range(0, len(shuffled), window):
-            near = sorted(shuffled[begin : begin + window], key=lambda i: self.features.lengths[i])
-            batches += [near[i : i + self.batch] for i in range(0, len(near) - self.batch + 1, self.batch)]
+        batches = near_batches(shuffled, self.features.lengths, self.batch)
         if not batches:  # fewer examples than a batch
             return [[shuffled[i % len(shuffled)] for i in range(self.batch)]]
         return [batches[i] for i in rng.permutation(len(batches))] + [batches[0]] * (self.steps_per_epoch - len(batches))
+
+
+def near_batches(shuffled: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Batches of examples of nearly equal lengths; what fills none is left out."""
+    windows = (sorted(shuffled[i : i + 16 * size], key=lengths.__getitem__) for i in range(0, len(shuffled), 16 * size))
+    return [near[i : i + size] for near in windows for i in range(0, len(near) - size + 1, size)]
 
 
 def possible_anchors(example: Example) -> Tensor:

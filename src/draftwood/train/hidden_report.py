@@ -14,10 +14,10 @@ from draftwood.runners.hidden.model import HiddenBlockConfig
 from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Features
 from draftwood.train.hidden import block_log_probs
-from draftwood.train.hidden_batches import batch_of, possible_anchors
+from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors
 from draftwood.train.number_format import autocast
 
-_EVERY = 3  # anchors of a chat: every third is measured
+EVERY = 3  # anchors of a chat: every third is measured
 TREE = 16  # nodes of the measured tree
 
 
@@ -35,22 +35,17 @@ def figures(
     rejected, same, count = (torch.zeros(block, dtype=torch.float64) for _ in range(3))
     chain = tree = anchors = 0.0
     for example in (features[i] for i in held_out):
-        chosen = possible_anchors(example)[::_EVERY]
+        chosen = possible_anchors(example)[::EVERY]
         if not len(chosen):
             continue
         batch = {k: v.to(model.device) for k, v in batch_of([example], [chosen], block, index).items()}
-        with autocast(model.device):
-            logp = block_log_probs(model, embed, head, batch).float()
-        real = batch["real"][0]
-        accepted = torch.minimum(batch["log_probs"].exp(), logp.gather(-1, batch["tops"]).exp()).sum(-1)[0] * real
-        best = batch["tops"][0, :, :, 0] == logp[0].argmax(-1)
-        rejected += ((1 - accepted) * real).sum(0).double().cpu()
-        same += (best & real).sum(0).double().cpu()
+        (logp, found), real = accepted(model, embed, head, batch), batch["real"][0]
+        rejected += ((1 - found) * real).sum(0).double().cpu()
+        same += ((batch["tops"][0, :, :, 0] == logp[0].argmax(-1)) & real).sum(0).double().cpu()
         count += real.sum(0).double().cpu()
-        chain += float((1 + accepted.cumprod(-1).sum(-1)).sum())
+        chain += float((1 + found.cumprod(-1).sum(-1)).sum())
         base = logp[0] - model.markov(batch["parents"][0]).float()  # up to a constant of each slot
-        roots, labels = batch["parents"][0, :, 0], batch["labels"][0]
-        tree += sum(_found(model, *one) for one in zip(base, roots, labels, real, strict=True))
+        tree += sum(map(_found, [model] * len(real), base, batch["parents"][0, :, 0], batch["labels"][0], real))
         anchors += len(real)
     return {
         "rejection": [round(value, 4) for value in (rejected / count.clamp(min=1)).tolist()],
@@ -58,6 +53,14 @@ def figures(
         "chain": round(chain / max(1, anchors), 4),
         "tree": round(1 + tree / max(1, anchors), 4),
     }
+
+
+def accepted(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of a batch of one chat, and by [anchor, slot] the probability that a drawn token is accepted."""
+    with autocast(model.device):
+        logp = block_log_probs(model, embed, head, batch).float()
+    shared = torch.minimum(batch["log_probs"].exp(), logp.gather(-1, batch["tops"]).exp()).sum(-1)
+    return logp, shared[0] * batch["real"][0]
 
 
 def _found(model: Any, base: Tensor, root: Tensor, labels: Tensor, real: Tensor) -> int:
@@ -124,12 +127,9 @@ best-first tree of {TREE} nodes. Rejection rates are by slot. A token that the d
 
 def _table(rows: list[tuple[str, Mapping[str, Any]]]) -> str:
     return "\n".join(
-        f"| {name} | {_shown(found['rejection'])} | {found['chain']:.3f} | {found['tree']:.3f} |" for name, found in rows
+        f"| {name} | {' '.join(f'{value:.3f}' for value in one['rejection'])} | {one['chain']:.3f} | {one['tree']:.3f} |"
+        for name, one in rows
     )
-
-
-def _shown(values: list[float]) -> str:
-    return " ".join(f"{value:.3f}" for value in values)
 
 
 def _command(config: DrafterConfig) -> str:

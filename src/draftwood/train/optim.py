@@ -35,17 +35,14 @@ class MuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    state = self.state[parameter]
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     update = _muon if group["muon"] else _adam
-                    parameter.add_(update(state, parameter.grad, group["betas"]), alpha=-group["lr"])
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(update(self.state[parameter], parameter.grad, group["betas"]), alpha=-group["lr"])
         return loss
 
 

@@ -100,7 +100,7 @@ class _Ollama(Dialect):
         yield self._line(self.say(""), done=True) | self._end() | self.figures
 
     def answer(self) -> Json:
-        self._read = self._arrived  # nobody has seen when the prompt was read
+        self._read = self._arrived  # when the prompt was read is not known
         text, thought = ("".join(part.text for part in self.parts if part.kind == kind) for kind in ("text", "reasoning"))
         calls = [_call(part) for part in self.parts if part.kind == "call"]
         extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
