@@ -52,7 +52,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 2620
 """Lines of C++ of the native engine, at most."""
-TESTS = 37890
+TESTS = 37900
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -12,6 +12,7 @@ from draftwood.api import Pair, load
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.tune import compare
 from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ours, repeats
+from draftwood.tune.measure import ids_decoder
 from tests.cli.conftest import Run
 
 SMALL = ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"]
@@ -100,6 +101,15 @@ def test_the_profile_of_a_pair_has_a_say_in_auto(models: Path, monkeypatch: pyte
     chain = Method(method="chain", shape="2")
     monkeypatch.setattr(pair, "profile", SimpleNamespace(choose=lambda temperature: chain))
     assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(chain, temperature=1.0)
+
+
+def test_the_measured_methods_know_what_the_pair_has_learnt(models: Path) -> None:
+    pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch"))
+    method = pair.method(Method(method="adaptive"), temperature=0.0)
+    assert pair.learnt[f"{method.method}, temperature 0"].by_rows[1].timed
+    measured, own = ids_decoder(pair, method, 0.0).pipeline, pair.decoder(method, temperature=0.0).pipeline
+    assert (measured.drafter, measured.verifier) == (own.drafter, own.verifier)
+    assert measured.tokenizer is None
 
 
 def test_fixed_trees_are_those_that_the_draft_can_grow(models: Path) -> None:

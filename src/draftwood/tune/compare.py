@@ -16,10 +16,9 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
-from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
+from draftwood.tune.measure import ids_decoder
 
 PLAIN: Final = Method(method="ar")
 SHARED: Final = tuple(Method(method="shared-noise", nodes=nodes) for nodes in (6, 12))
@@ -75,8 +74,7 @@ def ours(pair: Pair, name: str, method: Method, temperature: float, max_new_toke
         ConfigError, PairingError: as :meth:`draftwood.api.Pair.decoder`.
     """
     chosen, sampling = pair.method(method, temperature=temperature), Sampling(temperature=temperature)
-    # Token ids only: transformers decodes no text either.
-    decoder = Decoder(pair.target, *build(chosen, pair.draft, greedy=sampling.greedy), eos=pair.eos)
+    decoder = ids_decoder(pair, chosen, temperature)  # transformers decodes no text either
     limits = Limits(max_new_tokens=max_new_tokens)
 
     def write(prompt: Sequence[int], seed: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
 from draftwood.engine.requests import Piece, Request
 from draftwood.sampling.settings import Sampling
 
@@ -31,20 +30,25 @@ class Timed(NamedTuple):
     tokens: int
 
 
+def ids_decoder(pair: Pair, method: Method, temperature: float) -> Decoder:
+    """The pair's decoder of a method, for token ids without text.
+
+    The drafter is that of the pair: its adaptive tree knows what loading has measured.
+    """
+    shared = pair.decoder(method, temperature=temperature).pipeline
+    return Decoder(shared.target, shared.drafter, shared.verifier, eos=pair.eos)
+
+
 @final
 class Runs:
-    """Decoders of one pair, one per method and kind of temperature; each keeps its drafter's estimates."""
+    """Times texts of one pair."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self._decoders: dict[tuple[Method, bool], Decoder] = {}
 
     def timed(self, method: Method, temperature: float, prompt: Sequence[int], seed: int, tokens: int) -> list[Timed]:
         """The rounds of one text of about ``tokens`` new tokens, without the first."""
-        key = method, temperature == 0
-        if key not in self._decoders:
-            self._decoders[key] = Decoder(self.pair.target, *build(method, self.pair.draft, greedy=temperature == 0))
-        decoder, rounds, before = self._decoders[key], list[Timed](), 0.0
+        decoder, rounds, before = ids_decoder(self.pair, method, temperature), list[Timed](), 0.0
         for piece in self._pieces(decoder, temperature, prompt, seed, tokens):
             now = sum(decoder.stats[0].seconds.values())
             rounds.append(Timed(now - before, len(piece.tokens)))
