@@ -64,6 +64,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
     "benchmarks serve-distribution": "--url {url} --texts 30 --max-new-tokens 12 --concurrency 4 --control 0.2",
+    "benchmarks serve-prefix": "--help",
     "benchmarks serve-same-text": "--url {url} --texts 2 --company 2 --max-new-tokens 4",
     "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
     "benchmarks translate --data examples/pairs --ablation": ABLATION,

@@ -46,13 +46,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2765, "grammar": 535, "hardware": 390, "native": 285, "sampling": 1030, "runners": 8240, "draft": 2990,
-    "verify": 680, "loading": 2735, "trace": 3480, "engine": 2915, "hf": 340, "train": 3270, "exactness": 1440, "tune": 1030,
-    "serve": 5745, "ray": 720, "cli": 4070,
+    "core": 2765, "grammar": 535, "hardware": 385, "native": 285, "sampling": 1030, "runners": 8240, "draft": 2985,
+    "verify": 680, "loading": 2730, "trace": 3480, "engine": 2915, "hf": 340, "train": 3270, "exactness": 1435, "tune": 1030,
+    "serve": 5690, "ray": 710, "cli": 4050,
 }  # fmt: skip
 NATIVE = 2620
 """Lines of C++ of the native engine, at most."""
-TESTS = 37900
+TESTS = 37925
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -16,6 +16,7 @@ from benchmarks.serving.servers import Server
 T = TypeVar("T")
 R = TypeVar("R")
 COMPLETIONS: Final = "/v1/completions"
+CHATS: Final = "/v1/chat/completions"
 _DATA: Final = "data: "
 
 
@@ -28,6 +29,7 @@ class Answer:
         status: of the response.
         text, finish_reason, token_ids: of the text; the last two where they were sent.
         tokens: number of new tokens.
+        prompt_tokens, cached_tokens: of the prompt; the last ones were copied from other texts.
         error: the message of an error, also of one inside a stream.
         sent, ended: on the clock of ``perf_counter``.
         chunks: when parts of the text came; none without a stream.
@@ -37,6 +39,8 @@ class Answer:
     text: str = ""
     finish_reason: str | None = None
     tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     error: str | None = None
     sent: float = 0.0
@@ -53,11 +57,18 @@ class Answer:
         if found.get("error") is not None:
             self.error = _message(found["error"])
         for choice in found.get("choices") or ():
-            self.text += choice.get("text") or ""
+            self.text += text_of(choice)
             self.token_ids += choice.get("token_ids") or ()
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if found.get("usage") is not None:
-            self.tokens = found["usage"]["completion_tokens"]
+        if (usage := found.get("usage")) is not None:
+            self.tokens, self.prompt_tokens = usage["completion_tokens"], usage["prompt_tokens"]
+            self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    """The text in a choice of a completion or of a chat, whole or a part of it."""
+    said = choice.get("delta") or choice.get("message") or {}
+    return str(choice.get("text") or said.get("content") or "")
 
 
 def _message(error: Any) -> str:
@@ -71,13 +82,13 @@ def client_of(server: Server, seconds: float = 120.0) -> httpx2.AsyncClient:
 
 
 async def answer(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
-    """The text of a completion, streamed or not as its body says."""
+    """The text of a completion or of a chat, streamed or not as its body says."""
     found = Answer(sent=perf_counter())
-    async with client.stream("POST", COMPLETIONS, json=body) as response:
+    async with client.stream("POST", CHATS if "messages" in body else COMPLETIONS, json=body) as response:
         found.status = response.status_code
         if body.get("stream") and found.status == 200:
             async for chunk in chunks(response):
-                if any(choice.get("text") for choice in chunk.get("choices") or ()):
+                if any(map(text_of, chunk.get("choices") or ())):
                     found.chunks.append(perf_counter())
                 found.take(chunk)
         else:

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from benchmarks.serving.config import DistributionConfig, FuzzConfig, LoadConfig, SameTextConfig, Served, SoakConfig
+from benchmarks.serving.config import (
+    DistributionConfig,
+    FuzzConfig,
+    LoadConfig,
+    PrefixConfig,
+    SameTextConfig,
+    Served,
+    SoakConfig,
+)
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
@@ -73,6 +81,18 @@ def same_text(**options: Any) -> None:
     from benchmarks.serving import same_text as bench
 
     _measure("serve-same-text", bench.run, bench.markdown, config, options, 2 * config.texts)
+
+
+@click.command(name="serve-prefix")
+@dataclass_options(PrefixConfig)
+@dataclass_options(Served)
+def prefix(**options: Any) -> None:
+    """Measure what the prefix cache saves a chat's second turn, and compare its texts with those of the cache off."""
+    config = pick(PrefixConfig, options)
+    _require()
+    from benchmarks.serving import prefix as bench
+
+    _measure("serve-prefix", bench.run, bench.markdown, config, options, config.repeats + 1)
 
 
 def _require() -> None:

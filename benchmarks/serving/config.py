@@ -194,3 +194,22 @@ class SameTextConfig:
     def __post_init__(self) -> None:
         at_least(self, 1, "texts", "company")
         at_least(self, 4, "max_new_tokens")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrefixConfig:
+    """What ``serve-prefix`` sends.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    tokens: int = field(default=1500, metadata={"help": "tokens of the first turn of a chat, at least"})
+    repeats: int = field(default=9, metadata={"help": "chats that are measured, after one that warms up"})
+    max_new_tokens: int = field(default=40, metadata={"help": "tokens of an answer"})
+    most: float = field(default=1.3, metadata={"help": "the most that a second turn may take, by a new chat"})
+
+    def __post_init__(self) -> None:
+        at_least(self, 64, "tokens")
+        at_least(self, 1, "repeats", "max_new_tokens", "most")

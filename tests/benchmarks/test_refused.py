@@ -67,6 +67,7 @@ def test_settings_that_make_no_sense_are_refused(config: type, settings: dict[st
     ("serve-fuzz --clients 0", "clients is 0"),
     ("serve-distribution --control 1", "control is 1.0"),
     ("serve-same-text --company 0", "company is 0"),
+    ("serve-prefix --tokens 9", "tokens is 9"),
     ("start --systems x", "systems holds 'x'"),
     ("start --repeats 0", "repeats is 0"),
     ("start --prompt-words 0", "prompt_words is 0"),

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.serving import distribution, fuzz, load, same_text, soak
+from benchmarks.serving import distribution, fuzz, load, prefix, same_text, soak
 from benchmarks.serving.client import Answer, closed_loop, open_loop
-from benchmarks.serving.config import DistributionConfig, LoadConfig, SameTextConfig, Served, SoakConfig
+from benchmarks.serving.config import DistributionConfig, LoadConfig, PrefixConfig, SameTextConfig, Served, SoakConfig
 from benchmarks.serving.metrics import Counts, parsed
 from benchmarks.serving.outcome import holds
 from benchmarks.serving.servers import Server, launched, running
@@ -112,6 +112,26 @@ def test_texts_are_the_same_in_all_ways_and_a_text_that_is_not_is_counted(
     assert [check["holds"] for check in wrong["checks"]] == [False, True, True]
     assert not same_text.checks(found | {"drafts": 0}, config)[-1].holds
     assert wrong["results"][0]["samples"]
+
+
+# ---- the prefix cache ----
+
+
+def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compared(served: Served) -> None:
+    config = PrefixConfig(tokens=64, repeats=2, max_new_tokens=8, most=1000.0)
+    found = prefix.run(served, config, nothing)
+    assert holds(found), found["checks"]
+    assert [sorted(one["milliseconds"]) for one in found["repeats"]] == [["new", "second"]] * 2
+    for one in found["repeats"]:
+        read = one["prompt_tokens"]["second"] - one["cached_tokens"]["second"]
+        assert 0 <= read - one["prompt_tokens"]["new"] <= 16
+    assert "÷ new chat" in prefix.markdown(found)
+    off = [{part: {**values, "off": values["second"]} for part, values in one.items()} for one in found["repeats"]]
+    wrong = [{**one, "texts": {**one["texts"], "off": "another"}} for one in off]
+    assert [check.holds for check in prefix.checks(off, config)] == [True, True, True, True, False]
+    assert [check.holds for check in prefix.checks(wrong, config)] == [True, True, True, False, False]
+    slow = [{**one, "milliseconds": {"second": 2.0, "new": 1.0}} for one in found["repeats"]]
+    assert not prefix.checks(slow, PrefixConfig(tokens=64, most=1.3))[0].holds
 
 
 # ---- fuzz ----

@@ -54,6 +54,7 @@ def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(cl
     ({"json_schema": SCHEMA}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
     ({"grammar": 'root ::= animal " " animal\nanimal ::= "fox" | "hen"'}, "(fox|hen) (fox|hen)"),
     ({"guided_grammar": 'root ::= [a-c]+ "."'}, r"[a-c]+\."), ({"structured_outputs": {"grammar": 'start: "fox"'}}, "fox"),
+    ({"guided_grammar": 'start: "hen"', "structured_outputs": {"grammar": 'start: "hen"'}}, "hen"),  # as guidance sends it
 ])  # fmt: skip
 def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: dict[str, Any], pattern: str) -> None:
     assert re.fullmatch(pattern, written(client, **fields, max_tokens=100))
@@ -62,6 +63,7 @@ def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: di
 
 @pytest.mark.parametrize(("fields", "param", "says"), [
     ({"guided_regex": "a", "structured_outputs": {"json_object": True}}, "structured_outputs.json_object", "guided_regex"),
+    ({"guided_json": {"const": 1}, "json_schema": {"const": True}}, "guided_json", "both json_schema and guided_json"),
     ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "no field"),
     ({"guided_choice": []}, "guided_choice", "at least 1"),
     ({"grammar": "root ::= ("}, "grammar", "is no GBNF"),

@@ -21,13 +21,11 @@ from draftwood.serve import docs
 from draftwood.serve.answers import Answer
 from draftwood.serve.bodies import parse, read_body
 from draftwood.serve.checked import checked
-from draftwood.serve.dialects.errors import error_response
 from draftwood.serve.dialects.routes import DialectRoutes
 from draftwood.serve.document import document
-from draftwood.serve.errors import ApiError, refused, unavailable
+from draftwood.serve.errors import ApiError, error_response, refused, unavailable
 from draftwood.serve.keys import SALT, Keys
 from draftwood.serve.metrics import CONTENT_TYPE
-from draftwood.serve.paths import Paths
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.request_log import RequestLog
 from draftwood.serve.schemas import (
@@ -40,7 +38,7 @@ from draftwood.serve.schemas import (
 )
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
-from draftwood.serve.streams import AnswerResponse, Events, Wire
+from draftwood.serve.streams import AnswerResponse, Wire
 from draftwood.serve.trace_routes import TraceRoutes
 from draftwood.serve.unread import UnreadBodies
 
@@ -60,7 +58,7 @@ class Routes:
     async def texts(self, request: Request) -> Response:
         """Chats and completions."""
         data = await read_body(request)
-        return await self.answered(request, request.url.path, await asyncio.to_thread(parse, data), Events())
+        return await self.answered(request, request.url.path, await asyncio.to_thread(parse, data), Wire())
 
     async def answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
         """The response to the body of a chat or of a completion, by its path."""
@@ -159,7 +157,6 @@ def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
     """The application; it starts the scheduler, and stops it at the end."""
     routes, traces = Routes(service), TraceRoutes(service.traces)
-    others = DialectRoutes(service, routes.answered, routes.counted)
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -174,15 +171,7 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
         routes=[
             route(CHATS, routes.texts, "POST"),
             route("/v1/completions", routes.texts, "POST"),
-            route("/v1/responses", others.responses, "POST"),
-            route("/v1/messages", others.messages, "POST"),
-            route("/v1/messages/count_tokens", others.count_tokens, "POST"),
-            route("/api/chat", others.ollama_chat, "POST"),
-            route("/api/generate", others.ollama_generate, "POST"),
-            route("/api/tags", others.ollama_tags),
-            route("/api/show", others.ollama_show, "POST"),
-            route("/api/version", others.version),
-            route("/version", others.version),
+            *DialectRoutes(service, routes.answered, routes.counted).routes(),
             route("/v1", routes.models),
             route("/v1/models", routes.models),
             route("/v1/models/{model:path}", routes.model),
@@ -197,7 +186,7 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/v1/traces/{id}/race", traces.race),
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
-        middleware=[Middleware(RequestLog), Middleware(Paths), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
+        middleware=[Middleware(RequestLog), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
         exception_handlers={
             ApiError: _refused,
             DraftwoodError: _refused,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -45,6 +45,8 @@ _TRACES = {
     "/v1/traces/{id}/rounds/{round}": ("A round, drawn and as text.", ("width",)),
     "/v1/traces/{id}/race": ("The race of two texts of one prompt.", ("plain", "width")),
 }
+_WHOLE = ("application/json",)
+_STREAMED = ("application/json", "text/event-stream")
 _STATUSES = {
     "400": "A value that cannot be honoured.",
     "401": "No key, or a wrong one.",
@@ -77,25 +79,27 @@ def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (kind, text) in (_POSTS | _OTHERS).items():
         body = {"required": True, "content": {"application/json": {"schema": refs[kind, "validation"]}}}
-        streams: dict[str, Any] = {} if path.startswith(("/tokenize", "/detokenize")) else {"text/event-stream": {}}
-        good = {"description": text, "content": {"application/json": {}, **streams}}
         bad = {status: {"description": said} for status, said in _STATUSES.items()} if path in _OTHERS else errors
-        paths[path] = {"post": {"summary": text, "requestBody": body, "responses": {"200": good, **bad}}}
+        media = _WHOLE if path.startswith(("/tokenize", "/detokenize")) else _STREAMED
+        paths[path] = {"post": {**_route(text, media, bad), "requestBody": body}}
     for path, text in _GETS.items():
-        media = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
-        good = {"description": text, "content": {media: {}}}
-        some = {status: errors[status] for status in ("401", "503")}
-        paths[path] = {"get": {"summary": text, "responses": {"200": good, **some}}}
+        media = {"/metrics": ("text/plain",), "/docs": ("text/html",)}.get(path, _WHOLE)
+        paths[path] = {"get": _route(text, media, {status: errors[status] for status in ("401", "503")})}
     for path, (text, names) in _TRACES.items():
-        content: dict[str, Any] = {"application/json": {}} if names else {"application/json": {}, "text/event-stream": {}}
-        good, some = {"description": text, "content": content}, {status: errors[status] for status in ("400", "401", "404")}
-        paths[path] = {"get": {"summary": text, "parameters": _parameters(path, names), "responses": {"200": good, **some}}}
+        made = _route(text, _WHOLE if names else _STREAMED, {status: errors[status] for status in ("400", "401", "404")})
+        paths[path] = {"get": {**made, "parameters": _parameters(path, names)}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Draftwood", "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas["$defs"]},
     }
+
+
+def _route(text: str, media: Sequence[str], errors: Mapping[str, Any]) -> dict[str, Any]:
+    """What a route does, in which types, and its other answers."""
+    content: dict[str, Any] = {kind: {} for kind in media}
+    return {"summary": text, "responses": {"200": {"description": text, "content": content}, **errors}}
 
 
 def _parameters(path: str, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""Errors of the server in OpenAI's shape."""
+"""Errors of the server, in the shape of the interface whose route was called."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any, Final, final
+
+from starlette.responses import JSONResponse
 
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
 from draftwood.serve.log import ENTRY
@@ -11,6 +13,7 @@ from draftwood.serve.log import ENTRY
 _LOG = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1
 """``Retry-After`` of a full queue: rows end every few seconds."""
+_ANTHROPIC: Final = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 _KINDS: Final = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
 _SETTINGS: Final = frozenset(  # the fields with which the engine's messages may begin
     {"prompt", "messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"}
@@ -48,7 +51,7 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the response, with the id of its request; all four keys of the error are always there."""
+        """In OpenAI's shape, with the id of the request; all four keys of the error are always there."""
         kind, entry = _KINDS.get(self.status, "invalid_request_error"), ENTRY.get()
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         if entry is None:
@@ -87,3 +90,24 @@ def failed(error: BaseException) -> ApiError:
 def unavailable(message: str) -> ApiError:
     """The server takes no requests."""
     return ApiError(503, message, code="unavailable", headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def error_response(error: ApiError, path: str) -> JSONResponse:
+    """The response of a refused or failed request for a path."""
+    found = error.to_json()
+    if path.startswith("/v1/messages"):
+        found = in_anthropic(found, error.status)
+    elif path.startswith("/api/"):
+        found = in_ollama(found)
+    return JSONResponse(found, error.status, error.headers)
+
+
+def in_anthropic(error: dict[str, Any], status: int) -> dict[str, Any]:
+    """An error of OpenAI's shape in Anthropic's."""
+    kind, message = error["error"]["type"], error["error"]["message"]
+    return {**error, "type": "error", "error": {"type": _ANTHROPIC.get(status, kind), "message": message}}
+
+
+def in_ollama(error: dict[str, Any]) -> dict[str, Any]:
+    """An error of OpenAI's shape in Ollama's."""
+    return {**error, "error": error["error"]["message"]}

@@ -10,8 +10,7 @@ from typing import Final, final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from draftwood.serve.dialects.errors import error_response
-from draftwood.serve.errors import ApiError
+from draftwood.serve.errors import ApiError, error_response
 
 _OPEN: Final = ("/health", "/")
 SALT: Final = "draftwood.cache_salt"
@@ -38,15 +37,11 @@ class Keys:
             if kind.lower() != "bearer":
                 given = headers.get("x-api-key", "")
             digest = _digest(given.strip().encode("utf-8", "surrogateescape"))
-            if not self._fits(digest):
+            if not any([hmac.compare_digest(digest, known) for known in self._digests]):  # the whole list, for equal times
                 await error_response(_wrong_key(), scope["path"])(scope, receive, send)
                 return
             scope[SALT] = digest.hex()
         await self._app(scope, receive, send)
-
-    def _fits(self, digest: bytes) -> bool:
-        """Whether the key of a digest is a known one, in the same time for all keys."""
-        return any([hmac.compare_digest(digest, known) for known in self._digests])  # the whole list, for equal times
 
 
 def _wrong_key() -> ApiError:

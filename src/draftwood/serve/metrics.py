@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -15,19 +16,23 @@ _PREFIX = "draftwood:"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
+def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"{_PREFIX}{name}", text, labels, registry=registry)
+
+
 @final
 class DraftMetrics:
     """Counters of drafting."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}spec_decode_num_{name}", text, labels, registry=registry)
-
-        self._drafts = counter("drafts", "Drafts, one per text and round with a draft.")
-        self._nodes = counter("draft_tokens", "Drafted tokens: nodes of trees.")
-        self._accepted = counter("accepted_tokens", "Accepted drafted tokens.")
-        self._positions = counter("accepted_tokens_per_pos", "Drafts that accepted more tokens than this.", "position")
-        self._ranks = counter("accepted_tokens_per_sibling_rank", "Accepted tokens by place among siblings.", "rank")
+        counter, name = partial(_counter, registry), "spec_decode_num_"
+        self._drafts = counter(f"{name}drafts", "Drafts, one per text and round with a draft.")
+        self._nodes = counter(f"{name}draft_tokens", "Drafted tokens: nodes of trees.")
+        self._accepted = counter(f"{name}accepted_tokens", "Accepted drafted tokens.")
+        self._positions = counter(
+            f"{name}accepted_tokens_per_pos", "Drafts that accepted more tokens than this.", "position"
+        )
+        self._ranks = counter(f"{name}accepted_tokens_per_sibling_rank", "Accepted tokens by place among siblings.", "rank")
 
     def add(self, draft: Draft) -> None:
         """Count one draft."""
@@ -44,9 +49,7 @@ class PromptMetrics:
     """Counters of prompts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"{_PREFIX}{name}", text, registry=registry)
-
+        counter = partial(_counter, registry)
         self._tokens = counter("prompt_tokens", "Tokens of prompts.")
         self._cached = counter("prefix_cache_hits", "Tokens of prompts that were copied from other texts, not read.")
         self._hits = counter("prefix_cache_hit_requests", "Texts whose beginning was copied from another one.")
@@ -88,9 +91,7 @@ class Metrics:
         def histogram(name: str, text: str) -> Histogram:
             return Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}{name}", text, labels, registry=registry)
-
+        counter = partial(_counter, registry)
         self.generation_tokens = counter("generation_tokens", "Written tokens.")
         self.ended = counter("request_success", "Texts that ended.", "finished_reason")
         self.cancelled = counter("request_cancelled", "Texts whose client has gone.")

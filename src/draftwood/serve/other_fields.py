@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.errors import bad
+from draftwood.serve.errors import ApiError, bad
 
 
 @final
@@ -94,12 +94,14 @@ def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in body.items():
         other = OTHER_FIELDS.get(name)
         if other is not None and not other.takes(value):
-            raise bad(
-                f"{name} is {short_repr(value)}, but {other.why}; leave it out",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported(name, value, other.why)
     return {name: value for name, value in body.items() if name not in OTHER_FIELDS}
+
+
+def unsupported(name: str, value: Any, why: str) -> ApiError:
+    """A refused field, or a part of it. A reason with a colon says what to send."""
+    advice = "" if ":" in why else "; leave it out"
+    return bad(f"{name} is {short_repr(value)}, but {why}{advice}", param=name, code="unsupported_parameter")
 
 
 def _same(value: Any, one: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Every request gets an id, and a line in the log when its answer has ended."""
+"""Every request gets a plain path, an id, and a line in the log when its answer has ended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from draftwood.serve.dialects.errors import error_response
-from draftwood.serve.errors import refused
+from draftwood.serve.errors import error_response, refused
 from draftwood.serve.log import ENTRY, REQUESTS, Entry
 
 _HEADER: Final = "x-request-id"
@@ -24,7 +23,7 @@ _GONE: Final = 499  # as other servers log a client that did not wait for its an
 
 @final
 class RequestLog:
-    """Logs requests, and answers those whose handler failed.
+    """Logs requests, and answers those whose handler failed. Their paths lose doubled slashes and one at the end.
 
     Args:
         app: gets the requests.
@@ -37,6 +36,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
         given, began = Headers(scope=scope).get(_HEADER, ""), perf_counter()
         entry = Entry(id=given if _SANE.fullmatch(given) else f"req-{uuid4().hex}")
         ENTRY.set(entry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from transformers import MinNewTokensLengthLogitsProcessor
@@ -22,7 +21,7 @@ from draftwood.serve.schemas import Settings
 _DRAWN: Final = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _NEUTRAL: Final = {"top_p": 1, "min_p": 0, "top_k": 0}
 _OWN: Final = ("json_schema", "regex", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-_Make: TypeAlias = Callable[[], Grammar]
+_Make: TypeAlias = Callable[[Any], Grammar]
 
 
 def sampling_of(pair: Pair, body: Settings, limits: Limits, grammar: Grammar | None) -> Sampling:
@@ -66,27 +65,34 @@ def grammar_of(body: Settings, calls: Grammar | None = None) -> Grammar | None:
     """The grammar that a text follows, None for any text. That of tool calls also holds the form of an answer.
 
     Raises:
-        ApiError: two grammars; names both.
+        ApiError: two grammars; names both. The same one in two fields counts once.
         ConfigError: a grammar that cannot be used.
     """
     given = _given(body)
     if calls is not None:
-        given = {"tool_choice": lambda: calls} | {name: make for name, make in given.items() if name != "response_format"}
-    if len(given) > 1:
-        first, second, *_ = given
+        given = {"tool_choice": (_same, calls)} | {name: made for name, made in given.items() if name != "response_format"}
+    if not given:
+        return None
+    (first, made), *others = given.items()
+    if second := next((name for name, other in others if repr(other) != repr(made)), None):  # 1 is not true
         raise bad(f"both {first} and {second} came, but a text follows one grammar: send one of them", param=second)
-    return next((make() for make in given.values()), None)
+    make, value = made
+    return make(value)
 
 
-def _given(body: Settings) -> dict[str, _Make]:
-    """What makes the grammar of each field that brings one."""
+def _given(body: Settings) -> dict[str, tuple[_Make, Any]]:
+    """What makes the grammar of each field that brings one, and its value."""
     form, outputs = body.response_format, body.structured_outputs
     given = {"response_format": None if form is None else form.schema_given}
     given |= {name: getattr(body, name) for name in _OWN}
     for name in ("json", "json_object", "regex", "choice", "grammar"):
         value = getattr(outputs, "given" if name == "json" else name, None)
         given[f"structured_outputs.{name}"] = None if value is False else value
-    return {name: partial(_FORMS[name.rpartition(".")[2]], value) for name, value in given.items() if value is not None}
+    return {name: (_FORMS[name.rpartition(".")[2]], value) for name, value in given.items() if value is not None}
+
+
+def _same(grammar: Grammar) -> Grammar:
+    return grammar
 
 
 def _schema(schema: dict[str, Any] | bool | str) -> Grammar:
@@ -112,7 +118,7 @@ def _lark(text: str) -> Grammar:
         ) from error
 
 
-_FORMS: Final[Mapping[str, Callable[[Any], Grammar]]] = {  # by fields
+_FORMS: Final[Mapping[str, _Make]] = {  # by fields
     "response_format": _schema, "json_schema": _schema, "json": _schema, "guided_json": _schema,
     "json_object": lambda _: Grammar.json_object(), "regex": Grammar.regex, "guided_regex": Grammar.regex,
     "choice": _choice, "guided_choice": _choice, "grammar": _lark, "guided_grammar": _lark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -27,26 +27,13 @@ Found: TypeAlias = tuple[int, TextDelta] | None
 """A choice and its event, or a silence."""
 
 
-class Wire(Protocol):
-    """How an answer is written: its id, the whole of it, chunks, silences, the end, and an error in OpenAI's shape."""
-
-    media_type: str
-
-    def named(self, id: str) -> str: ...
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]: ...
-    def chunk(self, chunk: dict[str, Any]) -> bytes: ...
-    def silence(self) -> bytes: ...
-    def end(self) -> bytes: ...
-    def failed(self, error: dict[str, Any]) -> bytes: ...
-
-
-@final
-class Events:
-    """Answers and chunks as they are; chunks are server-sent events."""
+class Wire:
+    """How an answer is written: here as it is, and its chunks as server-sent events. Errors come in OpenAI's shape."""
 
     media_type = EVENTS
 
     def named(self, id: str) -> str:
+        """The answer's id."""
         return id
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -143,4 +130,9 @@ def event_stream(parts: AsyncIterator[bytes], media_type: str = EVENTS) -> Strea
 
 def event(content: Any) -> bytes:
     """A server-sent event."""
-    return b"data: " + json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + line(content) + b"\n\n"
+
+
+def line(content: Any) -> bytes:
+    """JSON in one line."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Any, ClassVar, Final, Literal, TypeAlias, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.other_fields import OtherField
-from draftwood.serve.streams import EVENTS, KEEP_ALIVE
+from draftwood.serve.errors import bad
+from draftwood.serve.other_fields import OtherField, unsupported
+from draftwood.serve.streams import Wire, line
 
 Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
@@ -43,7 +43,7 @@ class Part:
     logprobs: list[Json] = field(default_factory=list)
 
 
-class Dialect(ABC):
+class Dialect(Wire, ABC):
     """One request in another interface, and its answer. The subclass says what answers and events look like.
 
     Args:
@@ -59,7 +59,6 @@ class Dialect(ABC):
         figures: what was ignored of the request, and what drafting brought.
     """
 
-    media_type = EVENTS
     prefix: ClassVar[str]
     """Of the ids of answers."""
 
@@ -73,13 +72,13 @@ class Dialect(ABC):
         self.figures: Json = {}
         self._open: tuple[Kind, int] | None = None  # the last part while it grows, with the number of its call
 
-    @abstractmethod
     def begin(self) -> Iterable[Json]:
         """The events before the first part."""
+        return ()
 
-    @abstractmethod
     def start(self, part: Part) -> Iterable[Json]:
         """The events of a part that begins; it is empty."""
+        return ()
 
     @abstractmethod
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
@@ -161,9 +160,6 @@ class Dialect(ABC):
     def chunk(self, chunk: Json) -> bytes:
         return self.encoded(self.events(chunk))
 
-    def silence(self) -> bytes:
-        return KEEP_ALIVE
-
     def end(self) -> bytes:
         return self.encoded(self.ending())
 
@@ -173,11 +169,6 @@ class Dialect(ABC):
     def encoded(self, events: Iterable[Json]) -> bytes:
         """Events as they are sent: with their types as names."""
         return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), line(event)) for event in events)
-
-
-def line(content: Json) -> bytes:
-    """JSON in one line."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
@@ -195,11 +186,6 @@ def chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
         if other is None:
             chat[name] = value
     return chat
-
-
-def unsupported(name: str, value: Any, why: str) -> ApiError:
-    """A refused field, or a part of it."""
-    return bad(f"{name} is {short_repr(value)}, but {why}; leave it out", param=name, code="unsupported_parameter")
 
 
 def without(given: Mapping[str, Any], *names: str) -> Json:

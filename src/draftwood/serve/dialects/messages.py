@@ -15,10 +15,10 @@ from draftwood.serve.dialects.dialect import (
     inside,
     objects,
     read_object,
-    unsupported,
     without,
 )
-from draftwood.serve.other_fields import OtherField
+from draftwood.serve.errors import in_anthropic
+from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody
 
 _OTHERS: Final = {
@@ -31,7 +31,6 @@ _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use"}
 _DELTAS: Final = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta", "thinking"),
                   "call": ("input_json_delta", "partial_json")}  # fmt: skip
-_ERRORS: Final = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 
 
 class CountBody(RouteBody):
@@ -102,7 +101,7 @@ class Messages(Dialect):
         return self._message([_block(part) for part in self.parts]) | self._end()
 
     def fail(self, error: Json) -> Iterable[Json]:
-        yield error_of(error, 500)
+        yield in_anthropic(error, 500)
 
     def _end(self) -> Json:
         if self.finish_reason == "stop" and self.stop_text in (self._stops or ()):
@@ -114,12 +113,6 @@ class Messages(Dialect):
             "id": self.head["id"], "type": "message", "role": "assistant", "model": self.head["model"], "content": content,
             "stop_reason": None, "stop_sequence": None, "usage": _usage(self.usage),
         }  # fmt: skip
-
-
-def error_of(error: Json, status: int) -> Json:
-    """An error of OpenAI's shape in Anthropic's."""
-    kind, message = error["error"]["type"], error["error"]["message"]
-    return {**error, "type": "error", "error": {"type": _ERRORS.get(status, kind), "message": message}}
 
 
 def _turn(turn: Json) -> Iterator[Json]:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, line, objects, read_object, unsupported
-from draftwood.serve.other_fields import OtherField
+from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, objects, read_object
+from draftwood.serve.errors import in_ollama
+from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody
+from draftwood.serve.streams import line
 
 _MACHINE: Final = frozenset(  # options of how a model is computed, which change no text
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram", "f16_kv", "logits_all"}
@@ -84,9 +86,6 @@ class _Ollama(Dialect):
         self._read = perf_counter_ns()
         return ()
 
-    def start(self, part: Part) -> Iterable[Json]:
-        return ()
-
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
         if part.kind != "call":
             said = self.say(text) if part.kind == "text" else self.say("", thinking=text)
@@ -108,7 +107,7 @@ class _Ollama(Dialect):
         return self._line(self.say(text, **extra), done=True) | ({"logprobs": logprobs} if logprobs else {}) | self._end()
 
     def fail(self, error: Json) -> Iterable[Json]:
-        yield error_of(error)
+        yield in_ollama(error)
 
     def silence(self) -> bytes:
         return self.encoded([{**self.say(""), "done": False}])  # JSON has no comments
@@ -158,11 +157,6 @@ class OllamaGenerate(_Ollama):
 
     def say(self, text: str, **extra: Any) -> Json:
         return {"response": text, **extra}
-
-
-def error_of(error: Json) -> Json:
-    """An error of OpenAI's shape in Ollama's."""
-    return {**error, "error": error["error"]["message"]}
 
 
 def now() -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, inside, objects, unsupported, without
+from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, inside, objects, without
 from draftwood.serve.fields import Top
-from draftwood.serve.other_fields import OtherField
+from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody, StreamOptions
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())

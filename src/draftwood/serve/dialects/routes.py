@@ -10,6 +10,7 @@ from typing import TypeVar, final
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from draftwood import __version__
 from draftwood.serve.bodies import parse, read_body
@@ -22,6 +23,7 @@ from draftwood.serve.fields import Body
 from draftwood.serve.service import Service
 
 B = TypeVar("B", bound=Body)
+T = TypeVar("T")
 
 
 @final
@@ -42,29 +44,39 @@ class DialectRoutes:
         self._answered = answered
         self._counted = counted
 
-    async def responses(self, request: Request) -> Response:
-        return await self._answer(request, ResponsesBody, Responses)
+    def routes(self) -> list[Route]:
+        """All routes."""
+        generate = partial(OllamaGenerate, chats=self._service.preparation.chats)
+        return [
+            Route("/v1/responses", self._answers(ResponsesBody, Responses), methods=["POST"]),
+            Route("/v1/messages", self._answers(MessagesBody, Messages), methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
+            Route("/api/chat", self._answers(OllamaChatBody, OllamaChat), methods=["POST"]),
+            Route("/api/generate", self._answers(OllamaGenerateBody, generate), methods=["POST"]),
+            Route("/api/tags", self.tags, methods=["GET"]),
+            Route("/api/show", self.show, methods=["POST"]),
+            Route("/api/version", self.version, methods=["GET"]),
+            Route("/version", self.version, methods=["GET"]),
+        ]
 
-    async def messages(self, request: Request) -> Response:
-        return await self._answer(request, MessagesBody, Messages)
+    def _answers(self, kind: type[B], dialect: Callable[[B], Dialect]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            made = await _read(request, kind, dialect)
+            return await self._answered(request, made.path, made.chat, made)
+
+        return answer
 
     async def count_tokens(self, request: Request) -> Response:
-        made = await _translated(request, CountBody, Messages)
+        made = await _read(request, CountBody, Messages)
         return JSONResponse({"input_tokens": await self._counted(request, made.chat)})
 
-    async def ollama_chat(self, request: Request) -> Response:
-        return await self._answer(request, OllamaChatBody, OllamaChat)
+    async def tags(self, request: Request) -> Response:
+        facts = self._service.facts["meta"]
+        made = {"modified_at": now(), "size": facts["size"], "digest": "", "details": _details(facts)}
+        return JSONResponse({"models": [{"name": name, "model": name, **made} for name in self._service.names]})
 
-    async def ollama_generate(self, request: Request) -> Response:
-        return await self._answer(
-            request, OllamaGenerateBody, partial(OllamaGenerate, chats=self._service.preparation.chats)
-        )
-
-    async def ollama_tags(self, request: Request) -> Response:
-        return JSONResponse({"models": [self._tag(name) for name in self._service.names]})
-
-    async def ollama_show(self, request: Request) -> Response:
-        body = await _read(request, ShowBody)
+    async def show(self, request: Request) -> Response:
+        body = await _read(request, ShowBody, lambda body: body)
         self._service.name((body.model or body.name or self._service.names[0]).removesuffix(":latest"))
         facts, preparation = self._service.facts["meta"], self._service.preparation
         kind = facts["architecture"]
@@ -83,33 +95,18 @@ class DialectRoutes:
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
 
-    def _tag(self, name: str) -> Json:
-        facts = self._service.facts["meta"]
-        return {
-            "name": name, "model": name, "modified_at": now(), "size": facts["size"], "digest": "",
-            "details": _details(facts),
-        }  # fmt: skip
 
-    async def _answer(self, request: Request, kind: type[B], dialect: Callable[[B], Dialect]) -> Response:
-        made = await _translated(request, kind, dialect)
-        return await self._answered(request, made.path, made.chat, made)
-
-
-async def _translated(request: Request, kind: type[B], dialect: Callable[[B], Dialect]) -> Dialect:
-    body = await _read(request, kind)
-    return await asyncio.to_thread(dialect, body)
-
-
-async def _read(request: Request, kind: type[B]) -> B:
+async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
+    """What is made of a body."""
     data = await read_body(request)
 
-    def validated() -> B:
+    def made() -> T:
         try:
-            return kind.model_validate(parse(data))
+            return make(kind.model_validate(parse(data)))
         except ValidationError as error:
             raise named(error) from None
 
-    return await asyncio.to_thread(validated)
+    return await asyncio.to_thread(made)
 
 
 def _details(facts: Json) -> Json:
