@@ -38,7 +38,6 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import find, profile_key_of
-from draftwood.loading.shared import join, load_shared
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import no_causal
 from draftwood.runners.factory import make_runners
@@ -99,6 +98,8 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
 
 def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions) -> S:
     if options.tensor_parallel:
+        from draftwood.loading.shared import join  # here and below: it imports transformers
+
         join()
     device = choose_device(options.device)
     dtype = choose_format(target, options, device)
@@ -139,8 +140,12 @@ class Pair(Session):
     def load_models(
         target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
     ) -> tuple[Any, Any]:
-        shared = options.tensor_parallel
-        model = load_shared(target, draft, options) if shared else load_causal(target, options, device, dtype)
+        if options.tensor_parallel:
+            from draftwood.loading.shared import load_shared
+
+            model = load_shared(target, draft, options)
+        else:
+            model = load_causal(target, options, device, dtype)
         return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
 
     def _set_defaults(self) -> None:

@@ -82,8 +82,8 @@ class TokenTexts:
         if _REPLACED in text:  # part of a character, unless the token is this very one
             if found := _BYTE.fullmatch(name):
                 return bytes.fromhex(found[1])
-            if _letters().keys() >= set(name):
-                return bytes(_letters()[letter] for letter in name)
+            if byte_letters().keys() >= set(name):
+                return bytes(byte_letters()[letter] for letter in name)
         # A token alone may lose the space before it, so its text is what a second one adds.
         return self._decoded([token, token])[len(text) :].encode()
 
@@ -93,7 +93,7 @@ class TokenTexts:
 
 
 @cache
-def _letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """The letter that byte-level tokenizers write for each byte: the byte's own where it is visible in Latin-1."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in visible]

@@ -250,7 +250,9 @@ class Grammars:
         from llguidance.hf import from_tokenizer
 
         try:
-            return from_tokenizer(self._tokenizer, n_vocab=self._vocab, eos_token=sorted(self._eos))
+            return from_tokenizer(
+                getattr(self._tokenizer, "whole", self._tokenizer), n_vocab=self._vocab, eos_token=sorted(self._eos)
+            )
         except ValueError as error:
             kind = type(self._tokenizer).__name__
             raise ConfigError(

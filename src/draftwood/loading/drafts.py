@@ -10,8 +10,7 @@ import torch
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
 from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
-from draftwood.loading.published import fill, load_published, tensors_of
-from draftwood.loading.published_configs import is_published
+from draftwood.loading.tensors import fill, tensors_of
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 
@@ -23,6 +22,8 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
         drafter = load_hidden_drafter(name, model.device, model.dtype)
         drafter.check_target(model, vocabulary_digest(tokenizer))
         return drafter
+    from draftwood.loading.published import load_published  # it imports transformers
+
     if (published := load_published(name, config, model)) is not None:
         return published
     draft_model = load_causal(name, options, model.device, model.dtype)
@@ -32,13 +33,15 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
 
 def reads_target(name: str | Path, options: LoadOptions) -> bool:
     """Whether a draft model reads the target's hidden states, and may share its embeddings and output weights."""
+    from draftwood.loading.published_configs import is_published
+
     config = raw_config(name, options)
     return config.get("model_type") == HiddenBlockConfig.model_type or is_published(config)
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
     """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
-    config = HiddenBlockConfig.from_dict(raw_config(name, LoadOptions()))
+    config = HiddenBlockConfig(**raw_config(name, LoadOptions()))
     with torch.device("meta"):
         drafter = HiddenBlockDrafter(config)
     fill(name, drafter, tensors_of(name))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, final
-
-from transformers.generation import logits_process as hf
 
 from draftwood.core.checks import settings as check_settings
 from draftwood.core.errors import ConfigError, ModelError
@@ -27,10 +26,15 @@ _SAYS = "the model's generation config says"
 _TOP_K = 50  # default of generate for a config that samples
 _DRAWN = ("temperature", "top_k", "top_p", "min_p")
 _WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``generate``; neutral outside (0, 1)
-    "typical_p": lambda value, _: hf.TypicalLogitsWarper(mass=value),
-    "epsilon_cutoff": lambda value, _: hf.EpsilonLogitsWarper(epsilon=value),
-    "eta_cutoff": lambda value, device: hf.EtaLogitsWarper(epsilon=value, device=device),
+    "typical_p": lambda value, _: _hf("TypicalLogitsWarper")(mass=value),
+    "epsilon_cutoff": lambda value, _: _hf("EpsilonLogitsWarper")(epsilon=value),
+    "eta_cutoff": lambda value, device: _hf("EtaLogitsWarper")(epsilon=value, device=device),
 }
+
+
+def _hf(name: str) -> Any:
+    """A processor of ``transformers``, which is slow to import."""
+    return getattr(import_module("transformers.generation.logits_process"), name)
 
 
 @final
@@ -238,18 +242,20 @@ class _Text:
 
 
 _PROCESSORS: Mapping[str, Callable[[Any, _Text], Any]] = {  # in the order of ``generate``
-    "sequence_bias": lambda value, _: hf.SequenceBiasLogitsProcessor(sequence_bias=value),
-    "repetition_penalty": lambda value, _: hf.RepetitionPenaltyLogitsProcessor(value),
-    "no_repeat_ngram_size": lambda value, _: hf.NoRepeatNGramLogitsProcessor(value),
-    "bad_words_ids": lambda value, text: hf.NoBadWordsLogitsProcessor(value, text.eos or None),
-    "min_length": lambda value, text: hf.MinLengthLogitsProcessor(value, text.eos, device=text.device),
-    "min_new_tokens": lambda value, text: hf.MinNewTokensLengthLogitsProcessor(
+    "sequence_bias": lambda value, _: _hf("SequenceBiasLogitsProcessor")(sequence_bias=value),
+    "repetition_penalty": lambda value, _: _hf("RepetitionPenaltyLogitsProcessor")(value),
+    "no_repeat_ngram_size": lambda value, _: _hf("NoRepeatNGramLogitsProcessor")(value),
+    "bad_words_ids": lambda value, text: _hf("NoBadWordsLogitsProcessor")(value, text.eos or None),
+    "min_length": lambda value, text: _hf("MinLengthLogitsProcessor")(value, text.eos, device=text.device),
+    "min_new_tokens": lambda value, text: _hf("MinNewTokensLengthLogitsProcessor")(
         text.start, value, text.eos, device=text.device
     ),
-    "forced_bos_token_id": lambda value, _: hf.ForcedBOSTokenLogitsProcessor(value),
-    "remove_invalid_values": lambda value, _: hf.InfNanRemoveLogitsProcessor(),
-    "exponential_decay_length_penalty": lambda value, text: hf.ExponentialDecayLengthPenalty(value, text.eos, text.start),
-    "begin_suppress_tokens": lambda value, text: hf.SuppressTokensAtBeginLogitsProcessor(
+    "forced_bos_token_id": lambda value, _: _hf("ForcedBOSTokenLogitsProcessor")(value),
+    "remove_invalid_values": lambda value, _: _hf("InfNanRemoveLogitsProcessor")(),
+    "exponential_decay_length_penalty": lambda value, text: _hf("ExponentialDecayLengthPenalty")(
+        value, text.eos, text.start
+    ),
+    "begin_suppress_tokens": lambda value, text: _hf("SuppressTokensAtBeginLogitsProcessor")(
         value, text.begin, device=text.device
     ),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
-from draftwood.loading.checkpoint import cannot_load, forget_default_end, note_untied, refuse_gaps
+from draftwood.loading.checkpoint import CONFIG, cannot_load, forget_default_end, note_untied, refuse_gaps
 from draftwood.loading.gguf_model import stored_config
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.stored import header_of, model_of
@@ -107,9 +109,11 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     """
     if (header := header_of(name)) is not None:
         return stored_config(header) or {"model_type": header.architecture}
-    from transformers import PretrainedConfig
-
     try:
+        if Path(name).is_dir():
+            return dict(json.loads((Path(name) / CONFIG).read_text(encoding="utf-8")))
+        from transformers import PretrainedConfig
+
         found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
@@ -181,12 +185,11 @@ def quiet_loading() -> None:
     if not any(isinstance(handler, _Notes) for handler in own.handlers):
         own.addHandler(_Notes(logging.INFO))
         own.setLevel(logging.INFO)
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-    from transformers.utils import logging as theirs
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it is slow to import
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as theirs
 
-    theirs.set_verbosity_error()
-    theirs.disable_progress_bar()
-    enable_progress_bars()
+        theirs.set_verbosity_error()
 
 
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.checkpoint import cannot_load, folder_of, refuse_gaps
+from draftwood.loading.checkpoint import refuse_gaps
 from draftwood.loading.published_configs import Published, published_config
+from draftwood.loading.tensors import fill, tensors_of
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
@@ -56,24 +57,6 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     return drafter
 
 
-def tensors_of(name: str | Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint; those of EAGLE's first layer under the name that speculators gives them."""
-    from huggingface_hub import snapshot_download
-    from safetensors.torch import load_file
-
-    try:
-        if not Path(name).is_dir():
-            snapshot_download(str(name), allow_patterns=["config.json", "*.safetensors"])
-        folder = folder_of(name)
-        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
-        found = {tensor: value for file in files for tensor, value in load_file(file).items()}
-    except Exception as error:
-        raise ModelError(cannot_load("drafter", name, error)) from error
-    if not found:
-        raise ModelError(f"the drafter {str(name)!r} has no file *.safetensors: save its weights with safetensors first")
-    return {tensor.replace("midlayer.", "layers.0.", 1): value for tensor, value in found.items()}
-
-
 def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: Tensor | None) -> Tensor:
     """The target's numbers of the drafter's tokens, from their offsets ``d2t``; ``t2d`` marks them."""
     count, vocab = config.draft_vocab_size, config.vocab_size
@@ -91,18 +74,3 @@ def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: 
             f"tensors d2t and t2d of {str(name)!r} do not describe {count} of {vocab} tokens: download the checkpoint again"
         )
     return tokens
-
-
-def fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
-    own = drafter.state_dict()
-    both = own.keys() & tensors.keys()
-    refuse_gaps(
-        name,
-        {
-            "missing_keys": own.keys() - tensors.keys(),
-            "unexpected_keys": tensors.keys() - own.keys(),
-            "mismatched_keys": [(n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape],
-        },
-    )
-    drafter.load_state_dict(tensors, assign=True)

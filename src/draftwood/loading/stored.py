@@ -14,6 +14,7 @@ from draftwood.loading.checkpoint import CONFIG, GENERATION_CONFIG, folder_of, f
 from draftwood.loading.gguf_header import Header, read_header
 from draftwood.loading.gguf_model import stored_config, stored_gguf
 from draftwood.native.library import why_missing
+from draftwood.runners.context import PlainConfig, PlainGeneration
 from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
 
@@ -96,12 +97,8 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     """A GGUF file of a family that is read from files; raises a ModelError as :func:`stored_gguf` does."""
     if (values := stored_config(header)) is None:
         return None
-    from transformers.configuration_utils import PretrainedConfig  # the class of a family is slow to import
-    from transformers.generation.configuration_utils import GenerationConfig
-
-    config = PretrainedConfig(**values)
-    config.model_type = values["model_type"]
-    generation = GenerationConfig.from_model_config(config)
+    config, ends = PlainConfig(**values), {name: value for name, value in values.items() if name.endswith("_token_id")}
+    generation = PlainGeneration(**ends)
     return stored_gguf(header, config, generation, dtype, coded=coded)
 
 

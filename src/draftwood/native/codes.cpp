@@ -10,9 +10,9 @@ float half(const uint8_t* from) {
     uint16_t bits;
     memcpy(&bits, from, 2);
     const int exponent = bits >> 10 & 31, digits = bits & 1023;
-    float found = exponent == 31 ? (digits ? NAN : INFINITY)
-                  : exponent     ? ldexpf(1024 + digits, exponent - 25)
-                                 : ldexpf(digits, -24);
+    const uint32_t normal = (uint32_t)(bits & 0x7fff) * 8192 + (112u << 23);
+    float found = exponent == 31 ? (digits ? NAN : INFINITY) : ldexpf(digits, -24);
+    if (exponent && exponent < 31) memcpy(&found, &normal, 4);
     return bits >> 15 ? -found : found;
 }
 

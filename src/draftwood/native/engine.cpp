@@ -19,6 +19,8 @@ namespace draftwood {
 namespace {
 
 const size_t BLOCK = 64u << 20;  // bytes
+const int PAGE_OUT = 21;         // MADV_PAGEOUT, which older headers lack: changed pages of tensors stay
+const int PIECE = 128;           // groups after which a file's pages leave the process
 
 // Memory that counts itself; the rows that hold it keep their engine.
 struct Page {
@@ -91,7 +93,7 @@ void let_go(const Matrix& matrix) {
 #ifdef __linux__
     const size_t page = sysconf(_SC_PAGESIZE), start = ((size_t)matrix.data + page - 1) / page * page;
     const size_t end = ((size_t)matrix.data + matrix.mapped) / page * page;
-    if (start < end) madvise((void*)start, end - start, MADV_DONTNEED);
+    if (start < end) madvise((void*)start, end - start, matrix.kind < 0 ? PAGE_OUT : MADV_DONTNEED);
 #endif
 }
 
@@ -105,6 +107,8 @@ void pack_row(W* to, int lane, int inputs, int step, const W* row, C column) {
 
 // A row of codes becomes one output of a group, in the format of ``a``.
 void pack_codes(const Linear& a, uint8_t* group, int lane, const Codes& row, int span) {
+    CodePlace places[CHUNK];
+    for (int k = 0; k < CHUNK; k++) places[k] = code_place(a.bits, lane, k);
     for (int chunk = 0; chunk < a.inputs / CHUNK; chunk++) {
         uint8_t *start = group + chunk * a.chunk_bytes(), *codes = start + 4 * a.scales();
         float* scales = (float*)start;
@@ -113,10 +117,7 @@ void pack_codes(const Linear& a, uint8_t* group, int lane, const Codes& row, int
             scales[part * GROUP + lane] = row.scales[from];
             if (!a.center) scales[(a.parts + part) * GROUP + lane] = row.least[from];
         }
-        for (int k = 0; k < CHUNK; k++) {
-            const CodePlace place = code_place(a.bits, lane, k);
-            codes[place.byte] |= row.codes[chunk * CHUNK + k] << place.shift;
-        }
+        for (int k = 0; k < CHUNK; k++) codes[places[k].byte] |= row.codes[chunk * CHUNK + k] << places[k].shift;
     }
 }
 
@@ -178,11 +179,10 @@ template <class S, class C>
 Linear Engine::pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column) {
     Linear to = format(outputs, inputs, columns, parts);
     const size_t group = to.bits ? to.chunk_bytes() * (inputs / CHUNK) : (size_t)GROUP * inputs * number_bytes_;
-    const size_t bytes = group * (outputs / GROUP);
-    to.weights = reserve(bytes);
-    memset(to.weights, 0, bytes);
-    in_parallel(threads_, outputs / GROUP, [&](int g) {
-        char* place = (char*)to.weights + g * group;
+    const int groups = outputs / GROUP;
+    to.weights = reserve(group * groups);
+    auto pack_group = [&](int g) {
+        char* place = (char*)memset((char*)to.weights + g * group, 0, group);
         std::vector<float> room;
         Codes codes;
         for (int lane = 0; lane < GROUP; lane++) {
@@ -197,9 +197,12 @@ Linear Engine::pack(int outputs, int inputs, int columns, std::initializer_list<
             if (model_.facts.bfloat16) pack_row((uint16_t*)place, lane, inputs, 2, (const uint16_t*)row, column);
             else pack_row((float*)place, lane, inputs, 1, (const float*)row, column);
         }
-    });
-    weights_.emplace_back((const char*)to.weights, bytes);
-    for (const Matrix* part : parts) let_go(*part);
+    };
+    for (int g = 0; g < groups; g += PIECE) {
+        in_parallel(threads_, std::min(groups - g, PIECE), [&](int i) { pack_group(g + i); });
+        for (const Matrix* part : parts) let_go(*part);
+    }
+    weights_.emplace_back((const char*)to.weights, group * groups);
     return to;
 }
 

@@ -12,15 +12,10 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import Weights, check_weights
 from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
-from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.parallel import ParallelRunner, is_shared
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.support import model_kind
-from draftwood.runners.torch_runner import TorchRunner
 
 
 def no_causal(*_: Any, **__: Any) -> Any:
@@ -64,7 +59,28 @@ class Library:
         return self.seq2seq is not no_seq2seq if sources else self.causal is not no_causal
 
 
-def _torch(model: Any, *, weights: Weights, **settings: Any) -> TorchRunner | ParallelRunner:
+def _eagle(drafter: Any, target: Any, **settings: Any) -> Runner:
+    from draftwood.runners.hidden.eagle_runner import Eagle3Runner  # here and below: it imports transformers
+
+    return Eagle3Runner(drafter, target, **settings)
+
+
+def _masked_block(model: Any, **settings: Any) -> Runner:
+    from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+
+    return MaskedBlockRunner(model, **settings)
+
+
+def _seq2seq(model: Any, **settings: Any) -> SourceRunner:
+    from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+
+    return Seq2SeqRunner(model, **settings)
+
+
+def _torch(model: Any, *, weights: Weights, **settings: Any) -> TargetRunner:
+    from draftwood.runners.parallel import ParallelRunner, is_shared
+    from draftwood.runners.torch_runner import TorchRunner
+
     check_weights(weights)
     return ParallelRunner(model, **settings) if is_shared(model) else TorchRunner(model, **settings)
 
@@ -83,24 +99,24 @@ BACKENDS: Final[Mapping[str, Library]] = {
         name="the native engine",
         causal=_native,
         hidden_block=partial(HiddenBlockRunner, engine="native"),
-        eagle=partial(Eagle3Runner, engine="native"),
+        eagle=partial(_eagle, engine="native"),
         why_not=why_not_native,
         no_room=why_no_room,
     ),
     "openvino": Library(
         name="OpenVINO",
-        seq2seq=partial(Seq2SeqRunner, engine="openvino"),
-        masked_block=partial(MaskedBlockRunner, engine="openvino"),
+        seq2seq=partial(_seq2seq, engine="openvino"),
+        masked_block=partial(_masked_block, engine="openvino"),
         why_not=why_not_openvino,
         no_room=why_no_room,
     ),
     "torch": Library(
         name="PyTorch",
         causal=_torch,
-        seq2seq=Seq2SeqRunner,
-        masked_block=MaskedBlockRunner,
+        seq2seq=_seq2seq,
+        masked_block=_masked_block,
         hidden_block=HiddenBlockRunner,
-        eagle=Eagle3Runner,
+        eagle=_eagle,
         why_not=lambda device: None,
     ),
 }

@@ -10,7 +10,6 @@ from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.blocks.source import is_masked_block
-from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.native.stored import whole
@@ -105,7 +104,7 @@ def reads_hidden(draft_model: Any) -> bool:
 
 def _reader(library: Library, drafter: Any, model: Any) -> Runner:
     """The runner of a drafter of hidden states."""
-    return (library.eagle if isinstance(drafter, Eagle3Drafter) else library.hidden_block)(drafter, model)
+    return (library.eagle if drafter.config.model_type == "eagle3" else library.hidden_block)(drafter, model)
 
 
 def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:

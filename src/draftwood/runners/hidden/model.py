@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PretrainedConfig
 
 from draftwood.core.errors import PairingError
+from draftwood.runners.context import PlainConfig
 from draftwood.runners.hidden.layers import (
     HiddenLayer,
     block_states,
@@ -30,7 +30,7 @@ from draftwood.runners.hidden.layers import (
 from draftwood.runners.hidden.module import DrafterModule
 
 
-class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
+class HiddenBlockConfig(PlainConfig):
     """The configuration of a :class:`HiddenBlockDrafter`.
 
     Attributes:
@@ -45,7 +45,6 @@ class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "hidden_block"
-    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 class HiddenBlockDrafter(DrafterModule):

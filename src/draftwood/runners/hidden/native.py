@@ -58,7 +58,7 @@ class NativePass(nn.Module):
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
         super().__init__()
-        config, held, own = drafter.config, Held(drafter.dtype, coded=True), cast(Any, drafter)
+        config, held, own = drafter.config, Held(drafter.dtype, coded=True, mapped=True), cast(Any, drafter)
         self._kept = Held(drafter.dtype)
         markov = drafter.markov_weights()
         source = DrafterSource(

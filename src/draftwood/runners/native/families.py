@@ -117,10 +117,11 @@ class Held:
     Args:
         dtype: the model's number format.
         coded: codes stay codes.
+        mapped: pages of files in which matrices lie leave the process once they are packed.
     """
 
-    def __init__(self, dtype: torch.dtype, *, coded: bool = False) -> None:
-        self.dtype, self.coded = dtype, coded
+    def __init__(self, dtype: torch.dtype, *, coded: bool = False, mapped: bool = False) -> None:
+        self.dtype, self.coded, self._mapped = dtype, coded, mapped
         self._kept: list[Any] = []
 
     def weights(self, part: Tensor) -> int:
@@ -130,7 +131,7 @@ class Held:
     def matrix(self, part: Tensor | Weight) -> Matrix:
         """The same as a matrix."""
         if isinstance(part, Tensor):
-            return Matrix(self.weights(part), -1, 0, 0)
+            return Matrix(self.weights(part), -1, 0, part.nbytes if self._mapped else 0)
         self._kept.append(part)
         return part.matrix(coded=self.coded)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from draftwood.runners.context import unknown_sizes
+from draftwood.runners.context import PlainConfig, unknown_sizes
 from draftwood.runners.native.weights import Weight, rounded
 from draftwood.runners.support import attention_problem
 from draftwood.runners.windows import Window, sliding_window
@@ -152,6 +152,8 @@ class StoredModel:
         model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its numbers are not among the weights
         model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
+        if isinstance(self._generation_config, PlainConfig):
+            self._generation_config = transformers.GenerationConfig(**self._generation_config.to_diff_dict())
         model.generation_config, model.name_or_path = self._generation_config, self.name_or_path
         return model.eval()
 
@@ -235,10 +237,12 @@ def rotary(config: Any) -> Callable[..., tuple[Float[Tensor, "1 position dim"], 
 
 def rotary_frequencies(config: Any) -> tuple[Float[Tensor, "half"], float]:
     """Angles of the first position, and the factor of cosines and sines."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     kind = config.rope_parameters.get("rope_type", "default")
     if kind != "default":
+        from transformers import PretrainedConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        config = PretrainedConfig(**config.to_dict()) if isinstance(config, PlainConfig) else config
         found, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         return found, float(scale)
     head = head_size(config)

