@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
@@ -54,6 +56,28 @@ def served(model: Any) -> Any:
 
 
 @final
+class _CausalMemory(GraphMemory, Cache):  # type: ignore[misc]
+    """The memory as a cache of ``transformers``."""
+
+    def __init__(self, past: Sequence[Tensor]) -> None:
+        Cache.__init__(self, layers=[])
+        GraphMemory.__init__(self, past)
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return GraphMemory.update(self, keys, values, layer)
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:  # a tensor during tracing
+        return self.past[0].shape[2]
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
+        return self.past[0].shape[2] + query_length, 0
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+
+@final
 class _Traceable(nn.Module):
     """The model as a function of tensors."""
 
@@ -63,7 +87,7 @@ class _Traceable(nn.Module):
         self.eval()
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        memory = GraphMemory(past)
+        memory = _CausalMemory(past)
         arguments = cache_argument(self.model, memory)
         out = self.model(input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=True, **arguments)
         return (out.logits, *memory.present)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import importlib.util
@@ -33,7 +34,6 @@ from benchmarks.translate.run import Bench, Log, batched
 from benchmarks.translate.sentences import chosen_pairs
 from benchmarks.translate.systems import Output, System, closed
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.runners.seq2seq.module_copy import shallow_copy
 from tests.tiny_translation import english, sentences
 
 GERMAN = sentences(8, seed=5)
@@ -329,7 +329,7 @@ def test_texts_are_closed_after_their_first_end() -> None:
 
 def test_a_meter_does_not_count_a_copy_that_shares_hooks(folders: Folders) -> None:
     model = MarianMTModel.from_pretrained(folders.target).eval()
-    copied = shallow_copy(model)
+    copied = copy.copy(model)
     ids = torch.tensor([[3, 1]])
     with Meter().on(model) as meter:
         model(input_ids=ids, decoder_input_ids=ids)

@@ -43,7 +43,7 @@ def test_a_second_text_with_the_same_beginning_and_one_with_a_gap() -> None:
     for given, new in ((text, 30), (other, 40), (gap, 5)):
         found = [scores_of(runner, 1, [given], new) for runner in runners]
         assert (found[0] - found[1]).abs().max() < 1e-4
-        assert list(map(len, runners[0]._memory.store.rows)) == runners[0]._memory.lengths
+        assert list(map(len, runners[0]._passes.table.memories)) == [text.cached for text in runners[0]._texts]
         for runner in runners:
             runner.clear()
 

@@ -13,12 +13,11 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
-from draftwood.runners.bart.encoder import BartEncoder
-from draftwood.runners.blocks import bart_network
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.blocks.passes import SourceReading
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner
+from draftwood.runners.sources import Sources
 from tests.helpers import begin, rows_of, tiny_gpt
 from tests.runners.test_masked_block import MASK, drafter_of, marian
 from tests.tables import BlockTableRunner
@@ -198,17 +197,15 @@ def test_sources_that_are_missing_or_too_long_are_refused():
 
 
 def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
-    rounds = masked_rounds()
-    model, seen = rounds.runner.model, []
-    plain, read = bart_network.source_memory, BartEncoder.read
-    monkeypatch.setattr(BartEncoder, "read", lambda *parts: (seen.append("encoder"), read(*parts))[1])
-    monkeypatch.setattr(bart_network, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
-    for name, part in (("encoder", model.encoder), ("ask", model.question)):
-        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    rounds, read = masked_rounds(), []
+    plain = SourceReading.forward
+    monkeypatch.setattr(
+        SourceReading, "forward", lambda self, tokens, *rest: (read.append(tokens), plain(self, tokens, *rest))[1]
+    )
     assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT
-    assert seen[:3] == ["encoder", "keys", "ask"]
-    assert seen.count("keys") == 1
-    assert seen.count("encoder") == 1 + 3 * len(SOURCES)  # the comparison, row by row, encodes anew in each of three rounds
+    rounds.add([[7, 1]])
+    assert rounds.round(BLOCK) < EXACT
+    assert [len(tokens) for tokens in read] == [len(SOURCES), 1]
 
 
 def test_beyond_the_block_nothing_is_possible():
@@ -233,29 +230,29 @@ def test_a_causal_draft_that_fills_masks_is_refused():
 # ---- negative controls ----
 
 
-def test_control_a_drop_of_the_wrong_row_of_the_sources(monkeypatch):
-    rounds = masked_rounds()
-    assert rounds.round(BLOCK) < EXACT
-    inner = Source.picked
-    monkeypatch.setattr(Source, "picked", lambda self, rows: inner(self, rows - 1))
+@BY_ENGINE
+def test_control_a_drop_of_the_wrong_row_of_the_sources(engine, close, monkeypatch):
+    rounds = masked_rounds(engine)
+    assert rounds.round(BLOCK) < close
+    inner = Sources.picked
+    monkeypatch.setattr(Sources, "picked", lambda self, rows: inner(self, [row - 1 for row in rows]))
     rounds.keep([1, 2, 3])
     assert rounds.round(BLOCK) > WRONG
 
 
 def test_control_answers_of_other_positions(monkeypatch):
     rounds = masked_rounds()
-    plain = MaskedBlockDrafter._answers
+    plain = SourceReading.forward
     monkeypatch.setattr(
-        MaskedBlockDrafter, "_answers",
-        lambda self, source, positions: plain(self, source, positions if source.answers is None else positions - 1),
-    )  # fmt: skip
+        SourceReading, "forward", lambda self, tokens, mask, masked: plain(self, tokens, mask, masked.flip(0))
+    )
     assert rounds.round(BLOCK) > WRONG
 
 
 def test_control_a_mask_that_hides_nothing(monkeypatch):
     rounds = masked_rounds("openvino")
     rounds.round(scored=False)
-    made = "draftwood.runners.blocks.openvino_network.bias_of"
+    made = "draftwood.runners.blocks.openvino_passes.bias_of"
     monkeypatch.setattr(made, lambda seen, dtype: torch.zeros(len(seen), 1, 1, seen.shape[1], dtype=dtype))
     assert rounds.round(BLOCK) > WRONG
 

@@ -11,6 +11,7 @@ from draftwood.engine import prefixes
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.runners.hidden.text import HiddenText
 from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
@@ -42,7 +43,7 @@ def exact_hidden(monkeypatch):
 
 def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch.Tensor:
     """Log-probabilities of row 0 after a root and each token of a path, level by level."""
-    rows, found = len(runner._memory.lengths), []
+    rows, found = len(runner._texts), []
     for depth, token in enumerate([root, *path]):
         tokens = torch.full((rows, 1), token)
         seen = torch.ones(rows, 1, depth + 1, dtype=torch.bool)
@@ -52,8 +53,8 @@ def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch
 
 def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
     """End a round whose tokens have these hidden states, of which the row's prompt is pending at first."""
-    for number, (row, new) in enumerate(zip(runner._rows, hidden, strict=True)):
-        row.tokens = [0] * (runner._memory.end(number) + len(new) + 1)
+    for text, new in zip(runner._texts, hidden, strict=True):
+        text.row.tokens = [0] * (text.known + len(new) + 1)
     runner.commit([[] for _ in hidden], hidden)
 
 
@@ -94,7 +95,7 @@ def test_a_pass_is_made_once_a_round_and_only_where_something_is_drafted():
     _, runner = hidden_pair(model, block=BLOCK)
     passes = []
     runner.network.register_forward_pre_hook(
-        lambda _, args, given: passes.append(given["positions"].shape[1]), with_kwargs=True
+        lambda _, args, given: passes.append(given["inputs"].shape[1]), with_kwargs=True
     )
     hidden = plain_hidden(model, [1, 5, 3, 8], tuple(runner.model.config.target_layers))
     runner.set_rows(rows_of([[1, 5, 3, 8]]))
@@ -174,13 +175,17 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(betw
         answer = written(decoder(target, draft, between, greedy=True), [*first, *answer, 2], reuse=True)
     second = [*first, *answer, 7, 2]
     read = []
-    memory = draft._memory
-    append = memory.append
-    memory.append = lambda hidden, ends: read.append(len(hidden[0])) or append(hidden, ends)
-    reused = written(engine, second, reuse=True)
+    take = HiddenText.read
+
+    def noted(text, hidden, *end, **more):
+        read.append(len(hidden))
+        take(text, hidden, *end, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HiddenText, "read", noted)
+        reused = written(engine, second, reuse=True)
     assert reused == written(decoder(target, None, "ar", greedy=True), second)
     assert between is not None or read[0] < 5
-    del memory.append
     assert [draft.held(kept) for kept in draft._kept] == [target.held(kept) for kept in target._rows._kept]
 
 

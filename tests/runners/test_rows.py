@@ -138,6 +138,5 @@ def test_control_sources_in_the_wrong_order():
     rows = SourceWalk(Seq2SeqRunner(tiny_source("marian")), [5, 1], sources=[4, 4])
     rows.round()
     rows.add([3], [4])
-    decoder_ = rows.runner._decoder
-    decoder_._keep(decoder_._source.picked([2, 0, 1]))
+    rows.runner._attach_kept([2, 0, 1])
     assert rows.round() > WRONG

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, Whisp
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart import encoder as bart_encoder_file
 from draftwood.runners.bart import layers as bart_layers_file
-from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
+from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
 from draftwood.runners.seq2seq import patched_decoder
@@ -165,10 +165,11 @@ def test_a_round_in_which_a_runner_is_not_asked_and_a_new_start(kind):
 def test_the_source_is_read_once(chosen, monkeypatch):
     model = tiny("marian")
     runner, calls = with_decoder(model, chosen), []
-    plain = BartEncoder.read
-    monkeypatch.setattr(BartEncoder, "read", lambda *parts: (calls.append("encoder"), plain(*parts))[1])
+    plain = BartEncoder.states
+    monkeypatch.setattr(BartEncoder, "states", lambda *parts: (calls.append("encoder"), plain(*parts))[1])
     model.get_encoder().register_forward_hook(lambda *_: calls.append("encoder"))
-    for layer in model.get_decoder().layers:
+    run = runner._decoder._model if chosen is PatchedDecoder else model
+    for layer in run.get_decoder().layers:
         layer.encoder_attn.k_proj.register_forward_hook(lambda *_: calls.append("keys"))
     walk = SourceWalk(runner, [3, 6, 1])
     for _ in range(3):
@@ -180,31 +181,17 @@ def test_the_source_is_read_once(chosen, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ABSOLUTE)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_an_encoder_written_out_has_the_models_own_states(kind, dtype):
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-4), (torch.float16, 0.03)])
+def test_an_encoder_written_out_has_the_models_own_states(kind, dtype, close):
     model = tiny(kind, dtype=dtype, spread=1.0)
-    encoder, bart = model.get_encoder(), bart_encoder(model.get_encoder(), PAD)
-    assert bart is not None
+    encoder, bart = model.get_encoder(), BartEncoder(model.get_encoder())
     torch.manual_seed(1)
     tokens = torch.randint(VOCAB, (3, 9))
     tokens[0, 4] = PAD  # inside a text it is a token
-    mask = torch.arange(9) < torch.tensor([[9], [2], [7]])
     with torch.inference_mode():
-        for seen in (mask, None):
-            whole = torch.ones_like(mask) if seen is None else seen
-            wanted = encoder(input_ids=tokens, attention_mask=whole.long())[0]
-            found = bart.read(tokens, seen).states
-            assert (found - wanted)[whole].abs().max() < (1e-10 if dtype == torch.float64 else 1e-4)
-
-
-@pytest.mark.parametrize("kind", [*RELATIVE, *OTHERS])
-def test_encoders_made_of_other_parts_are_left_as_they_are(kind):
-    dtype = torch.float32 if kind == "fsmt" else torch.float64
-    assert bart_encoder(tiny(kind, dtype=dtype).get_encoder(), PAD) is None
-
-
-def test_float16_keeps_the_models_own_encoder():
-    assert bart_encoder(tiny("bart", dtype=torch.float16).get_encoder(), PAD) is None
+        for mask in (torch.arange(9) < torch.tensor([[9], [2], [7]]), torch.ones(3, 9, dtype=torch.bool)):
+            wanted = encoder(input_ids=tokens, attention_mask=mask.long())[0]
+            assert (bart.read(tokens, mask) - wanted)[mask].abs().max() < close
 
 
 @pytest.mark.parametrize("kind", ["marian", "t5"])
@@ -357,14 +344,15 @@ def test_control_a_drop_of_the_wrong_row_of_the_sources(chosen):
     runner = runner_of("marian", chosen) if chosen == "openvino" else with_decoder(tiny("marian"), chosen)
     walk = SourceWalk(runner, [5, 2, 9], sources=[4, 4, 4])
     walk.round()
-    drop = walk.runner._decoder.drop
-    walk.runner._decoder.drop = lambda _: drop([2])
+    keep = runner._attach_kept
+    runner._attach_kept = lambda _: keep([0, 1])
     walk.keep([1, 2])
     assert walk.round() > 1e-2
 
 
 def test_control_padding_of_the_source_that_is_seen(monkeypatch):
-    monkeypatch.setattr("draftwood.runners.seq2seq.source.Encoded.bias", lambda self: None)
+    for decoder in ("bart_decoder", "patched_decoder"):
+        monkeypatch.setattr(f"draftwood.runners.seq2seq.{decoder}.padding_bias", lambda mask, dtype: None)
     with pytest.raises(ModelError, match="its scores differ"):
         Seq2SeqRunner(tiny("marian"))
 
@@ -382,8 +370,8 @@ def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monke
     }
     model = tiny(kind)
     monkeypatch.setattr(module, broken, wrong[broken])
-    assert bart_encoder(model.get_encoder(), PAD) is None
     walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
+    assert isinstance(walk.runner._decoder, PatchedDecoder)
     assert walk.round() < 1e-9  # the model's own encoder reads the sources
 
 

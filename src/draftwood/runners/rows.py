@@ -59,19 +59,9 @@ def padded_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
 
 def padded_tokens(
     rows: Sequence[Sequence[int]], padding: int, device: torch.device
-) -> tuple[Int[Tensor, "row longest"], Bool[Tensor, "row longest"] | None]:
-    """Rows padded on the right, and their mask: True at tokens, None without padding."""
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
+) -> tuple[Int[Tensor, "row longest"], Bool[Tensor, "row longest"]]:
+    """Rows padded on the right, and their mask: True at tokens."""
+    longest = max(map(len, rows))
     tokens = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device)
-    if min(lengths) == longest:
-        return tokens, None
-    return tokens, torch.arange(longest, device=device) < torch.tensor(lengths, device=device).unsqueeze(1)
-
-
-def joined_masks(first: Tensor | None, second: Tensor | None, tokens: Tensor, more: Tensor) -> Tensor | None:
-    """The masks [row, token] of two batches as one, whose shapes ``tokens`` and ``more`` have; None without padding."""
-    if first is None and second is None and tokens.shape[1] == more.shape[1]:
-        return None
-    whole = [torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) for part in (tokens, more)]
-    return padded_rows(whole[0] if first is None else first, whole[1] if second is None else second, 1)
+    lengths = torch.tensor([[len(row)] for row in rows], device=device)
+    return tokens, torch.arange(longest, device=device) < lengths

@@ -157,9 +157,9 @@ def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
     return product(layer.activation(product(x, layer.up)), layer.down)
 
 
-def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
+def padding_bias(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
     """The additive mask that hides padding, where ``seen`` is False; None without padding."""
-    return None if seen is None else bias_of(seen, dtype)
+    return None if bool(seen.all()) else bias_of(seen, dtype)
 
 
 def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:

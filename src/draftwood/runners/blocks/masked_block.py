@@ -105,15 +105,6 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
         return Source(embedded, states, None if mask is None else mask.bool())
 
-    def with_answers(self, source: Source, positions: int) -> Source:
-        """The same sentences with the answers of at least the first ``positions`` masked positions."""
-        known, answers = 0 if source.answers is None else source.answers.shape[1], source.answers
-        if known < positions:
-            missing = torch.arange(known, positions, device=source.states.device).expand(len(source.states), -1)
-            found = self._attend_source(source, missing)
-            answers = found if answers is None else torch.cat([answers, found], dim=1)
-        return source._replace(answers=answers)
-
     def forward(
         self,
         source: Source,
@@ -150,30 +141,18 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
             ConfigError: ``k`` is not positive, or a prefix is empty.
             CacheError: prefix and block exceed the positions of the drafter.
         """
-        hidden, seen = self.block_inputs(source, prefix, prefix_mask, k, known)
-        hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
-        text_mask, source_mask = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
-        for layer in self.layers:
-            hidden = layer(hidden, text_mask, source.states, encoder_attention_mask=source_mask)
-        return hidden[:, -(self.config.block if k is None else k) :]
-
-    def block_inputs(
-        self,
-        source: Source,
-        prefix: Int[Tensor, "row prefix"],
-        prefix_mask: Int[Tensor, "row prefix"] | None,
-        k: int | None,
-        known: Int[Tensor, "row k"] | None = None,
-    ) -> tuple[Float[Tensor, "row token width"], Bool[Tensor, "row token"] | None]:
-        """The embedded prefix and block, and their mask (False at padding, None without it); as for ``states``."""
         k = self.config.block if k is None else k
         positions = self._positions(torch.ones_like(prefix) if prefix_mask is None else prefix_mask, k)
         block = known if known is not None else prefix.new_full((len(prefix), k), self.config.mask_token_id)
         hidden = self._embed(torch.cat([prefix, block], dim=1)) + self.positions(positions.shape, position_ids=positions)
-        found = self._answers(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
+        found = self._attend_source(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
         hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + found], dim=1)
         seen = None if prefix_mask is None else torch.cat([prefix_mask.bool(), torch.ones_like(block, dtype=torch.bool)], 1)
-        return hidden, seen
+        hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
+        text_mask, source_mask = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
+        for layer in self.layers:
+            hidden = layer(hidden, text_mask, source.states, encoder_attention_mask=source_mask)
+        return hidden[:, -k:]
 
     def _embed(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
         return self.encoder.embed_tokens(tokens) * self.encoder.embed_scale
@@ -189,12 +168,6 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
             )
         start = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         return torch.cat([start, lengths + torch.arange(k, device=mask.device)], dim=1)
-
-    def _answers(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
-        """The attention of masked positions to the source, stored or computed now."""
-        if source.answers is None:
-            return self._attend_source(source, positions)
-        return source.answers[torch.arange(len(positions), device=positions.device).unsqueeze(1), positions]
 
     def _attend_source(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
         """The attention of masked positions to the source."""

@@ -14,12 +14,15 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
-from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
-from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
+from draftwood.runners.blocks.openvino_passes import OpenVinoPasses
+from draftwood.runners.blocks.passes import BlockPasses, TorchPasses
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import changes
+from draftwood.runners.rows import changes, padded_tokens, remaining_rows
+from draftwood.runners.sources import Sources
 from draftwood.sampling.rows import Row
+
+_STEP = 64  # positions; for more of them all sources are read again
 
 
 @final
@@ -51,8 +54,12 @@ class MaskedBlockRunner(ReadsAtOnce):
         self.device = model.device
         self.forward_seconds = 0.0
         self._forbidden = torch.tensor(special_tokens(config, config.mask_token_id), device=self.device)
+        self._passes: BlockPasses = OpenVinoPasses(model) if engine == "openvino" else TorchPasses(model)
+        self._begin()
+
+    def _begin(self) -> None:
         self._rows: list[Row] = []
-        self._network: BlockNetwork = OpenVinoBlocks(model) if engine == "openvino" else BartBlocks(model)
+        self._sources: Sources | None = None  # of the first rows
         self._round = BlockRound()
 
     def _limit(self, block: int) -> None:
@@ -71,29 +78,28 @@ class MaskedBlockRunner(ReadsAtOnce):
         return int(self.model.config.max_position_embeddings)
 
     def clear(self) -> None:
-        self._network.clear()
-        self._rows = []
-        self._round.clear()
+        self._begin()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`; the sources are encoded in the next round."""
         gone, new = changes(self._rows, rows)
-        sources = [list(row.source) for row in new]
-        if not all(sources):
-            raise ConfigError(f"{sum(map(bool, sources))} sources came for {len(new)} texts: give every text its source")
-        longest = max(map(len, sources), default=0)
+        lengths = [len(row.source) for row in new]
+        if not all(lengths):
+            raise ConfigError(f"{sum(map(bool, lengths))} sources came for {len(new)} texts: give every text its source")
+        longest = max(lengths, default=0)
         if self.max_source is not None and longest > self.max_source:
             raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
-        if gone:
-            self._network.drop(gone)
-        self._network.add(sources)
+        if gone and self._sources is not None:
+            known = len(self._sources.mask)
+            self._attach(self._sources.picked([row for row in remaining_rows(len(self._rows), gone) if row < known]))
         self._rows = list(rows)
 
     def longer(self, block: int) -> MaskedBlockRunner:
         """As :meth:`draftwood.runners.protocols.LongBlockRunner.longer`, also beyond the block of training."""
         found = copy.copy(self)
         found._limit(block)
-        found._network, found._rows, found._round = self._network.fresh(), [], BlockRound()
+        found._passes = self._passes.another()
+        found._begin()
         return found
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
@@ -102,10 +108,39 @@ class MaskedBlockRunner(ReadsAtOnce):
         # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.
         texts = [row.tokens[: self.max_length] for row in self._rows]
         with torch.inference_mode():
-            scores = self._network.scores(texts, count)
+            self._read(max(map(len, texts)) + count)
+            scores = self._filled(texts, count)
             scores[..., self._forbidden] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
+
+    def _read(self, positions: int) -> None:
+        """Read the sources of new rows, with answers of the first ``positions`` masked positions or more."""
+        old = self._sources
+        if old is None or old.answers is None or old.answers.shape[1] < positions:
+            room = int(self.model.positions.num_embeddings)
+            self._attach(self._new(self._rows, min(room, -(-positions // _STEP) * _STEP)))
+        elif len(old.mask) < len(self._rows):
+            self._attach(old.joined(self._new(self._rows[len(old.mask) :], old.answers.shape[1])))
+
+    def _new(self, rows: Sequence[Row], positions: int) -> Sources:
+        padding = int(self.model.config.pad_token_id)
+        return self._passes.read(*padded_tokens([row.source for row in rows], padding, self.device), positions)
+
+    def _attach(self, sources: Sources) -> None:
+        self._sources = sources if len(sources.mask) else None
+        if self._sources is not None:
+            self._passes.attach(sources)
+
+    def _filled(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
+        """Scores of the ``count`` tokens after each text."""
+        width, config = self._passes.width(max(map(len, texts))), self.model.config
+        block, padding = [int(config.mask_token_id)] * count, int(config.pad_token_id)
+        tokens = [[*text, *[padding] * (width - len(text)), *block] for text in texts]
+        positions = [[*(min(i, len(t) - 1) for i in range(width)), *range(len(t), len(t) + count)] for t in texts]
+        seen = [[*(i < len(text) for i in range(width)), *[True] * count] for text in texts]
+        given, at, real = (torch.tensor(part, device=self.device) for part in (tokens, positions, seen))
+        return self._passes.fill(given, at, real, count)
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         return self._round.scores_of(self, tokens, depths)

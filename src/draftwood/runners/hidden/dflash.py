@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer, block_states, text_memory
+from draftwood.runners.hidden.layers import HiddenLayer
+from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
 
 
@@ -45,13 +46,9 @@ class MarkovHead(nn.Module):
         self.markov_w1 = nn.Embedding(vocab, rank)
         self.markov_w2 = nn.Linear(rank, draft_vocab, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.markov_w2(self.markov_w1(tokens))
-        return out
 
-
-class DFlashDrafter(PublishedDrafter):
-    """The network: a :class:`draftwood.runners.hidden.network.BlockDrafter`."""
+class DFlashDrafter(PublishedDrafter, BlockDrafter):
+    """The network."""
 
     causal = False
     norms_sources = False
@@ -85,30 +82,6 @@ class DFlashDrafter(PublishedDrafter):
         found: Tensor = self.embedding(target)(torch.tensor(self.config.mask_token, device=target.device))
         return found
 
-    def memory(
-        self, hidden: Float[Tensor, "row token taps_width"], positions: Int[Tensor, "row token"]
-    ) -> Float[Tensor, "layer part row kv_head token dim"]:
-        """Keys and values of all layers (parts 0 and 1) for hidden states of committed tokens."""
-        return text_memory(self.layers, self.hidden_norm(self.fc(hidden)), self.rotation(positions))
-
-    def states(
-        self,
-        x: Float[Tensor, "row token width"],
-        positions: Int[Tensor, "row token"],
-        memory: Float[Tensor, "layer part row kv_head text dim"],
-        mask: Float[Tensor, "row 1 token seen"],
-    ) -> Float[Tensor, "row token width"]:
-        """Normed states of block tokens, given the text's memory; the additive mask is over text, then block."""
-        return self.norm(block_states(self.layers, x, self.rotation(positions), memory, mask))
-
-    def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
-        """What a node's own token adds to the scores of its children."""
-        if self.config.markov_rank:
-            return self.markov_head(tokens)
-        return torch.zeros((), dtype=self.dtype, device=self.device).expand(*tokens.shape, self.config.draft_vocab_size)
-
-    def markov_weights(self) -> tuple[Float[Tensor, "vocab rank"], Float[Tensor, "draft_vocab rank"]] | None:
-        """The two factors of what tokens add; None without a Markov head."""
-        if not self.config.markov_rank:
-            return None
-        return self.markov_head.markov_w1.weight, self.markov_head.markov_w2.weight
+    def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:
+        """The parts of the Markov head; None without one."""
+        return (self.markov_head.markov_w1, self.markov_head.markov_w2) if self.config.markov_rank else None

@@ -8,7 +8,7 @@ Sources: arXiv 2503.01840, github.com/SafeAILab/EAGLE; github.com/sgl-project/Sp
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -38,14 +38,6 @@ class Eagle3Config(PretrainedConfig):  # type: ignore[misc]
     __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
-class Seen(NamedTuple):
-    """What new tokens see: the cache, in which :class:`TreeCache` has made room, and an additive mask over its slots."""
-
-    cache: TreeCache
-    rotation: tuple[Tensor, Tensor]
-    mask: Float[Tensor, "row 1 token slot"] | None
-
-
 class EagleLayer(nn.Module):
     """A Llama or Qwen3 layer. The first one reads embeddings next to its input.
 
@@ -66,16 +58,17 @@ class EagleLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = FeedForward(config, bias=config.mlp_bias)
 
-    def forward(self, x: Tensor, embedded: Tensor, seen: Seen) -> Float[Tensor, "row token width"]:
+    def forward(
+        self, x: Tensor, embedded: Tensor, rotation: tuple[Tensor, Tensor], cache: TreeCache, mask: Tensor | None
+    ) -> Float[Tensor, "row token width"]:
         if self.number:
             read = self.input_layernorm(x)
         else:
             normed = self.hidden_norm(x)
             x = normed if self.norm_before_residual else x
             read = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
-        own = self.self_attn.memory(read, seen.rotation)
-        keys, values = seen.cache.update(*own, self.number)
-        x = x + self.self_attn.attend(read, seen.rotation, keys, values, seen.mask)
+        keys, values = cache.update(*self.self_attn.memory(read, rotation), self.number)
+        x = x + self.self_attn.attend(read, rotation, keys, values, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -102,10 +95,6 @@ class Eagle3Drafter(PublishedDrafter):
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return self.fc(hidden)
 
-    def no_hidden(self) -> Float[Tensor, "1 taps_width"]:
-        """Zeros in place of a token's hidden states."""
-        return torch.zeros(1, self.fc.in_features, dtype=self.dtype, device=self.device)
-
     def states(
         self,
         embedded: Float[Tensor, "row token width"],
@@ -115,10 +104,9 @@ class Eagle3Drafter(PublishedDrafter):
         mask: Float[Tensor, "row 1 token slot"] | None,
     ) -> Float[Tensor, "row token width"]:
         """Outputs at new tokens: the features of the tokens after them, where these are drafted too."""
-        seen = Seen(cache, self.rotation(positions), mask)
-        x = features
+        x, angles = features, self.rotation(positions)
         for layer in self.layers:
-            x = layer(x, embedded, seen)
+            x = layer(x, embedded, angles, cache, mask)
         return self.norm(x) if self.config.norm_output else x
 
     def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
@@ -140,8 +128,8 @@ class EaglePass(nn.Module):
         self.drafter, self.embed = drafter, drafter.embedding(target)
 
     def forward(
-        self, input_ids: Int[Tensor, "row token"], features: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None
+        self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
-        """Outputs at new tokens; the other arguments are those of :meth:`Eagle3Drafter.states`."""
+        """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`Eagle3Drafter.states`."""
         embedded = self.embed(input_ids).to(self.drafter.dtype)
-        return self.drafter.states(embedded, features, positions, cache, mask)
+        return self.drafter.states(embedded, inputs, positions, cache, mask)

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
-from draftwood.runners.context import token_bytes
+from draftwood.runners.hidden.base import HiddenRunner
 from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.eagle_native import NativePasses
-from draftwood.runners.hidden.eagle_prefill import EaglePasses, EaglePrefill
-from draftwood.runners.hidden.eagle_text import EagleText
-from draftwood.runners.hidden.eagle_torch import TorchPasses
-from draftwood.runners.hidden.layers import proposed
-from draftwood.runners.pairing import known_hidden
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.rows import changes, remaining
-from draftwood.sampling.rows import Row
+from draftwood.runners.hidden.native_passes import NativeEaglePasses
+from draftwood.runners.hidden.torch_passes import TorchEaglePasses
+from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 
 @final
-class Eagle3Runner:
-    """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`.
+class Eagle3Runner(HiddenRunner):
+    """The runner of an :class:`Eagle3Drafter`.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
-    made again once they are accepted. Scores are those of the tokens that the drafter can propose. They are -inf in rows
-    whose hidden states are not known yet: nothing is drafted there.
+    made again once they are accepted.
 
     Args:
         drafter: a drafter in evaluation mode.
@@ -45,136 +35,38 @@ class Eagle3Runner:
         ModelError: the native engine does not run the drafter.
     """
 
-    reads_source = False
-    reads_hidden = True
-    max_length: int | None = None
-
     def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch") -> None:
-        self.model = drafter
-        self.forward_seconds = 0.0
-        made: EaglePasses = NativePasses(drafter, target) if engine == "native" else TorchPasses(drafter, target)
-        self._passes, self.network, self.engine, self.pads = made, made.network, made.engine, made.pads
-        self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
-        self._prefill = EaglePrefill(made)
-        self._texts: list[EagleText] = []
-        self._kept: WeakKeyDictionary[Row, EagleText] = WeakKeyDictionary()
-        self._nodes = _Nodes()
+        super().__init__(drafter, (NativeEaglePasses if engine == "native" else TorchEaglePasses)(drafter, target))
 
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.model.device
-        return device
+    def _end_round(self) -> None:
+        self._ready: list[bool] = []  # rows whose roots have an entry
+        self._depths: list[Int[Tensor, "row node"]] = []
+        self._states: list[Float[Tensor, "row node width"]] = []
 
-    @property
-    def vocab_size(self) -> int:
-        return int(self.model.config.vocab_size)
+    def _parents(self, depths: PerNode, ancestors: Seen) -> PerNode:
+        """The parents of new nodes, 0 for the root."""
+        self._depths.append(depths)
+        above = torch.cat(self._depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
+        return (ancestors & above).int().argmax(dim=2)
 
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self.model.dtype.itemsize)
-
-    @property
-    def memory_bytes(self) -> int:
-        waiting = sum(part.nbytes for text in (*self._texts, *self._kept.values()) for part in text.waiting)
-        return int(self._passes.memory_bytes + waiting)
-
-    def _text_of(self, row: Row | None) -> EagleText | None:
-        """A present row, or a text that was kept."""
-        return next((text for text in self._texts if text.row is row), None) or (row and self._kept.get(row))
-
-    def held(self, row: Row) -> int:
-        text = self._text_of(row)
-        return text.known if text is not None and text.first == 1 else 0
-
-    def keep(self, row: Row, text: Row) -> None:
-        source = self._text_of(row)
-        assert source is not None
-        self._kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
-        self._passes.keep(source.entries, kept.entries)
-
-    def clear(self) -> None:
-        self._passes.table.clear()
-        self._texts, self._nodes = [], _Nodes()
-        self._prefill.clear()
-
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        gone, new = changes([text.row for text in self._texts], rows)
-        joins = bool(new) and self._prefill.reads(new[-1])
-        self._texts = [*remaining(self._texts, gone), *map(EagleText, new[:-1] if joins else new)]
-        self._passes.table.set_rows([text.entries for text in self._texts])
-        if joins:
-            self._texts.append(self._prefill.join())
-
-    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
-        start = perf_counter()
-        with torch.inference_mode():
-            present, length = (None, 0) if prefix is None else prefix
-            self._prefill.read(row, end, hidden, self._text_of(present), length)
-        self.forward_seconds += perf_counter() - start
-
-    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
-        start = perf_counter()
-        ready = self._nodes.ready = [text.ready for text in self._texts]
-        with torch.inference_mode():
-            parents = self._nodes.add(depths, ancestors)
-            if any(ready):
-                logits = self._logits(tokens, depths, ancestors, parents)
-                logits[[not one for one in ready]] = -torch.inf
-            else:
-                shape = *tokens.shape, len(self.model.draft_tokens)
-                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self._passes.dtype)
-        self.forward_seconds += perf_counter() - start
-        return Scores(logits, tokens=self._tokens)
-
-    def _logits(
-        self, tokens: PerNode, depths: PerNode, ancestors: Seen, parents: PerNode
-    ) -> Float[Tensor, "row node draft_vocab"]:
+    def _scores(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Float[Tensor, "row node draft_vocab"]:
         """Scores of new nodes, level by level."""
-        nodes, old, logits, features = self._nodes, ancestors.shape[2] - tokens.shape[1], [], None
+        self._ready = [text.ready for text in self._texts]
+        parents, old, logits, features = self._parents(depths, ancestors), ancestors.shape[2] - tokens.shape[1], [], None
         for first, last in _levels(parents, old):
-            if nodes.states:
+            if self._states:
                 index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
-                features = torch.cat(nodes.states, dim=1).gather(1, index)
+                features = torch.cat(self._states, dim=1).gather(1, index)
             part = slice(first, last)
             seen = ancestors[:, part, : old + last]
             states, scores = self._passes.score(self._texts, tokens[:, part], depths[:, part], seen, features)
-            nodes.states.append(states)
+            self._states.append(states)
             logits.append(scores)
         return torch.cat(logits, dim=1)
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        """End the round with the target's hidden states; raises a PairingError without them."""
-        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
-        ready = self._nodes.ready if self._nodes.states else [False] * len(hidden)
-        kept = [one and len(new) > 0 for one, new in zip(ready, hidden, strict=True)]
-        ends = [len(text.row.tokens) - 1 for text in self._texts]
-        firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]
-        if any(first > text.known for first, text in zip(firsts, self._texts, strict=True)):
-            self._passes.table.clear()  # hidden states are missing: another drafter, or none, was in use
-            kept = [False] * len(kept)
-            for text, first in zip(self._texts, firsts, strict=True):
-                text.begin(first)
-            self._passes.table.set_rows([text.entries for text in self._texts])
-        for text, new, end, root in zip(self._texts, hidden, ends, kept, strict=True):
-            text.read(new, end, root_kept=root)
-        self._passes.table.commit([[0] if root else [] for root in kept])
-        self._nodes = _Nodes()
-
-
-@final
-class _Nodes:
-    """The nodes of a round."""
-
-    def __init__(self) -> None:
-        self.ready: list[bool] = []  # per row
-        self.depths: list[Int[Tensor, "row node"]] = []
-        self.states: list[Float[Tensor, "row node width"]] = []
-
-    def add(self, depths: PerNode, ancestors: Seen) -> PerNode:
-        """Note new nodes; returns their parents, 0 for the root."""
-        self.depths.append(depths)
-        above = torch.cat(self.depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
-        return (ancestors & above).int().argmax(dim=2)
+    def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
+        ready = self._ready if self._states else [False] * len(hidden)
+        return [one and len(new) > 0 for one, new in zip(ready, hidden, strict=True)]
 
 
 def _levels(parents: Int[Tensor, "row node"], old: int) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -79,35 +79,13 @@ class HiddenLayer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
         normed = self.input_layernorm(x)
         own = self.self_attn.memory(normed, rotation)
         keys, values = (torch.cat([old.to(new.dtype), new], dim=2) for old, new in zip((keys, values), own, strict=True))
         x = x + self.self_attn.attend(normed, rotation, keys, values, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
-
-
-def text_memory(
-    layers: nn.ModuleList, features: Float[Tensor, "row token width"], angles: tuple[Tensor, Tensor]
-) -> Float[Tensor, "layer part row kv_head token dim"]:
-    """Keys and values of all layers (parts 0 and 1), each a :class:`HiddenLayer`, for features of committed tokens."""
-    return torch.stack(
-        [torch.stack(layer.self_attn.memory(features, angles)) for layer in cast(Iterable[HiddenLayer], layers)]
-    )
-
-
-def block_states(
-    layers: nn.ModuleList,
-    x: Float[Tensor, "row token width"],
-    angles: tuple[Tensor, Tensor],
-    memory: Float[Tensor, "layer part row kv_head text dim"],
-    mask: Float[Tensor, "row 1 token seen"],
-) -> Float[Tensor, "row token width"]:
-    """States of block tokens after all layers, given the text's memory; the additive mask is over text, then block."""
-    for layer, (keys, values) in zip(layers, memory, strict=True):
-        x = layer(x, angles, keys, values, mask)
-    return x
 
 
 def target_embedding(target: Any) -> nn.Module:

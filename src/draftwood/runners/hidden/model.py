@@ -15,19 +15,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import PlainConfig
-from draftwood.runners.hidden.layers import (
-    HiddenLayer,
-    block_states,
-    rotation,
-    target_embedding,
-    target_head,
-    text_memory,
-)
-from draftwood.runners.hidden.module import DrafterModule
+from draftwood.runners.hidden.layers import HiddenLayer, rotation, target_embedding, target_head
+from draftwood.runners.hidden.network import BlockDrafter
 
 
 class HiddenBlockConfig(PlainConfig):
@@ -47,7 +39,7 @@ class HiddenBlockConfig(PlainConfig):
     model_type = "hidden_block"
 
 
-class HiddenBlockDrafter(DrafterModule):
+class HiddenBlockDrafter(BlockDrafter):
     """The network. Embeddings and output weights are the target's own, and are not part of it."""
 
     causal = True
@@ -97,31 +89,9 @@ class HiddenBlockDrafter(DrafterModule):
                 f"{wanted}, this target has {found}; give its own target, or train one with draftwood train drafter"
             )
 
-    def memory(
-        self, hidden: Float[Tensor, "row token taps_width"], positions: Int[Tensor, "row token"]
-    ) -> Float[Tensor, "layer part row kv_head token dim"]:
-        """Keys and values of all layers (parts 0 and 1) for hidden states of committed tokens."""
-        taps = hidden.unflatten(-1, (len(self.config.target_layers), -1))
-        features = self.hidden_norm(self.fc(functional.rms_norm(taps, taps.shape[-1:]).flatten(-2)))
-        return text_memory(self.layers, features, self.rotation(positions))
-
-    def states(
-        self,
-        x: Float[Tensor, "row token width"],
-        positions: Int[Tensor, "row token"],
-        memory: Float[Tensor, "layer part row kv_head text dim"],
-        mask: Float[Tensor, "row 1 token seen"],
-    ) -> Float[Tensor, "row token width"]:
-        """Normed states of block tokens, given the text's memory; the additive mask is over text, then block."""
-        return self.norm(block_states(self.layers, x, self.rotation(positions), memory, mask))
-
-    def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
-        """What a node's own token adds to the scores of its children."""
-        return self.markov_out(self.markov_in(tokens))
-
-    def markov_weights(self) -> tuple[Float[Tensor, "vocab rank"], Float[Tensor, "draft_vocab rank"]]:
-        """The two factors of what tokens add."""
-        return self.markov_in.weight, self.markov_out.weight
+    def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear]:
+        """The parts of the Markov head."""
+        return self.markov_in, self.markov_out
 
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""

@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError, ModelError
 
@@ -83,29 +82,18 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}"
 
 
-@final
-class GraphMemory(Cache):  # type: ignore[misc]
+class GraphMemory:
     """Keys and values as inputs of a graph, and the longer ones as its outputs."""
 
     def __init__(self, past: Sequence[Tensor]) -> None:
-        super().__init__(layers=[])
         self.past = past  # keys and values, layer by layer
         self.present = list(past)
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        for part, new in enumerate((key_states, value_states), 2 * layer_idx):
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of a layer with these new ones."""
+        for part, new in enumerate((keys, values), 2 * layer):
             self.present[part] = torch.cat([self.past[part], new], dim=2)
-        return self.present[2 * layer_idx], self.present[2 * layer_idx + 1]
-
-    def get_seq_length(self, layer_idx: int = 0) -> Any:  # a tensor during tracing
-        return self.past[0].shape[2]
-
-    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
-        return self.past[0].shape[2] + query_length, 0
-
-    @property
-    def is_compileable(self) -> bool:
-        return False
+        return self.present[2 * layer], self.present[2 * layer + 1]
 
 
 def memory_names(layers: int) -> tuple[list[str], list[str]]:

@@ -19,7 +19,7 @@ from draftwood.runners.openvino.graph import core, openvino
 from draftwood.runners.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 8  # version of the graphs
+_FORMAT = 9  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
 _OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that do not affect scores

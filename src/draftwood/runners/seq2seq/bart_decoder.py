@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, layer_norm
 from torch.nn.functional import embedding
-from transformers.cache_utils import Cache
 
+from draftwood.core.errors import ModelError
+from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.bart.layers import (
     BartEmbedding,
     Layer,
@@ -19,6 +19,7 @@ from draftwood.runners.bart.layers import (
     by_layer,
     final_norm_of,
     layer_of,
+    padding_bias,
     product,
     project_qkv,
     read_layer,
@@ -29,7 +30,7 @@ from draftwood.runners.bart.layers import (
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.seq2seq.patched_decoder import layer_list
-from draftwood.runners.seq2seq.source import Encoded
+from draftwood.runners.sources import Sources
 
 
 @final
@@ -54,24 +55,14 @@ class BartDecoder:
         bias = getattr(model, "final_logits_bias", None)
         self._head = transposed(head.weight), _sum(head.bias, None if bias is None else bias[0])
         self.cache = TreeCache(len(self.layers))
-        self._source: Encoded | None = None
+        self._encode = encoder_of(model)
 
-    def clear(self) -> None:
-        self._source = None
+    def encode(self, tokens: Tensor, mask: Tensor) -> Sources:
+        return Sources(mask, memory=source_memory(self.layers, self._encode(tokens, mask)))
 
-    def add(self, source: Encoded) -> None:
-        with torch.inference_mode():
-            new = source._replace(memory=source_memory(self.layers, source.states))
-            self._keep(new if self._source is None else self._source.joined(new))
-
-    def drop(self, rows: Sequence[int]) -> None:
-        assert self._source is not None
-        self._keep(self._source.without(rows))
-
-    def _keep(self, source: Encoded) -> None:
-        assert source.memory is not None
-        self._source = source
-        self.set_source(by_layer(source.memory.unbind(1)), source.bias())
+    def attach(self, sources: Sources, kept: Sequence[int] | None = None) -> None:
+        assert sources.memory is not None
+        self.set_source(by_layer(sources.memory.unbind(1)), padding_bias(sources.mask, self.dtype))
 
     def set_source(self, memory: list[tuple[Tensor, Tensor]], bias: Float[Tensor, "row 1 1 source"] | None) -> None:
         """Set the keys and values of the sources, [row, head, source, dim] of each layer."""
@@ -84,7 +75,7 @@ class BartDecoder:
 
     def states(
         self,
-        cache: Cache,
+        cache: Any,
         tokens: Int[Tensor, "row new"],
         positions: Int[Tensor, "row new"],
         mask: Float[Tensor, "row 1 new slot"] | None,
@@ -103,7 +94,16 @@ class BartDecoder:
         return product(states, self._head)
 
 
-def _attend_text(cache: Cache, index: int, layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
+def encoder_of(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    """The encoder as a function of padded sources and their mask; written out if its parts are those of BART."""
+    encoder = model.get_encoder()
+    try:
+        return BartEncoder(encoder).read
+    except (ModelError, AttributeError):
+        return lambda tokens, mask: encoder(input_ids=tokens, attention_mask=mask.long())[0]
+
+
+def _attend_text(cache: Any, index: int, layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
     """Self-attention to the text so far."""
     query, key, value = project_qkv(layer, x)
     keys, values = cache.update(key, value, index)

@@ -1,9 +1,9 @@
 """Encoder-decoder models like BART as two OpenVINO graphs: one reads sources, the other scores trees over them.
 
-Inputs of the encoder: ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive). Its outputs: ``states``
-[row, source, width], and ``memory`` [row, part, head, source, dim], the decoder layers' keys and values of these states,
-layer by layer. Inputs of the decoder: those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of
-the memory, ``source.0`` and so on. Its output: ``scores`` [row, kept, vocab].
+Inputs of the encoder: ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive). Its output: ``memory``
+[row, part, head, source, dim], the decoder layers' keys and values of the sources, layer by layer. Inputs of the decoder:
+those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of the memory, ``source.0`` and so on. Its
+output: ``scores`` [row, kept, vocab].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ModelError
@@ -25,7 +25,8 @@ from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
-from draftwood.runners.seq2seq.source import Encoded, longest_source
+from draftwood.runners.seq2seq.source import longest_source
+from draftwood.runners.sources import Sources
 
 
 @final
@@ -51,35 +52,24 @@ class OpenVinoDecoder:
         self._encoder, self._decoder = CompiledGraph(encoder, model), CompiledGraph(decoder, model)
         parts = [one.partial_shape for one in decoder.inputs if one.any_name.startswith("source.")]
         self._sizes = len(parts), parts[0][1].get_length(), parts[0][3].get_length()
-        self._width = encoder.output("states").partial_shape[2].get_length()
         self._vocab = decoder.output("scores").partial_shape[2].get_length()
         self._longest = longest_source(model) or 0
         self.cache = GrowingMemory(self._decoder.request, spare_tokens(model, len(parts) // 2))
-        self._source: Encoded | None = None
 
-    def encode(self, tokens: Int[Tensor, "row longest"], mask: Bool[Tensor, "row longest"] | None) -> Encoded:
-        """Encode padded sources, after more padding; ``mask`` is True at tokens, None without padding."""
+    def encode(self, tokens: Tensor, mask: Tensor) -> Sources:
         rows, longest = tokens.shape
         source = padded_length(longest, self._longest)
-        if source > longest:
-            mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-            tokens, mask = (nn.functional.pad(part, (0, source - longest)) for part in (tokens, mask))
+        tokens, mask = (nn.functional.pad(part, (0, source - longest)) for part in (tokens, mask))
         parts, heads, dim = self._sizes
-        states = torch.empty(rows, source, self._width)
         memory = torch.empty(rows, parts, heads, source, dim)
-        self._encoder.put(tokens=tokens, source_mask=_source_mask(mask, tokens.shape), states=states, memory=memory)
+        self._encoder.put(tokens=tokens, source_mask=bias_of(mask, torch.float32), memory=memory)
         self._encoder.run()
-        return Encoded(tokens, states, mask, memory)
+        return Sources(mask, memory=memory)
 
-    def clear(self) -> None:
-        self._source = None
-
-    def add(self, source: Encoded) -> None:
-        self._attach(source if self._source is None else self._source.joined(source))
-
-    def drop(self, rows: Sequence[int]) -> None:
-        assert self._source is not None
-        self._attach(self._source.without(rows))
+    def attach(self, sources: Sources, kept: Sequence[int] | None = None) -> None:
+        assert sources.memory is not None
+        parts = {f"source.{i}": part for i, part in enumerate(sources.memory.unbind(1))}
+        self._decoder.put(source_mask=bias_of(sources.mask, torch.float32), **parts)
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         inputs = self.cache.inputs(batch)
@@ -91,15 +81,6 @@ class OpenVinoDecoder:
         self._decoder.put_list("rows", inputs.rows, np.int32)
         self._decoder.run()
         return ForwardOutput(scores)
-
-    def _attach(self, source: Encoded) -> None:
-        """Set the sources of the graph. It holds these tensors, so none may be empty."""
-        assert source.memory is not None
-        self._source = source
-        if not len(source.tokens):
-            return
-        parts = {f"source.{i}": part for i, part in enumerate(source.memory.unbind(1))}
-        self._decoder.put(source_mask=_source_mask(source.mask, source.tokens.shape), **parts)
 
 
 def encoder_graph(model: Any) -> Any:
@@ -114,7 +95,7 @@ def encoder_graph(model: Any) -> Any:
                 "tokens": (torch.ones(rows, source, dtype=torch.long), [-1, -1]),
                 "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
             },
-            ["states", "memory"],
+            ["memory"],
         )
 
 
@@ -140,15 +121,15 @@ def decoder_graph(model: Any) -> Any:
 
 
 class _Reading(nn.Module):
-    """An encoder, and the decoder's keys and values of its states."""
+    """The decoder's keys and values of the encoder's states."""
 
     def __init__(self, encoder: BartEncoder, layers: list[Layer]) -> None:
         super().__init__()
         self._encoder, self._layers = encoder, layers
 
-    def forward(self, tokens: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
-        states = self._encoder.states(self._encoder.embedded(tokens), source_mask)
-        return states, source_memory(self._layers, states)
+    def forward(self, tokens: Tensor, source_mask: Tensor) -> Tensor:
+        memory: Tensor = source_memory(self._layers, self._encoder.states(self._encoder.embedded(tokens), source_mask))
+        return memory
 
 
 class _Scoring(nn.Module):
@@ -186,8 +167,3 @@ def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
         source = source_attention_of(layer)
         sizes += [(layer.heads, weight.shape[1] // layer.heads) for weight, _ in (source.key, source.value)]
     return sizes
-
-
-def _source_mask(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
-    """The additive mask of the sources."""
-    return torch.zeros(shape[0], 1, 1, shape[1]) if mask is None else bias_of(mask, torch.float32)

@@ -1,27 +1,27 @@
 """The forward of an encoder-decoder model, with the positions of each row's tree.
 
-These decoders count positions themselves, so a node's position would be its slot. Shallow copies of the position modules
-use those of the tree instead. Such a module is a table of absolute positions (Marian, BART, mBART, Pegasus, M2M100 and
-similar models), or the relative bias of T5 (Raffel et al. 2020, arXiv 1910.10683).
+These decoders count positions themselves, so a node's position would be its slot. In a copy of the model, which shares the
+weights, the position modules use those of the tree instead. Such a module is a table of absolute positions (Marian, BART,
+mBART, Pegasus, M2M100 and similar models), or the relative bias of T5 (Raffel et al. 2020, arXiv 1910.10683).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.runners.bart.layers import position_table
+from draftwood.runners.bart.layers import padding_bias, position_table
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
-from draftwood.runners.rows import remaining_rows
-from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
-from draftwood.runners.seq2seq.source import Encoded, refusal
+from draftwood.runners.seq2seq.source import refusal
+from draftwood.runners.sources import Sources
 
 
 @runtime_checkable
@@ -41,14 +41,11 @@ class SourceDecoder(Protocol):
     @property
     def cache(self) -> KVCache: ...
 
-    def clear(self) -> None:
-        """Remove all rows."""
+    def encode(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"]) -> Sources:
+        """Encode padded sources; ``mask`` is True at tokens."""
 
-    def add(self, source: Encoded) -> None:
-        """Append rows with these sources."""
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows; the others keep their order."""
+    def attach(self, sources: Sources, kept: Sequence[int] | None = None) -> None:
+        """Use these sources; they are the rows ``kept`` of those before, if given."""
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         """Read a batch."""
@@ -65,44 +62,34 @@ class PatchedDecoder:
     bare = recent = False
 
     def __init__(self, model: Any) -> None:
-        self._head = _Head(model.get_output_embeddings())
-        self._patches, parts = _patches(model.get_decoder())
+        self._encoder, self.dtype = model.get_encoder(), model.dtype
+        self._model = copy.deepcopy(model, {id(part): part for part in (*model.parameters(), *model.buffers())})
+        decoder = self._model.get_decoder()
+        self._patches = _patched(decoder)
         if not self._patches:
             raise refusal(model, "the positions of its decoder cannot be set, as they are no table and no biases like T5's")
-        inside = name_of(model.get_decoder(), model)
-        parts = {f"{inside}.{name}": part for name, part in parts.items()}
-        self._model = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
-        self.dtype = model.dtype
-        self.cache = TreeCache(len(layer_list(model.get_decoder())))
-        self._source: Encoded | None = None
-        self._memory = EncoderDecoderCache(self.cache, DynamicCache())
+        self._head = _Head(self._model.get_output_embeddings())
+        self._model.set_output_embeddings(self._head)
+        self.cache = TreeCache(len(layer_list(decoder)))
 
-    def clear(self) -> None:
-        self._source = None
+    def encode(self, tokens: Tensor, mask: Tensor) -> Sources:
+        return Sources(mask, states=self._encoder(input_ids=tokens, attention_mask=mask.long())[0])
 
-    def add(self, source: Encoded) -> None:
-        self._keep(source if self._source is None else self._source.joined(source))
-        # The next forward computes the keys and values of all sources again.
-        self._memory = EncoderDecoderCache(self.cache, DynamicCache())
-
-    def drop(self, rows: Sequence[int]) -> None:
-        assert self._source is not None
-        stay = remaining_rows(len(self._source.tokens), rows)
-        self._keep(self._source.picked(stay))
-        device = self._source.states.device
-        self._memory.cross_attention_cache.batch_select_indices(torch.tensor(stay, dtype=torch.long, device=device))
-
-    def _keep(self, source: Encoded) -> None:
-        self._source, self._bias = source, source.bias()
+    def attach(self, sources: Sources, kept: Sequence[int] | None = None) -> None:
+        assert sources.states is not None
+        self._states, self._bias = sources.states, padding_bias(sources.mask, self.dtype)
+        if kept is None:  # the next forward computes the keys and values of all sources again
+            self._memory = EncoderDecoderCache(self.cache, DynamicCache())
+        else:
+            self._memory.cross_attention_cache.batch_select_indices(torch.tensor(kept, device=sources.mask.device))
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
-        assert self._source is not None
         self.cache.place(batch)
         self._head.keep = batch.keep
         for patch in self._patches:
             patch.place(batch.positions, slot_positions)
         out = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._source.states),
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
             attention_mask=None if self._bias is None else self._bias.expand(-1, -1, batch.tokens.shape[1], -1),
             decoder_input_ids=batch.tokens,
             decoder_attention_mask=batch.mask,
@@ -138,20 +125,17 @@ class _Patch(Protocol):
     def place(self, positions: Tensor, slot_positions: Callable[[], Tensor]) -> None: ...
 
 
-def _patches(decoder: Any) -> tuple[list[_Patch], dict[str, nn.Module]]:
-    """The position modules of a decoder, and their replacements in a copy of it, by name."""
+def _patched(decoder: Any) -> list[_Patch]:
+    """Replace the position modules of a decoder; returns the replacements."""
     if (table := position_table(decoder)) is not None:
-        absolute = _Positions(*table)
-        return [absolute], {"embed_positions": absolute}
+        decoder.embed_positions = absolute = _Positions(*table)
+        return [absolute]
     patches: list[_Patch] = []
-    parts: dict[str, nn.Module] = {}
-    for name, part in decoder.named_modules():
+    for part in decoder.modules():
         if getattr(part, "has_relative_attention_bias", False) and hasattr(part, "compute_bias"):
-            patch = _RelativeBias(part)
+            part.compute_bias = patch = _RelativeBias(part)
             patches.append(patch)
-            parts[name] = copied = shallow_copy(part)
-            copied.compute_bias = patch
-    return patches, parts
+    return patches
 
 
 class _Positions(nn.Module):

@@ -13,7 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import changes
+from draftwood.runners.rows import changes, remaining_rows
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
@@ -26,6 +26,7 @@ from draftwood.runners.seq2seq.source import (
 )
 from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
+from draftwood.runners.sources import Sources
 from draftwood.runners.support import check_evaluates
 from draftwood.sampling.rows import Row
 
@@ -56,21 +57,19 @@ class Seq2SeqRunner(ReadsAtOnce):
         self.device = model.device
         self.forward_seconds = 0.0
         self._limits = source_text_limits(model, drafts=drafts)
-        self._decoder: SourceDecoder
-        if engine == "openvino":
-            self._use_openvino(check, drafts)
-            return
         self._reader = SourceReader(model, drafts=drafts)
+        self._sources: Sources | None = None
+        if engine == "openvino":
+            self._use_openvino(check)
+            return
         try:
             self._use(BartDecoder, check)
         except ModelError:
             self._use(PatchedDecoder, check)
 
-    def _use_openvino(self, check: bool, drafts: bool) -> None:
+    def _use_openvino(self, check: bool) -> None:
         check_evaluates(self.model)
-        decoder = OpenVinoDecoder(self.model)
-        self._reader = SourceReader(self.model, drafts=drafts, encode=decoder.encode)
-        self._set_decoder(decoder)
+        self._set_decoder(OpenVinoDecoder(self.model))
         if not check:
             return
         try:
@@ -90,7 +89,7 @@ class Seq2SeqRunner(ReadsAtOnce):
             check_source_trees(self)
 
     def _set_decoder(self, decoder: SourceDecoder) -> None:
-        self._decoder = decoder
+        self._decoder: SourceDecoder = decoder
         self._rows = SlotTable(
             decoder.cache,
             decoder.dtype,
@@ -109,19 +108,29 @@ class Seq2SeqRunner(ReadsAtOnce):
         return self._reader.longest
 
     def clear(self) -> None:
-        self._decoder.clear()
+        self._sources = None
         self._rows.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        gone, new = changes(self._rows.rows, rows)
+        old = self._rows.rows
+        gone, new = changes(old, rows)
         start = perf_counter()
-        encoded = self._reader.read([row.source for row in new]) if new else None
-        if gone:
-            self._decoder.drop(gone)
-        if encoded is not None:
-            self._decoder.add(encoded)
+        with torch.inference_mode():
+            encoded = self._decoder.encode(*self._reader.read([row.source for row in new])) if new else None
+            if gone:
+                self._attach_kept(remaining_rows(len(old), gone))
+            if encoded is not None:
+                self._sources = encoded if self._sources is None else self._sources.joined(encoded)
+                self._decoder.attach(self._sources)
         self.forward_seconds += perf_counter() - start
         self._rows.set_rows(rows)
+
+    def _attach_kept(self, kept: Sequence[int]) -> None:
+        """Keep the sources of these rows."""
+        assert self._sources is not None
+        self._sources = self._sources.picked(kept) if kept else None
+        if self._sources is not None:
+            self._decoder.attach(self._sources, kept)
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)

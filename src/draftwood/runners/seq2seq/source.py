@@ -1,20 +1,17 @@
-"""Encoded sources of encoder-decoder models, and the limits of these models."""
+"""Which encoder-decoder models can be run, and the texts and sources that they accept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, final
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.runners.bart.encoder import bart_encoder
-from draftwood.runners.bart.layers import padding_bias
 from draftwood.runners.limits import TextLimits
-from draftwood.runners.rows import joined_masks, padded_rows, padded_tokens, remaining_rows
+from draftwood.runners.rows import padded_tokens
 from draftwood.runners.support import model_kind
 
 _DROPS = "its experts drop tokens when they are full, so a token's scores depend on tokens that it does not see"
@@ -63,8 +60,7 @@ def longest_text(model: Any) -> int | None:
     return _positions(model.get_decoder(), "max_target_positions")
 
 
-def check_text(model: Any, length: int, longest: int | None) -> None:
-    """Raise a CacheError if a text of ``length`` tokens, the root included, exceeds the decoder's positions."""
+def _check_text(model: Any, length: int, longest: int | None) -> None:
     if longest is not None and length > longest:
         raise CacheError(
             f"the text has {length} tokens, but the decoder of {model.config.model_type} takes {longest}: "
@@ -86,7 +82,7 @@ def _positions(stack: Any, name: str) -> int | None:
 
 def source_text_limits(model: Any, *, drafts: bool) -> TextLimits:
     """The limits of the decoder of an encoder-decoder model."""
-    check = partial(check_text, model, longest=longest_text(model))
+    check = partial(_check_text, model, longest=longest_text(model))
     return TextLimits(check, known_tokens(model.get_decoder(), model), drafts=drafts)
 
 
@@ -98,83 +94,35 @@ def known_tokens(stack: Any, model: Any) -> int:
     return int(table.weight.shape[0])
 
 
-class Encoded(NamedTuple):
-    """A batch of encoded sources."""
-
-    tokens: Int[Tensor, "row source"]
-    states: Float[Tensor, "row source width"]
-    mask: Bool[Tensor, "row source"] | None
-    """True at tokens; None without padding."""
-    memory: Float[Tensor, "row part head source dim"] | None = None
-    """Keys and values, layer by layer of the decoder, if the encoder's graph computes them."""
-
-    def picked(self, rows: Sequence[int]) -> Encoded:
-        """These rows, in this order."""
-        index = torch.tensor(list(rows), dtype=torch.long, device=self.states.device)
-        return Encoded(*(None if part is None else part.index_select(0, index) for part in self))
-
-    def without(self, rows: Sequence[int]) -> Encoded:
-        """All rows but these."""
-        return self.picked(remaining_rows(len(self.tokens), rows))
-
-    def joined(self, other: Encoded) -> Encoded:
-        """These rows, then the others, padded to one length."""
-        mask = joined_masks(self.mask, other.mask, self.tokens, other.tokens)
-        memory = None
-        if self.memory is not None and other.memory is not None:
-            memory = padded_rows(self.memory, other.memory, 3)
-        return Encoded(padded_rows(self.tokens, other.tokens, 1), padded_rows(self.states, other.states, 1), mask, memory)
-
-    def bias(self) -> Float[Tensor, "row 1 1 source"] | None:
-        """The additive mask of cross-attention."""
-        return padding_bias(self.mask, self.states.dtype)
-
-
-Encode: TypeAlias = Callable[[Tensor, Tensor | None], Encoded]
-"""Arguments: tokens [row, source], and their mask [row, source] (True at tokens; None without padding)."""
-
-
 @final
 class SourceReader:
-    """The encoder of a model.
+    """The sources that an encoder accepts.
 
     Args:
         model: an encoder-decoder model.
         drafts: the model is a draft model. It truncates long sources, and replaces unknown tokens by the last known one;
             its distribution only becomes worse.
-        encode: encodes padded sources; by default the model's encoder, or its direct implementation.
     """
 
-    def __init__(self, model: Any, *, drafts: bool = False, encode: Encode | None = None) -> None:
+    def __init__(self, model: Any, *, drafts: bool = False) -> None:
         self._model, self._drafts = model, drafts
-        self._encoder = model.get_encoder()
-        self._known = known_tokens(self._encoder, model)
+        self._known = known_tokens(model.get_encoder(), model)
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         self.longest = longest_source(model)
-        self._encode = encode
-        self._bart = bart_encoder(self._encoder, self._padding) if encode is None else None
 
-    def read(self, sources: Sequence[Sequence[int]]) -> Encoded:
-        """Encode the sources of new rows, once for all rounds.
+    def read(self, sources: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row source"], Bool[Tensor, "row source"]]:
+        """The sources of new rows, padded on the right, and their mask: True at tokens.
 
         Raises:
             CacheError: a source is longer than the encoder's positions.
             ConfigError: a source is empty, or holds tokens that the encoder does not know.
         """
-        kept = [list(source) for source in sources]
         if self._drafts:
-            kept = [[min(t, self._known - 1) for t in source[: self.longest]] for source in kept]
-        self._check(kept)
-        tokens, mask = padded_tokens(kept, self._padding, self._model.device)
-        with torch.inference_mode():
-            if self._encode is not None:
-                return self._encode(tokens, mask)
-            if self._bart is not None:
-                return Encoded(tokens, self._bart.read(tokens, mask).states, mask)
-            whole = torch.ones_like(tokens) if mask is None else mask.long()
-            return Encoded(tokens, self._encoder(input_ids=tokens, attention_mask=whole)[0], mask)
+            sources = [[min(t, self._known - 1) for t in source[: self.longest]] for source in sources]
+        self._check(sources)
+        return padded_tokens(sources, self._padding, self._model.device)
 
-    def _check(self, sources: list[list[int]]) -> None:
+    def _check(self, sources: Sequence[Sequence[int]]) -> None:
         for index, source in enumerate(sources):
             if not source:
                 raise ConfigError(f"source {index} is empty: give at least one token (a tokenizer adds an end token)")

@@ -1,0 +1,274 @@
+"""The passes of drafters of hidden states in the native engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from ctypes import byref
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, instruction_set, library
+from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.text import HiddenText
+from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
+from draftwood.runners.native.network import Engine, Memory, NativeNetwork, Output, free_threads, succeed
+from draftwood.runners.native.stored import EMBEDDING, StoredModel
+from draftwood.runners.native.table import MemoryTable
+from draftwood.runners.protocols import PerNode, Seen
+from draftwood.sampling.rows import Row
+
+if TYPE_CHECKING:
+    from draftwood.runners.hidden.eagle import Eagle3Drafter  # imports transformers
+
+
+@final
+class NativeBlock(nn.Module):
+    """The pass of a block drafter as one call of the engine; a module, so that hooks can observe its calls.
+
+    Args:
+        drafter: the drafter.
+        target: its target, whose weights it may share.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
+    """
+
+    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+        super().__init__()
+        config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
+        self._kept = Held(drafter.dtype)
+        markov = drafter.markov_head_parts()
+        source = DrafterSource(
+            sources=len(config.target_layers),
+            source_width=getattr(config, "target_size", config.hidden_size),
+            norm_sources=drafter.norms_sources,
+            source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
+            rank=0 if markov is None else markov[0].embedding_dim,
+            features=held.weights(drafter.fc.weight),
+            feature_norm=held.numbers(drafter.hidden_norm.weight),
+            markov_in=None if markov is None else self._kept.weights(markov[0].weight),
+            markov_out=None if markov is None else held.weights(markov[1].weight),
+        )
+        self.engine = drafter_engine(drafter, target, held, source)
+        self._block, self._vocab = int(config.block), self.engine.facts.vocab
+        mask = self._kept.numbers(drafter.mask_embedding(target))
+        self._shape = BlockShape(slots=drafter.slots, scored=self._block, causal=drafter.causal, mask=mask)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row 1"],
+        memories: Sequence[Memory],
+        starts: Sequence[int],
+        hidden: Sequence[Float[Tensor, "_token taps_width"]],
+    ) -> Float[Tensor, "row depth draft_vocab"]:
+        """Read the rows' hidden states, and score the block after each root.
+
+        Args:
+            input_ids: the roots.
+            memories, starts: of the rows, and the positions of their first tokens.
+            hidden: float32.
+        """
+        rows = len(input_ids)
+        given = (NewHidden * rows)()
+        for row, (memory, start, new, root) in enumerate(
+            zip(memories, starts, hidden, input_ids.flatten().tolist(), strict=True)
+        ):
+            given[row] = NewHidden(memory.handle, start, len(new), root, new.data_ptr() if len(new) else None)
+            self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
+        scores = torch.empty(rows, self._block, self._vocab)
+        succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
+        return scores
+
+
+def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource, taps: Sequence[int] = ()) -> Engine:
+    """The engine of a drafter with layers as in Llama.
+
+    Args:
+        drafter, target: a drafter and its target, whose weights it may share.
+        held: keeps the memory of ``source`` alive.
+        source: what it has in addition to its layers.
+        taps: as for :class:`Engine`.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
+    """
+    refuse(why_not_format(drafter))
+    config, head = drafter.config, drafter.head(target)
+    facts = Facts(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        inner=config.intermediate_size,
+        vocab=len(head),
+        rotary_dim=config.head_dim,
+        taps=len(taps),
+        bfloat16=drafter.dtype == torch.bfloat16,
+        epsilon=config.rms_norm_eps,
+        scale=config.head_dim**-0.5,
+    )
+
+    def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+        cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
+        return cos[0, 0], sin[0, 0]
+
+    shared = isinstance(target, StoredModel) and not getattr(config, "own_embedding", False)
+    embedding = target.weights[EMBEDDING] if shared else drafter.embedding(target).weight.detach().to(drafter.dtype)
+    layers = [layer_source(layer, held) for layer in drafter.layers]
+    engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
+    succeed(library().drafter(engine.handle, byref(source)))
+    return engine
+
+
+class NativePasses:
+    """Passes in the native engine, with the methods of :class:`draftwood.runners.hidden.torch_passes.TorchPasses`."""
+
+    dtype: torch.dtype = torch.float32
+    shift = 0
+
+    def __init__(self, network: NativeNetwork | NativeBlock, width: int) -> None:
+        self.network: Any = network
+        self.engine = f"native {instruction_set()}"
+        self.table: Any = MemoryTable(network.engine)
+        self._nothing = torch.zeros(1, width)
+
+    def another(self) -> Any:
+        found = copy.copy(self)
+        found.table = MemoryTable(self.network.engine)
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.network.engine.memory_bytes)
+
+    def keep(self, entries: Row, kept: Row) -> None:
+        self.table.keep(entries, kept)
+
+    def _cut(self, texts: Sequence[HiddenText]) -> None:
+        """Forget what an interrupted pass has read."""
+        for text, memory in zip(texts, self.table.memories, strict=True):
+            if len(memory) != text.cached:
+                memory.cut(text.cached)
+
+
+@final
+class NativeEaglePasses(NativePasses):
+    """The passes of an EAGLE-3 drafter.
+
+    Args:
+        drafter: the drafter.
+        target: its target, whose weights it may share.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the engine does not run the drafter, or memory does not suffice.
+    """
+
+    pads = False
+    shift = 1
+
+    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
+        config, own = drafter.config, Held(drafter.dtype)
+        if config.norm_before_fc and config.fc_norm:
+            refuse("it has no code for two norms of the hidden states, norm_before_fc and fc_norm")
+        norms: Any = [drafter.input_norm] if config.norm_before_fc else drafter.fc_norm if config.fc_norm else []
+        weight = torch.cat([norm.weight for norm in norms]) if norms else None
+        taps, size = len(config.target_layers), config.target_size
+        source = DrafterSource(
+            sources=1 if config.norm_before_fc else taps,
+            source_width=taps * size if config.norm_before_fc else size,
+            norm_sources=weight is not None,
+            source_epsilon=config.rms_norm_eps,
+            source_norm=own.numbers(weight),
+            norm_residual=config.norm_before_residual,
+            features=own.weights(drafter.fc.weight),
+        )
+        layers = config.num_hidden_layers
+        engine = drafter_engine(drafter, target, own, source, [layers if config.norm_output else layers + 1])
+        super().__init__(NativeNetwork(engine), drafter.fc.in_features)
+
+    def read(self, text: HiddenText) -> None:
+        self._cut([text])
+        hidden, nothing = text.unread(self._nothing, root=False), torch.zeros(1, 0, dtype=torch.long)
+        pending = self.table.pending(text.cached + len(hidden))
+        self._pass(nothing, nothing, torch.zeros(1, 0, 0, dtype=torch.bool), pending, [hidden])
+        text.entries_read()
+
+    def score(
+        self, texts: Sequence[HiddenText], tokens: PerNode, depths: PerNode, ancestors: Seen, features: Tensor | None
+    ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
+        sources = [text.unread(self._nothing, root=True) for text in texts] if features is None else None
+        parents = None if features is None else features.contiguous()
+        out = self._pass(tokens, depths, ancestors, self.table.pending(), sources, parents)
+        for text in texts:
+            text.entries_read()
+        assert out.hidden is not None
+        return out.hidden[0], out.logits
+
+    def _pass(
+        self,
+        tokens: PerNode,
+        depths: PerNode,
+        seen: Seen,
+        pending: Sequence[Sequence[int]],
+        sources: Sequence[Tensor] | None,
+        features: Tensor | None = None,
+    ) -> Output:
+        for waiting, hidden in zip(pending, sources or [], strict=False):
+            assert hidden.shape == (len(waiting) + tokens.shape[1], self._nothing.shape[1])
+        out: Output = self.network(
+            input_ids=tokens,
+            depths=depths,
+            seen=seen,
+            memories=self.table.memories,
+            pending=pending,
+            sources=sources,
+            features=features,
+        )
+        return out
+
+
+@final
+class NativeBlockPasses(NativePasses):
+    """The pass of a block drafter; arguments and errors as for :class:`NativeEaglePasses`."""
+
+    pads = True
+
+    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+        super().__init__(NativeBlock(drafter, target), drafter.fc.in_features)
+        self._adds = drafter.markov_head_parts() is not None
+
+    def read(self, text: HiddenText) -> None:
+        """Read the hidden states that wait; the block of the pass is not used."""
+        self.score([text], torch.zeros(1, 1, dtype=torch.long))
+
+    def score(self, texts: Sequence[HiddenText], roots: Int[Tensor, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
+        """Scores of the block after each root; reads the hidden states that wait."""
+        self._cut(texts)
+        hidden = [text.unread(self._nothing, root=True) for text in texts]
+        starts = [text.start for text in texts]
+        scores: Tensor = self.network(input_ids=roots, memories=self.table.memories, starts=starts, hidden=hidden)
+        for text in texts:
+            text.entries_read()
+        return scores
+
+    def below(
+        self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
+    ) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
+        (rows, nodes), (_, block, vocab) = tokens.shape, scores.shape
+        if not self._adds:
+            row = torch.arange(rows).unsqueeze(1)
+            return scores[row, depths.clamp(max=block - 1)].masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
+        given, at = tokens.contiguous(), depths.contiguous()
+        out = torch.empty(rows, nodes, vocab)
+        arguments = given.data_ptr(), at.data_ptr(), rows, nodes, scores.data_ptr(), block, out.data_ptr()
+        succeed(library().add_markov(self.network.engine.handle, *arguments, free_threads()))
+        return out

@@ -1,0 +1,208 @@
+"""The passes of drafters of hidden states in PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from draftwood.runners.cache import TreeCache
+from draftwood.runners.forward import ForwardBatch
+from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
+from draftwood.runners.hidden.layers import block_input
+from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.text import HiddenText
+from draftwood.runners.protocols import PerNode, Seen
+from draftwood.runners.slots import SlotTable
+from draftwood.sampling.rows import Row
+
+
+class TorchPasses:
+    """Passes over new entries and nodes of rows.
+
+    Args:
+        drafter: the drafter.
+        network: the pass.
+
+    Attributes:
+        engine, pads, network: of the runner.
+        dtype: of scores.
+        shift: of :class:`HiddenText`.
+        table: the rows' entries.
+    """
+
+    engine = "torch"
+    pads = True
+    shift = 0
+
+    def __init__(self, drafter: Any, network: nn.Module) -> None:
+        self.network: Any = network
+        self.dtype: torch.dtype = drafter.dtype
+        self._layers = int(drafter.config.num_hidden_layers)
+        self._nothing = torch.zeros(1, drafter.fc.in_features, dtype=drafter.dtype, device=drafter.device)
+        self.table: Any = SlotTable(TreeCache(self._layers), drafter.dtype, drafter.device, None)
+
+    def another(self) -> Any:
+        """The same network with a table of its own, which holds no rows."""
+        found = copy.copy(self)
+        found.table = self.table.another(TreeCache(self._layers))
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the keys and values of all entries."""
+        return sum(cache.memory_bytes for cache in (self.table.cache, *self.table.kept))
+
+    def keep(self, entries: Row, kept: Row) -> None:
+        """Keep the entries of a row as ``kept``, for as long as that lives."""
+        self.table.keep(entries, kept, TreeCache(self._layers))
+
+    def read(self, text: HiddenText) -> None:
+        """Read the entries that wait of the text, whose entries are the only row."""
+        hidden = text.unread(self._nothing, root=False)
+        self._run(self.table.batches_to(text.cached + len(hidden)), self._inputs(hidden.unsqueeze(0)))
+        text.entries_read()
+        self.table.commit([[]])
+
+    def _inputs(self, hidden: Tensor) -> Tensor:
+        """What the network reads of hidden states."""
+        return hidden
+
+    def _run_round(self, texts: Sequence[HiddenText], batches: Iterable[ForwardBatch]) -> Any:
+        """The output of the first pass of a round, which reads what waits, padded on the left."""
+        rows = [text.unread(self._nothing, root=True) for text in texts]
+        longest = max(map(len, rows))
+        padded = [nn.functional.pad(row, (0, 0, longest - len(row), 0)) for row in rows]
+        out = self._run(batches, self._inputs(torch.stack(padded)))
+        for text in texts:
+            text.entries_read()
+        return out
+
+    def _run(self, batches: Iterable[ForwardBatch], inputs: Tensor) -> Any:
+        """The output of the last batch; the inputs are those of all batches."""
+        out, done = None, 0
+        for batch in batches:
+            self.table.cache.place(batch)
+            end = done + batch.tokens.shape[1]
+            out = self.network(
+                input_ids=batch.tokens,
+                inputs=inputs[:, done:end],
+                positions=batch.positions,
+                cache=self.table.cache,
+                mask=batch.mask,
+            )
+            done = end
+        return out
+
+
+@final
+class TorchEaglePasses(TorchPasses):
+    """The passes of an EAGLE-3 drafter.
+
+    Args:
+        drafter: the drafter.
+        target: its target, whose weights it may share.
+    """
+
+    shift = 1
+
+    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
+        super().__init__(drafter, EaglePass(drafter, target))
+        self._drafter, self._head = drafter, drafter.head(target)
+
+    def _inputs(self, hidden: Float[Tensor, "row new taps_width"]) -> Tensor:
+        features: Tensor = self._drafter.features(hidden)
+        return features
+
+    def score(
+        self, texts: Sequence[HiddenText], tokens: PerNode, depths: PerNode, ancestors: Seen, features: Tensor | None
+    ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
+        """Outputs at new nodes, and their scores.
+
+        Args:
+            texts: of the rows.
+            tokens, depths, ancestors: of the nodes.
+            features: outputs at their parents; None for roots. The pass then also reads the entries that wait.
+        """
+        batches = self.table.batches(tokens, depths, ancestors)
+        states = self._run_round(texts, batches) if features is None else self._run(batches, features)
+        states = states[:, -tokens.shape[1] :]
+        return states, nn.functional.linear(self._drafter.normed(states), self._head)
+
+
+@final
+class TorchBlockPasses(TorchPasses):
+    """The pass of a block drafter; arguments as for :class:`TorchEaglePasses`."""
+
+    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+        super().__init__(drafter, BlockPass(drafter, target))
+        self._markov, slots, device = drafter.markov, drafter.slots, drafter.device
+        self._depths = torch.arange(slots, device=device)
+        within = torch.ones(slots, slots, dtype=torch.bool, device=device)
+        self._within = within.tril() if drafter.causal else within
+
+    def score(self, texts: Sequence[HiddenText], roots: Int[Tensor, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
+        """Scores of the block after each root; reads the hidden states that wait."""
+        rows, slots = len(roots), len(self._depths)
+        seen = self._within.expand(rows, -1, -1)
+        batches = self.table.batches(roots.expand(-1, slots), self._depths.expand(rows, -1), seen)
+        scores: Tensor = self._run_round(texts, batches)
+        return scores
+
+    def below(
+        self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
+    ) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
+        row, block = torch.arange(len(tokens), device=scores.device).unsqueeze(1), scores.shape[1]
+        found = scores[row, depths.clamp(max=block - 1)] + self._markov(tokens)
+        return found.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
+
+
+@final
+class BlockPass(nn.Module):
+    """The pass of a block drafter as the runner calls it. It is a module, so hooks can observe its calls.
+
+    Args:
+        drafter: the drafter.
+        target: its target, whose weights it may share.
+    """
+
+    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+        super().__init__()
+        self.drafter = drafter
+        self.embed = drafter.embedding(target)
+        self.head, self.mask = (
+            nn.Parameter(part.detach().to(drafter.dtype), requires_grad=False)
+            for part in (drafter.head(target), drafter.mask_embedding(target))
+        )
+        self.eval()
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row token"],
+        inputs: Float[Tensor, "row new taps_width"],
+        positions: Int[Tensor, "row token"],
+        cache: TreeCache,
+        mask: Tensor | None,
+    ) -> Float[Tensor, "row depth draft_vocab"] | None:
+        """Read hidden states, and score the block after each root; None without a block.
+
+        Args:
+            input_ids: a token for each of the hidden states, then the root for each token of the block.
+            inputs: hidden states of tokens that are read now.
+            positions: of ``input_ids``.
+            cache: has room for the new tokens.
+            mask: additive, over the slots of the cache and the block.
+        """
+        new = inputs.shape[1]
+        parts = self.drafter.memory(inputs, positions[:, :new])
+        memory = [cache.update(keys, values, layer) for layer, (keys, values) in enumerate(parts)]
+        if new == input_ids.shape[1]:
+            return None
+        x = block_input(self.embed(input_ids[:, -1]).to(inputs.dtype), self.mask, input_ids.shape[1] - new)
+        states = self.drafter.states(x, positions[:, new:], memory, None if mask is None else mask[:, :, new:])
+        return nn.functional.linear(states[:, -self.drafter.config.block :], self.head)
