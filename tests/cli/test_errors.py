@@ -99,7 +99,7 @@ CASES: dict[str, list[tuple[list[str], str]]] = {
         (["--minutes", "0"], "minutes is 0.0: give a number above 0"),
         (["--prompts", "0"], "prompts is 0: give 1 or more"),
         (["--temperature", "-1"], "temperature is -1.0: give a number 0 or more"),
-        (["--max-new-tokens", "90"], "the models' context is 96"),
+        (["--max-new-tokens", "90"], "do not fit the models' context of 96"),
         (["--max-new-tokens", "1"], "the texts ended before a whole round"),
         (["--out", "/not/there/p.json"], "output folder /not/there does not exist"),
         (["--out", "/tmp"], "output /tmp cannot be written"),

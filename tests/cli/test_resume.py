@@ -5,25 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import (
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    MinNewTokensLengthLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    TypicalLogitsWarper,
-)
-from transformers import NoRepeatNGramLogitsProcessor as NoRepeat
-from transformers import SuppressTokensLogitsProcessor as Suppress
 
-from draftwood import Limits, Method, Sampling
 from draftwood.cli.job import output
-from draftwood.cli.job.resume import difference, text_facts
-from draftwood.sampling.processors import ByPrompt
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 from tests.faults.folders import change_json
@@ -114,17 +101,12 @@ def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run: Run, p
     assert job.texts == whole
 
 
-def test_an_output_of_an_earlier_version_is_not_completed(job: Job) -> None:
+def test_an_answer_without_settings_is_not_one(job: Job) -> None:
     job.succeeds()
-    old = [json.dumps({k: v for k, v in found.items() if k != "settings"}) + "\n" for found in job.answers]
-    job.out.write_text("".join(old), encoding="utf-8")
-    whole = job.succeeds().stderr
-    assert f"All 4 prompts are answered in {job.out} already; the file does not say with which settings." in whole
-    job.keep(2)
-    refused = job.fails()
-    assert f"{job.out}, line 1: this answer of an earlier version of Draftwood holds no settings" in refused
-    assert "name another --output, or remove the file" in refused
-    assert job.out.read_text(encoding="utf-8") == "".join(old[:2])
+    bare = [json.dumps({k: v for k, v in found.items() if k != "settings"}) + "\n" for found in job.answers]
+    job.out.write_text("".join(bare), encoding="utf-8")
+    assert f"{job.out}, line 1: this is not an answer of 'draftwood generate'" in job.fails()
+    assert job.out.read_text(encoding="utf-8") == "".join(bare)
 
 
 LOGPROBS, PATTERN = ["--logprobs", "1", "--logprobs-of", "sampled"], "[0-9]{2}-[a-z]"
@@ -197,50 +179,17 @@ def test_a_stopped_translation_of_an_earlier_version_is_refused_in_a_sentence(ge
     settings = {"settings": {"target": "0123", "draft": None, "max_new_tokens": 39}}
     job.out.with_name("out.jsonl.partial").write_text(json.dumps(settings) + "\n", encoding="utf-8")
     refused = job.fails()
-    assert "settings that it does not hold (tokenizer, dtype, engine" in refused
+    assert "settings that it does not hold (tokenizer, generation_config, dtype, engine" in refused
     assert refused.count("\n") == 1
 
 
-# Processors and files of a model ----------------------------------------------------------------------------------------
-
-
-def test_processors_and_warpers_that_a_generation_config_asks_for_count_with_their_settings() -> None:
-    def facts(*processors: Any, warpers: Sequence[Any] = ()) -> dict[str, Any]:
-        return text_facts(Method(), Sampling(processors=list(processors), warpers=list(warpers)), Limits())
-
-    def warpers(mass: float) -> list[Any]:
-        return [TypicalLogitsWarper(mass), EpsilonLogitsWarper(0.01), EtaLogitsWarper(0.02)]
-
-    def counting(least: int, bias: float) -> list[Any]:
-        behind = ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, [0]))
-        return [behind, SequenceBiasLogitsProcessor({(1, 2): bias})]
-
-    two = facts(NoRepeat(2))
-    assert json.loads(json.dumps(two)) == two
-    name = "NoRepeatNGramLogitsProcessor"
-    said = f"processors ['{name}(ngram_size=2)'], which is now ['{name}(ngram_size=3)']"
-    assert difference(two, facts(NoRepeat(3))) == said
-    for make in (
-        lambda value: facts(NoRepeat(value)),
-        lambda value: facts(NoRepeat(2), *([Suppress([1])] if value == 2 else [])),
-        lambda value: facts(Suppress([value])),
-        lambda value: facts(*counting(value, 1.0)),
-        lambda value: facts(*counting(3, float(value))),
-        lambda value: facts(warpers=warpers(value / 10)),
-    ):
-        first, again = make(2), make(2)  # both are alive, so their processors have different addresses
-        assert difference(first, again) is None
-        assert difference(first, make(3)) is not None
-    said = difference(facts(warpers=warpers(0.5)), facts(warpers=warpers(0.6)))
-    assert said is not None
-    assert said.startswith("warpers ['TypicalLogitsWarper(")
-    assert "mass=0.6" in said
+# Files of a model -----------------------------------------------------------------------------------------------------
 
 
 EDITS: list[tuple[str, dict[str, Any], str]] = [
     ("generation_config.json", {"eos_token_id": [0, 7]}, "eos [0], which is now [0, 7]"),
     ("generation_config.json", {"forced_eos_token_id": 9}, "final_token None, which is now 9"),
-    ("generation_config.json", {"min_new_tokens": 3}, "processors [], which is now ['MinNewTokensLength"),
+    ("generation_config.json", {"min_new_tokens": 3}, "generation_config"),
     ("tokenizer_config.json", {"padding_side": "left"}, "whose files have changed since"),
 ]
 

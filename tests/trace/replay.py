@@ -19,7 +19,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
-from draftwood.trace.records import Distribution, Trace, TracedRound, largest_token
+from draftwood.trace.records import Distribution, Trace, TracedRound
 from tests import reference
 from tests.reference import PlainNode
 
@@ -51,7 +51,7 @@ def replay(trace: Trace) -> Replay:
     """
     if trace.verifier not in _VERDICTS:
         raise ConfigError(f"the trace was made by verifier {trace.verifier!r}, which has no reference to compare with")
-    found, vocab = Replay(), 1 + largest_token(trace.rounds)
+    found, vocab = Replay(), 1 + _largest_token(trace.rounds)
     for one in trace.rounds:
         problems = _disagreements(trace, one)
         if not problems and _is_complete(trace, one):
@@ -175,3 +175,13 @@ _VERDICTS: Final[dict[str, Callable[[Trace, TracedRound, int], tuple[list[int], 
     "greedy": _match,
     "tolerance": _tolerance,
 }
+
+
+def _largest_token(rounds: list[TracedRound]) -> int:
+    """The largest token id in stored rounds."""
+    found = 0
+    for one in rounds:
+        stored = [kept for node in one.nodes for kept in (node.target, node.draft) if kept is not None]
+        ids = [one.next_token, *(node.token for node in one.nodes), *(token for kept in stored for token in kept.tokens)]
+        found = max(found, *ids)
+    return found

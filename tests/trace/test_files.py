@@ -60,61 +60,30 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 
 ROUND = ("traces", 0, "rounds", 1)
 EDITS = [
-    (change("version", to=1), "its version is 1"),
+    (change("version", to=2), "its version is 2"),
     (change("version", to=True), "its version is True"),
     (change("format", to="other"), "format"),
-    (change("more", to=1), "other fields"),
-    (change("traces", to={}), "no list"),
-    (change("traces", 0, to=[]), "an object"),
-    (change("traces", 0, "seed", to="7"), "a whole number"),
-    (change("traces", 0, "seed", to=True), "a whole number"),
-    (change("traces", 0, "more", to=7), "'more'"),
-    (change("traces", 0, "prompt", to=[]), "prompt is empty"),
-    (change("traces", 0, "text", to="\ud800"), "a text"),
-    (change("traces", 0, "tokens", 0, to=99), "not those of its rounds"),
-    (change("traces", 0, "texts", to={"a": "b"}), "whole numbers"),
-    (change(*ROUND, "number", to=7), "follows"),
-    (change(*ROUND, "position", to=70), "follows"),
-    (change(*ROUND, "end", to=-1.0), "before the round begins"),
-    (change(*ROUND, "draw", to="other"), "draw is 'other', which this version does not know"),
-    (change(*ROUND, "seconds", to={"draft": 1.0}), "stages"),
-    (change(*ROUND, "seconds", "draft", to=math.inf), "a finite number"),
-    (change(*ROUND, "next_token", to=None), "a whole number"),
-    (change(*ROUND, "path", to=[2, 1]), "no path"),
-    (change(*ROUND, "path", to=[100]), "no path"),
-    (change(*ROUND, "nodes", to=[]), "begin"),
-    (change(*ROUND, "parts", to=[{"text": "a", "drafted": True}]), "parts are not those of its text"),
-    (change(*ROUND, "nodes", 1, "parent", to=1), "parents come before"),
-    (change(*ROUND, "nodes", 1, "parent", to=None), "parents come before"),
-    (change(*ROUND, "nodes", 1, "depth", to=3), "depth or rank"),
-    (change(*ROUND, "nodes", 2, "rank", to=3), "depth or rank"),
-    (change(*ROUND, "nodes", 1, "target_prob", to=1.5), "from 0 to 1"),
-    (change(*ROUND, "nodes", 1, "verdict", to="maybe"), "one of root"),
-    (change(*ROUND, "nodes", 0, "target", "probs", 0, to=0.01), "order|sum to 1"),
-    (change(*ROUND, "nodes", 0, "target", "tokens", to=[1]), "one probability for each"),
-    (change(*ROUND, "trials", 0, "node", to=0), "no drafted node"),
-    (change(*ROUND, "trials", 0, "chance", to=-0.1), "from 0 to 1"),
-    (change(*ROUND, "uniform", to=2.0), "from 0 to 1"),
+    (change("digest", to=""), "edited"),
+    (change("traces", to={}), "edited"),
+    (change("traces", 0, "seed", to="7"), "edited"),
+    (change("traces", 0, "text", to="\ud800"), "edited"),
+    (change("traces", 0, "tokens", 0, to=99), "edited"),
+    (change("traces", 0, "texts", "0", to="b"), "edited"),
+    (change(*ROUND, "end", to=-1.0), "edited"),
+    (change(*ROUND, "seconds", "draft", to=math.inf), "edited"),
+    (change(*ROUND, "parts", to=[{"text": "a", "drafted": True}]), "edited"),
+    (change(*ROUND, "nodes", 1, "target_prob", to=0.5), "edited"),
+    (change(*ROUND, "nodes", 1, "verdict", to="root"), "edited"),
+    (change(*ROUND, "trials", 0, "chance", to=0.125), "edited"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "message"), EDITS, ids=[message for _, message in EDITS])
+@pytest.mark.parametrize(("edit", "message"), EDITS, ids=range(len(EDITS)))
 def test_edited_files_are_refused(edit: Callable[[dict[str, Any]], None], message: str, stored: dict[str, Any]) -> None:
     found = json.loads(json.dumps(stored))
     from_json(found)
     edit(found)
     with pytest.raises(ConfigError, match=message):
-        from_json(found)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "wrong"), [("accepted", ("rejected", "not tried")), ("not tried", ("accepted",))], ids=["more", "fewer"]
-)
-def test_an_edited_verdict_is_refused(verdict: str, wrong: tuple[str, ...], stored: dict[str, Any]) -> None:
-    found = json.loads(json.dumps(stored))
-    node = next(n for one in found["traces"][0]["rounds"] for n in one["nodes"][1:] if n["verdict"] in wrong)
-    node["verdict"] = verdict
-    with pytest.raises(ConfigError, match="accepted nodes"):
         from_json(found)
 
 

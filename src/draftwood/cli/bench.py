@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
-from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.measuring import MeasureFiles, load_fixed
+from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
-from draftwood.core.checks import integer
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.loading.names import check_models
-from draftwood.sampling.settings import Sampling
 from draftwood.tune.charts import Bar
 from draftwood.tune.documents import text_of
-from draftwood.tune.plots import Measured, check_report, recorded, write_report
-from draftwood.tune.prompts import built_in
+from draftwood.tune.plots import recorded, write_report
+from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
     from draftwood.tune.compare import System
 
+_CHANGES: Final[Changes] = {"temperature": {"default": (0.0, 1.0)}, "max_new_tokens": {"default": 32}}
 _OTHER_SEEDS: Final = 1_000_000  # the tree is chosen on other texts than those of the comparison
 
 
@@ -39,33 +39,20 @@ class Amount:
         ConfigError: a value out of range.
     """
 
-    input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; default: built-in stories and sums"}
-    )
-    prompts: int = field(default=6, metadata={"help": "most prompts to continue"})
-    temperature: tuple[float, ...] = field(
-        default=(0.0, 1.0), metadata={"help": "a temperature to measure at; may be given several times"}
-    )
-    max_new_tokens: int = field(default=32, metadata={"help": "most new tokens of a prompt"})
-    repeats: int = field(default=3, metadata={"help": "repeats of every system on every prompt"})
-    transformers: bool = field(default=False, metadata={"help": "measure model.generate of transformers too"})
-    seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
-    json: Path | None = field(default=None, metadata={"help": "file for every figure"})
-    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
+    repeats: int = setting(3, "repeats of every system on every prompt")
+    transformers: bool = setting(False, "measure model.generate of transformers too")
+    json: Path | None = setting(None, "file for every figure")
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "max_new_tokens", "repeats"):
-            if integer(name, getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
-        if not self.temperature:
-            raise ConfigError("no temperature was given: name at least one")
-        for value in self.temperature:
-            Sampling(temperature=value)
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
 
 
-@click.command(name="bench", short_help="Measure plain decoding, auto and the best fixed tree side by side.")
+@click.command(name="bench")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions)
+@dataclass_options(MeasureFiles)
+@dataclass_options(Sizes, leave_out=("minutes",), changes=_CHANGES)
 @dataclass_options(Amount)
 def command(**options: Any) -> None:
     """Measure plain decoding, --method auto, the best of a few fixed trees and, with --transformers, model.generate.
@@ -74,42 +61,35 @@ def command(**options: Any) -> None:
     are taken inside each repeat. The tree is chosen on other texts. Times are those of whole calls; tokens per pass are new
     tokens per forward of the target.
     """
-    models, loading, amount = pick(Models, options), pick(LoadOptions, options), pick(Amount, options)
+    models, loading, files = pick(Models, options), pick(LoadOptions, options), pick(MeasureFiles, options)
+    sizes, amount = pick(Sizes, options), pick(Amount, options)
     if amount.transformers and loading.tensor_parallel:
         raise ConfigError("--transformers calls the whole model: leave it or --tensor-parallel out")
-    texts = _texts(amount)
+    texts = files.prompts(sizes.prompts)
     if amount.json is not None:
         check_writable(amount.json, "--json")
-    if amount.report is not None:
-        check_report(amount.report)
-    check_models("language", models.target, models.draft)
+    pair = load_fixed(models, loading)
 
-    from draftwood.api import load
     from draftwood.hardware.machine import load_average, machine, versions
-    from draftwood.hardware.threads import set_threads
-    from draftwood.loading.models import quiet_loading
     from draftwood.tune.compare import check_room
 
-    quiet_loading()
-    set_threads(loading.threads)
-    pair = load(models.target, models.draft, options=loading)
     prompts = [pair.encode(text) for text in texts]
-    check_room(pair, prompts, amount.max_new_tokens)
+    check_room(pair, prompts, sizes.max_new_tokens)
     before = load_average()
-    temperatures = dict.fromkeys(amount.temperature)
-    results = [found for temperature in temperatures for found in _at(pair, prompts, temperature, amount)]
+    temperatures = dict.fromkeys(sizes.temperature)
+    results = [found for temperature in temperatures for found in _at(pair, prompts, temperature, sizes, amount)]
     click.echo(_table(results))
     if amount.json is not None:
         host = machine(pair.target.device) | {"load_before": before, "load_after": load_average()}
-        options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(amount).items()}
-        document = {"format": 1, "options": options, "versions": versions(), "machine": host, "models": repr(pair)}
+        given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+        document = {"format": 1, "options": given, "versions": versions(), "machine": host, "models": repr(pair)}
         replace_file(amount.json, text_of(document | {"results": results}))
-    if amount.report is not None:
-        _report(amount.report, pair, prompts, results, amount)
+    if files.report is not None:
+        _report(files.report, pair, prompts, results, sizes)
 
 
 def _report(
-    path: Path, pair: Pair, prompts: Sequence[Sequence[int]], results: Sequence[dict[str, Any]], amount: Amount
+    path: Path, pair: Pair, prompts: Sequence[Sequence[int]], results: Sequence[dict[str, Any]], sizes: Sizes
 ) -> None:
     """Plots of the figures and of texts of ``auto`` that are recorded for them."""
     speeds: dict[float, list[Bar]] = {}
@@ -121,37 +101,29 @@ def _report(
         )  # fmt: skip
         speeds.setdefault(found["temperature"], []).append(bar)
     methods = dict.fromkeys(speeds, Method())
-    traces, costs = recorded(pair, prompts, methods, amount.max_new_tokens, amount.seed)
+    traces = recorded(pair, prompts, methods, sizes.max_new_tokens, sizes.seed)
     note = "tokens per second: median of the repeats, and their extremes as a line"
-    write_report(path, Measured(title="draftwood bench", speeds=speeds, note=note, traces=traces, costs=costs))
+    write_report(path, speeds, traces, note=note)
 
 
-def _texts(amount: Amount) -> list[str]:
-    if amount.input is None:
-        return built_in(amount.prompts)
-    from draftwood.cli.prompts import read_texts
-
-    if not (found := read_texts(amount.input)):
-        raise ConfigError(f"input {amount.input} holds no prompt: give JSON lines with a prompt each")
-    return found[: amount.prompts]
-
-
-def _at(pair: Pair, prompts: Sequence[Sequence[int]], temperature: float, amount: Amount) -> list[dict[str, Any]]:
+def _at(
+    pair: Pair, prompts: Sequence[Sequence[int]], temperature: float, sizes: Sizes, amount: Amount
+) -> list[dict[str, Any]]:
     """The figures at one temperature, plain decoding first."""
     from draftwood.tune.compare import PLAIN, fastest, figures, fixed, ours, repeats, transformers_system
 
     def system(name: str, method: Method) -> System:
-        return ours(pair, name, method, temperature, amount.max_new_tokens)
+        return ours(pair, name, method, temperature, sizes.max_new_tokens)
 
     name = "best fixed tree" if pair.draft is not None else "best lookup"
-    tree = fastest([system(str(method), method) for method in fixed(pair)], prompts, amount.seed + _OTHER_SEEDS)
+    tree = fastest([system(str(method), method) for method in fixed(pair)], prompts, sizes.seed + _OTHER_SEEDS)
     systems = [system("plain decoding", PLAIN), system("auto", Method()), system(name, tree.method or PLAIN)]
     if amount.transformers:
-        systems.append(transformers_system(pair, temperature, amount.max_new_tokens))
+        systems.append(transformers_system(pair, temperature, sizes.max_new_tokens))
     for one in systems:
-        one.timed(prompts[0], amount.seed)  # warm-up
+        one.timed(prompts[0], sizes.seed)  # warm-up
     with steps(f"temperature {temperature:g}", len(systems) * len(prompts) * amount.repeats) as advance:
-        found = repeats(systems, prompts, amount.repeats, amount.seed, advance)
+        found = repeats(systems, prompts, amount.repeats, sizes.seed, advance)
     return [
         {"temperature": temperature, "system": one.name, "method": None if one.method is None else asdict(one.method)}
         | figures(found[one.name], found["plain decoding"])

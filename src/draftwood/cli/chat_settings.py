@@ -4,46 +4,34 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
-from draftwood.cli.grammar_options import GrammarOptions
-from draftwood.cli.options import Changes
-from draftwood.cli.settings import Models, Seed
-from draftwood.core.checks import is_unicode, short_repr
+from draftwood.cli.console import check_unicode
+from draftwood.cli.options import Changes, Sections
+from draftwood.cli.settings import TEXT_SECTIONS, DisplayOptions
+from draftwood.core.checks import setting, short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.core.limits import Limits
-from draftwood.core.settings import LoadOptions, Method
-from draftwood.sampling.settings import Sampling
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ChatDisplay:
+class ChatOptions:
     """The system prompt, the chat template, what messages may hold, and the display.
 
     Raises:
-        ConfigError: a system prompt that is no Unicode text, values that are no JSON object, or ``compare`` with ``quiet``.
+        ConfigError: a system prompt that is no Unicode text, or values that are no JSON object.
     """
 
-    system: str | None = field(default=None, metadata={"help": "system prompt; default: that of the chat template, if any"})
-    special_tokens_in_content: bool = field(
-        default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
+    system: str | None = setting(None, "system prompt; default: that of the chat template, if any")
+    special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
+    chat_template_kwargs: str | None = setting(
+        None, 'JSON object of values that the chat template reads: {"enable_thinking": false}'
     )
-    chat_template_kwargs: str | None = field(
-        default=None, metadata={"help": 'JSON object of values that the chat template reads: {"enable_thinking": false}'}
-    )
-    show: bool = field(
-        default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
-    )
-    compare: bool = field(default=False, metadata={"help": "with a MESSAGE: answer by plain decoding too, and compare"})
-    quiet: bool = field(default=False, metadata={"help": "write the answers only, without their speed"})
+    quiet: bool = setting(False, "write the answers only, without their speed")
 
     def __post_init__(self) -> None:
-        if self.system is not None and not is_unicode(self.system):
-            raise ConfigError("the system prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
-        if self.compare and self.quiet:
-            raise ConfigError("--compare shows two speeds, and --quiet shows none: leave out one of them")
+        check_unicode("the system prompt", self.system or "")
         _ = self.variables
 
     @property
@@ -58,22 +46,14 @@ class ChatDisplay:
         raise ConfigError(f'chat_template_kwargs is {given}: give a JSON object such as {{"enable_thinking": false}}')
 
 
-SECTIONS: dict[str, tuple[type[Any], ...]] = {
-    "Models": (Models, LoadOptions),
-    "Drafting": (Method,),
-    "Grammar": (GrammarOptions,),
-    "Sampling": (Sampling, Seed),
-    "Length": (Limits,),
-    "Chat": (ChatDisplay,),
+SECTIONS: Sections = {
+    **TEXT_SECTIONS,
+    "Chat": (ChatOptions, DisplayOptions),
 }
 CHANGES: Changes = {
     "target": {"default": "smollm2", "help": "chat model that answers"},
     "max_new_tokens": {
         "default": None, "help": "the most tokens of an answer; default: the model's own, else 1024"
     },
+    "compare": {"help": "with a MESSAGE: answer by plain decoding too, and compare"},
 }  # fmt: skip
-
-
-def before(system: str | None) -> list[dict[str, Any]]:
-    """The messages before a chat."""
-    return [] if system is None else [{"role": "system", "content": system}]

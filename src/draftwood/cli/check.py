@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import click
 
+from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.settings import Models, check_fit
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
-from draftwood.core.fit import check_fit
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
-from draftwood.loading.names import check_models, named_or_bundled
 from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
 if TYPE_CHECKING:
@@ -26,20 +27,14 @@ PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said"
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """Settings of a check: models, prompts and number of samples."""
+    """Settings of a check: prompts and number of samples."""
 
-    target: str | None = field(
-        default=None, metadata={"help": "model whose distribution is tested; default: the bundled one"}
-    )
-    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
-    prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text, repeatable; default: built-in ones"})
-    samples: int = field(default=128, metadata={"help": "number of texts"})
-    new_tokens: int = field(default=32, metadata={"help": "new tokens in each text"})
-    enumerate: int | None = field(
-        default=None, metadata={"help": "draw no samples: enumerate the exact distribution of this many first tokens"}
-    )
-    seed: int = field(default=0, metadata={"help": "seed of the first text; later texts count up from it"})
-    json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
+    prompt: tuple[str, ...] = setting((), "beginning of a text, repeatable; default: built-in ones")
+    samples: int = setting(128, "number of texts")
+    new_tokens: int = setting(32, "new tokens in each text")
+    enumerate: int | None = setting(None, "draw no samples: enumerate the exact distribution of this many first tokens")
+    seed: int = setting(0, "seed of the first text; later texts count up from it")
+    json: bool = setting(False, "print one JSON object and nothing else")
 
     def __post_init__(self) -> None:
         for name in ("samples", "new_tokens"):
@@ -56,6 +51,7 @@ class CheckConfig:
 
 
 @click.command(name="check")
+@dataclass_options(Models, changes={"target": {"help": "model whose distribution is tested; default: the bundled one"}})
 @dataclass_options(CheckConfig)
 @dataclass_options(LoadOptions)
 @dataclass_options(Method)
@@ -68,7 +64,8 @@ def command(**options: Any) -> None:
     tokens: --top-k 4.
     """
     config = pick(CheckConfig, options)
-    report, facts = _check(config, pick(LoadOptions, options), pick(Method, options), pick(Sampling, options))
+    models, loading = pick(Models, options), pick(LoadOptions, options)
+    report, facts = _check(config, models, loading, pick(Method, options), pick(Sampling, options))
     text = f"{facts['method']} by {facts['engine']}: {report.summary()}"
     click.echo(json.dumps(report.to_json() | facts) if config.json else text)
     if not report.exact:
@@ -76,7 +73,7 @@ def command(**options: Any) -> None:
 
 
 def _check(
-    config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling
+    config: CheckConfig, models: Models, options: LoadOptions, method: Method, sampling: Sampling
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
     """The report, and the method, engine and fallback of the tested pair."""
     if options.weights != "same":
@@ -85,19 +82,12 @@ def _check(
         )
     if options.tensor_parallel:
         raise ConfigError("check calls the whole model for comparison: run it in one process, without --tensor-parallel")
-    check_models("language", config.target, config.draft)
-    has_draft = named_or_bundled("language", config.target, config.draft)[1] is not None
-    check_fit(method, has_draft=has_draft, temperature=sampling.temperature)
+    check_fit(models, method, sampling)
+    pair = load_fixed(models, options)
 
-    from draftwood.api import load
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
-    from draftwood.hardware.threads import set_threads
-    from draftwood.loading.models import quiet_loading
 
-    quiet_loading()
-    set_threads(options.threads)
-    pair = load(config.target, config.draft, options=options)
     decoder = pair.decoder(method, temperature=sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
     facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from draftwood.core.errors import named
+from draftwood.core.checks import is_unicode
+from draftwood.core.errors import ConfigError, named
 
 
 def typed(text: str) -> str:
@@ -17,6 +18,12 @@ def typed(text: str) -> str:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError:
         return text
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Refuse a text that UTF-8 cannot hold; ``what`` begins the error."""
+    if not is_unicode(text):
+        raise ConfigError(f"{what} is not UTF-8 text: convert it, for example with iconv -t utf-8")
 
 
 @contextmanager

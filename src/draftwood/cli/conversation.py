@@ -11,11 +11,11 @@ from typing import Any, final
 import click
 
 from draftwood.api import Pair
-from draftwood.cli.chat_settings import ChatDisplay, before
+from draftwood.cli.chat_settings import ChatOptions
+from draftwood.cli.console import check_unicode
 from draftwood.cli.settings import Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.cli.single import OneText, write_one
-from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
 from draftwood.core.rounds import Stats
 from draftwood.engine.output import FinishReason
@@ -30,28 +30,22 @@ _COMMANDS = {
 }
 
 
-def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
+def ask(settings: Settings, options: ChatOptions, message: str) -> None:
     """Answer a message and print the answer, as ``draftwood generate`` does for one prompt.
 
     Raises:
         ConfigError: a blank message, or one that is no Unicode text.
         DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
     """
-    if not is_unicode(message):
-        raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    check_unicode("the message", message)
     if not message.strip():
         raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
-    opened: Opened[Pair] = settings.open()
-    pair = opened.session
-    pair.special_tokens_in_content = display.special_tokens_in_content
-    messages = [*before(display.system), {"role": "user", "content": message}]
-    request = pair.chat_request(
-        messages, settings.limits_from(pair.chat_limits), settings.seed, chat_template_kwargs=display.variables
-    )
-    write_one(OneText(opened=opened, request=request, display=settings.display, quiet=display.quiet))
+    chat = Conversation(settings, options, terminal=False)
+    request = chat.request([{"role": "user", "content": message}])
+    write_one(OneText(opened=chat.opened, request=request, display=settings.display, quiet=options.quiet))
 
 
-def converse(settings: Settings, display: ChatDisplay) -> None:
+def converse(settings: Settings, options: ChatOptions) -> None:
     """Answer every line of standard input until it ends.
 
     On a terminal an error is reported and the chat goes on.
@@ -63,8 +57,8 @@ def converse(settings: Settings, display: ChatDisplay) -> None:
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
     terminal = sys.stdin.isatty()
-    chat = Conversation(settings, display, terminal=terminal)
-    if terminal and not display.quiet:
+    chat = Conversation(settings, options, terminal=terminal)
+    if terminal and not options.quiet:
         _remark(f"Chat with {settings.models.target}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")
     for line in _typed_lines() if terminal else _piped_lines():
         try:
@@ -111,22 +105,22 @@ class Conversation:
     """The messages of a chat, and the model that answers them.
 
     Args:
-        settings: models, method, sampling and limits.
-        display: the system prompt, values for the chat template, and what is shown of an answer.
+        settings: models, method, sampling, limits and whether drafted tokens are marked.
+        options: the system prompt, values for the chat template, and whether speeds are shown.
         terminal: messages come from a terminal, where Ctrl-C stops an answer.
+
+    Attributes:
+        opened: the models.
     """
 
-    def __init__(self, settings: Settings, display: ChatDisplay, *, terminal: bool) -> None:
-        opened: Opened[Pair] = settings.open()
-        self._pair, self._decoder, self._sampling, _ = opened
-        self._pair.special_tokens_in_content = display.special_tokens_in_content
-        self._limits = settings.limits_from(self._pair.chat_limits)
-        self._seed = settings.seed
-        self._display = display
+    def __init__(self, settings: Settings, options: ChatOptions, *, terminal: bool) -> None:
+        self.opened: Opened[Pair] = settings.open()
+        self.opened.session.special_tokens_in_content = options.special_tokens_in_content
+        self._settings, self._options = settings, options
         self._terminal = terminal
         self._screen = Screen()
         self._messages: list[dict[str, Any]] = []
-        self._system = display.system
+        self._system = options.system
         self._check()  # refuses what is no chat model
 
     def take(self, line: str) -> bool:
@@ -165,24 +159,27 @@ class Conversation:
             raise
 
     def _check(self) -> None:
-        self._request([{"role": "user", "content": "Hi"}])
+        self.request([{"role": "user", "content": "Hi"}])
 
-    def _request(self, messages: Sequence[dict[str, Any]]) -> Request:
-        whole = [*before(self._system), *messages]
-        return self._pair.chat_request(whole, self._limits, self._seed, chat_template_kwargs=self._display.variables)
+    def request(self, messages: Sequence[dict[str, Any]]) -> Request:
+        """The request of an answer to these messages, with the system prompt before them."""
+        pair, settings = self.opened.session, self._settings
+        limits = settings.limits_from(pair.chat_limits)
+        whole = [*([] if self._system is None else [{"role": "system", "content": self._system}]), *messages]
+        return pair.chat_request(whole, limits, settings.seed, chat_template_kwargs=self._options.variables)
 
     def _answer(self, line: str) -> None:
         """Write the answer to a message. The message and what was written of the answer join the chat.
 
         On a terminal, Ctrl-C ends the answer after the present round, and a second one within the round.
         """
-        if not is_unicode(line):
-            raise ConfigError("this line is not UTF-8 text: convert it, for example with iconv -t utf-8")
+        check_unicode("this line", line)
         message = {"role": "user", "content": line}
-        request = self._request([*self._messages, message])
-        painter = Painter(self._screen, self._pair.tokenizer, request.prompt) if self._display.show else None
+        request = self.request([*self._messages, message])
+        tokenizer, shows = self.opened.session.tokenizer, self._settings.display.show
+        painter = Painter(self._screen, tokenizer, request.prompt) if shows else None
         text, reason = "", None
-        rounds = self._decoder.stream([request], self._sampling, reuse=True)
+        rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
         with _interrupts(self._terminal) as stopped, closing(rounds):
             try:
                 for [piece] in rounds:
@@ -199,18 +196,18 @@ class Conversation:
         self._screen.write("\n")
         if text or reason is not None:
             self._messages += [message, {"role": "assistant", "content": text}]
-        if not self._display.quiet:
+        if not self._options.quiet:
             _remark(self._figures(reason, request.seed))
 
     def _figures(self, reason: FinishReason | None, seed: int) -> str:
         """Those of the last answer: its speed, its end if it is not the model's own, and the seed of drawn tokens."""
-        [stats] = self._decoder.stats or [Stats()]
+        [stats] = self.opened.decoder.stats or [Stats()]
         seconds, tokens = stats.total_seconds, stats.new_tokens
         parts = [f"{tokens} tokens", f"{tokens / seconds if seconds else 0.0:.1f} tokens/s"]
         parts.append(f"{tokens / max(1, stats.rounds):.2f} tokens per pass")
         if reason != "stop":
             parts.append("stopped" if reason is None else "ended at the length limit")
-        if not self._sampling.greedy:
+        if not self.opened.sampling.greedy:
             parts.append(f"seed {seed}")
         return ", ".join(parts)
 

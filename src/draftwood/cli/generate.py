@@ -6,20 +6,17 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from draftwood.cli.console import typed
-from draftwood.cli.grammar_options import with_grammar
-from draftwood.cli.options import Sectioned, section_options
+from draftwood.cli.console import check_unicode
+from draftwood.cli.options import TEXT, Sectioned, given, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import SECTIONS, Settings, check_input
-from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models
 
 
-@click.command(name="generate", cls=Sectioned, sections=SECTIONS, short_help="Continue a prompt, or every prompt of a file.")
-@click.argument("prompt", required=False)
+@click.command(name="generate", cls=Sectioned, sections=SECTIONS)
+@click.argument("prompt", type=TEXT, required=False)
 @section_options(SECTIONS)
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
@@ -34,11 +31,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     are JSON lines in --output or on standard output. A line without a valid prompt is reported on standard error, its
     answer holds an "error", and the exit status is 1. The same command resumes a stopped run; other settings are refused.
     """
-    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
-    options["stop"] = tuple(map(typed, options["stop"]))
-    for name in ("target", "draft"):
-        options[name] = None if options[name] is None else typed(options[name])
-    settings = Settings.of(*with_grammar(options, given))
+    settings = Settings.of(options, given(ctx))
     check_input(settings, prompt, single=prompt is not None)
     if prompt is None:
         with loading_libraries():
@@ -56,10 +49,9 @@ def _text(prompt: str) -> str:
     """The prompt; ``-`` reads standard input and drops its last line break."""
     if prompt == "-" and sys.stdin is None:
         raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
-    where, text = "given", typed(prompt)
+    where, text = "given", prompt
     if prompt == "-":
         data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
         where, text = "on standard input", data.decode("utf-8", errors="surrogateescape")
-    if not is_unicode(text):
-        raise ConfigError(f"the prompt {where} is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    check_unicode(f"the prompt {where}", text)
     return text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.cli.console import typed
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.grammar import Grammar
 
@@ -17,10 +17,10 @@ from draftwood.grammar.grammar import Grammar
 class GrammarOptions:
     """A grammar that texts follow; at most one is given."""
 
-    json_schema: Path | None = field(default=None, metadata={"help": "write JSON that follows the schema in a file"})
-    json_object: bool = field(default=False, metadata={"help": "write a JSON object"})
-    regex: str | None = field(default=None, metadata={"help": "write text that this pattern matches as a whole"})
-    grammar: Path | None = field(default=None, metadata={"help": "write text of the Lark grammar in a file"})
+    json_schema: Path | None = setting(None, "write JSON that follows the schema in a file")
+    json_object: bool = setting(False, "write a JSON object")
+    regex: str | None = setting(None, "write text that this pattern matches as a whole")
+    grammar: Path | None = setting(None, "write text of the Lark grammar in a file")
 
 
 def with_grammar(options: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -30,7 +30,7 @@ def with_grammar(options: Mapping[str, Any], given: frozenset[str]) -> tuple[dic
         ConfigError: several grammars, a file that cannot be read, or a grammar that cannot be used.
     """
     names = [f.name for f in fields(GrammarOptions)]
-    wanted = [name for name in names if options[name] not in (None, False)]
+    wanted = [name for name in names if options.get(name) not in (None, False)]
     if len(wanted) > 1:
         flags = [f"--{name.replace('_', '-')}" for name in wanted]
         raise ConfigError(f"{' and '.join(flags)} were given, but a text follows one grammar: leave one out")
@@ -43,7 +43,7 @@ def _grammar(option: str, value: Any) -> Grammar:
     if option == "json_object":
         return Grammar.json_object()
     if option == "regex":
-        return Grammar.regex(typed(value))
+        return Grammar.regex(value)
     try:
         text = Path(value).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

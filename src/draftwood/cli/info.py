@@ -7,7 +7,7 @@ import json
 import click
 
 
-@click.command(name="info", short_help="Show versions, the device, bundled pairs and methods.")
+@click.command(name="info")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
     """Show versions, the device, the bundled pairs of models, and which verifiers are exact for which method."""

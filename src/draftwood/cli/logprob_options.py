@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, final
 
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import LogprobSettings, Of
 
@@ -18,13 +19,11 @@ class LogprobOptions:
         ConfigError: a number out of range, or a kind without a number.
     """
 
-    logprobs: int | None = field(
-        default=None,
-        metadata={"help": "in JSON: every token's log-probability, and so many of the likeliest tokens, 0 to 20"},
+    logprobs: int | None = setting(
+        None, "in JSON: every token's log-probability, and so many of the likeliest tokens, 0 to 20"
     )
-    logprobs_of: Of | None = field(
-        default=None,
-        metadata={"help": "whose they are: the model's own (the default), or of the distribution sampled from"},
+    logprobs_of: Of | None = setting(
+        None, "whose they are: the model's own (the default), or of the distribution sampled from"
     )
 
     def __post_init__(self) -> None:

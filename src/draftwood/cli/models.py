@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-@click.command(name="models", short_help="List the models on this machine that have a name.")
+@click.command(name="models")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
     """List the models that are available by name: bundled pairs, short names and their drafters, and models of the hub in

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from draftwood.cli import serve as one_server
-from draftwood.cli.console import typed
-from draftwood.cli.grammar_options import with_grammar
-from draftwood.cli.options import Sectioned, dataclass_options, pick, section_options
+from draftwood.cli.options import Sectioned, Sections, given, pick, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import SECTIONS, DisplayOptions, Models, Settings, check_fit, check_input
 from draftwood.core.errors import ConfigError
@@ -22,8 +18,8 @@ from draftwood.ray.spec import ReplicaSpec
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
-SERVE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **one_server.SECTIONS}
-WRITE_SECTIONS: dict[str, tuple[type[Any], ...]] = {"Cluster": (Fleet,), **SECTIONS}
+SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS}
+WRITE_SECTIONS: Sections = {"Cluster": (Fleet,), **SECTIONS}
 _ALONE = ["tensor_parallel", *DisplayOptions.__dataclass_fields__]  # what processes of Ray that write a file have no use for
 
 
@@ -33,18 +29,16 @@ def group() -> None:
 
 
 @group.command(name="serve", cls=Sectioned, sections=SERVE_SECTIONS, short_help="Serve a model with several replicas.")
-@dataclass_options(Fleet)
-@dataclass_options(ServeOptions, changes={"port": {"help": "port of Ray's proxies"}})
-@dataclass_options(Models)
-@dataclass_options(LoadOptions, leave_out=("tensor_parallel",))
-@dataclass_options(Method, leave_out=("beta", "tau"))
+@section_options(
+    SERVE_SECTIONS, leave_out=("tensor_parallel", "beta", "tau"), changes={"port": {"help": "port of Ray's proxies"}}
+)
 def serve(**options: Any) -> None:
     """Serve a model as 'draftwood serve' does, by several replicas of it behind one address.
 
     Ray starts the replicas, hands each request to one of them, and replaces one that dies. A text follows from its seed and
     settings, whichever replica writes it. SIGTERM or Ctrl-C ends the replicas: running texts get --drain seconds to end.
     """
-    spec = _spec(options, pick(ServeOptions, options), name=tuple(map(typed, options["name"])))
+    spec = _spec(options, pick(ServeOptions, options))
     check_fit(Models(target=spec.target, draft=spec.draft), spec.method, Sampling())
     read_keys(spec.serving.api_key_file)
     installed()
@@ -66,11 +60,8 @@ def write(ctx: click.Context, /, **options: Any) -> None:
     differ. The same command resumes a stopped run, and so does 'draftwood generate'. Ray starts the processes, shows the
     progress, and repeats what a lost one has not finished.
     """
-    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
-    options["stop"] = tuple(map(typed, options["stop"]))
     spec = _spec(options, ServeOptions())
-    options |= {"target": spec.target, "draft": spec.draft}
-    settings = Settings.of(*with_grammar({**options, **dict.fromkeys(_ALONE, False)}, given))
+    settings = Settings.of({**options, **dict.fromkeys(_ALONE, False)}, given(ctx))
     check_input(settings, None, single=False)
     if settings.files.output is None:
         raise ConfigError("there is no --output: Ray reports on standard output, so the texts go to a file")
@@ -81,9 +72,7 @@ def write(ctx: click.Context, /, **options: Any) -> None:
         ctx.exit(1)
 
 
-def _spec(options: dict[str, Any], serving: ServeOptions, **changed: Any) -> ReplicaSpec:
+def _spec(options: dict[str, Any], serving: ServeOptions) -> ReplicaSpec:
     """What each process loads."""
-    names = {name: None if options[name] is None else typed(options[name]) for name in ("target", "draft")}
-    return ReplicaSpec(
-        **names, loading=pick(LoadOptions, options), method=pick(Method, options), serving=replace(serving, **changed)
-    )
+    models, loading, method = pick(Models, options), pick(LoadOptions, options), pick(Method, options)
+    return ReplicaSpec(target=models.target, draft=models.draft, loading=loading, method=method, serving=serving)

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from draftwood.cli.console import typed
-from draftwood.cli.options import Sectioned, dataclass_options, pick
-from draftwood.cli.progress import note
-from draftwood.cli.settings import Models, check_fit
+from draftwood.cli.options import Sectioned, Sections, pick, section_options
+from draftwood.cli.progress import loading_libraries
+from draftwood.cli.settings import Models, check_fit, load_session
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
@@ -17,18 +16,15 @@ from draftwood.sampling.settings import Sampling
 from draftwood.serve.log import start_log
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
-SECTIONS: dict[str, tuple[type[Any], ...]] = {
+SECTIONS: Sections = {
     "Server": (ServeOptions,),
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
 }
 
 
-@click.command(name="serve", cls=Sectioned, sections=SECTIONS, short_help="Serve a model over HTTP, as OpenAI does.")
-@dataclass_options(ServeOptions)
-@dataclass_options(Models)
-@dataclass_options(LoadOptions)
-@dataclass_options(Method, leave_out=("beta", "tau"))
+@click.command(name="serve", cls=Sectioned, sections=SECTIONS)
+@section_options(SECTIONS, leave_out=("beta", "tau"))
 def command(**options: Any) -> None:
     """Serve a model over HTTP with OpenAI's interface: chats, completions, streams.
 
@@ -36,9 +32,6 @@ def command(**options: Any) -> None:
     SIGTERM or Ctrl-C ends the server in order: running texts get --drain seconds to end; a second signal ends them as they
     are.
     """
-    for name in ("target", "draft"):
-        options[name] = None if options[name] is None else typed(options[name])
-    options["name"] = tuple(map(typed, options["name"]))
     settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
     keys = read_keys(settings.api_key_file)
     check_fit(models, method, Sampling())
@@ -47,19 +40,15 @@ def command(**options: Any) -> None:
 
 
 def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method: Method, keys: tuple[str, ...]) -> None:
-    with note(f"Loading {models.target or 'the bundled models'}"):
-        try:
+    try:
+        with loading_libraries():
             from draftwood.serve.run import serve
             from draftwood.serve.service import Service
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
-            ) from error
-        from draftwood.api import load
-        from draftwood.loading.models import quiet_loading
-
-        quiet_loading()
-        pair = load(models.target, models.draft, options=loading)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
+        ) from error
+    pair = load_session("language", models, loading)
     start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)
     names = ", ".join(service.names)

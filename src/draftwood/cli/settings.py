@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 
 import click
 
-from draftwood.cli.grammar_options import GrammarOptions
+from draftwood.cli.grammar_options import GrammarOptions, with_grammar
 from draftwood.cli.job.lines import check_files
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.options import pick
+from draftwood.cli.options import Sections, pick
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
@@ -34,11 +35,10 @@ Kind: TypeAlias = Literal["language", "translation"]
 class Models:
     """The models: hub names, folders, GGUF files or short names."""
 
-    target: str | None = field(
-        default=None,
-        metadata={"help": "hub name, folder, GGUF file or short name ('draftwood models'); default: the bundled model"},
+    target: str | None = setting(
+        None, "hub name, folder, GGUF file or short name ('draftwood models'); default: the bundled model"
     )
-    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
+    draft: str | None = setting(None, "small model that drafts, with the target's tokenizer")
 
 
 @final
@@ -50,7 +50,7 @@ class Seed:
         ConfigError: a seed out of range.
     """
 
-    seed: int | None = field(default=None, metadata={"help": "the same seed gives the same text; default: drawn and shown"})
+    seed: int | None = setting(None, "the same seed gives the same text; default: drawn and shown")
 
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
@@ -66,13 +66,9 @@ class Files:
         ConfigError: a batch size below 1.
     """
 
-    input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt and optionally a seed and an id; - is standard input"}
-    )
-    output: Path | None = field(
-        default=None, metadata={"help": "JSON lines with the texts; existing answers are kept and their prompts skipped"}
-    )
-    batch_size: int = field(default=8, metadata={"help": "prompts of the input file that are answered at a time"})
+    input: Path | None = setting(None, "JSON lines with a prompt and optionally a seed and an id; - is standard input")
+    output: Path | None = setting(None, "JSON lines with the texts; existing answers are kept and their prompts skipped")
+    batch_size: int = setting(8, "prompts of the input file that are answered at a time")
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -84,22 +80,20 @@ class Files:
 class DisplayOptions:
     """Options of the display."""
 
-    show: bool = field(
-        default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
-    )
-    compare: bool = field(default=False, metadata={"help": "decode without a draft too, and show the speed-up"})
-    json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
+    show: bool = setting(False, "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)")
+    compare: bool = setting(False, "decode without a draft too, and show the speed-up")
+    json: bool = setting(False, "print one JSON object and nothing else")
 
 
-SECTIONS: dict[str, tuple[type[Any], ...]] = {
+TEXT_SECTIONS: Sections = {
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
     "Grammar": (GrammarOptions,),
     "Sampling": (Sampling, Seed),
     "Length": (Limits,),
-    "Files": (Files,),
-    "Display": (DisplayOptions, LogprobOptions),
 }
+"""The options of all commands that continue texts."""
+SECTIONS: Sections = {**TEXT_SECTIONS, "Files": (Files,), "Display": (DisplayOptions, LogprobOptions)}
 
 
 class Opened(NamedTuple, Generic[S]):
@@ -149,7 +143,12 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str], kind: Kind = "language") -> Settings:
-        """The settings from options by name, and the names of the given ones. A translation is greedy."""
+        """The settings from options by name, and the names of the given ones. A translation is greedy.
+
+        Raises:
+            ConfigError, PairingError: as the class, and as :func:`with_grammar`.
+        """
+        options, given = with_grammar(options, given)
         drawn = kind == "language"
         return Settings(
             kind=kind,
@@ -167,22 +166,8 @@ class Settings:
 
     def open(self) -> Opened[Any]:
         """Load the models and build the decoder. Settings of the sampling that were not given are the target's own."""
-        models = self.models
-        check_models(self.kind, models.target, models.draft)
-        with loading_libraries():
-            load: Callable[..., Session]
-            if self.kind == "language":
-                from draftwood import api
-
-                load = api.load
-            else:
-                from draftwood import translation
-
-                load = translation.load_translator
-            from draftwood.loading.models import quiet_loading
-        with note(f"Loading {models.target or 'the bundled models'}"), importing():
-            quiet_loading()
-            session = load(models.target, models.draft, options=self.loading)
+        check_models(self.kind, self.models.target, self.models.draft)
+        session = load_session(self.kind, self.models, self.loading)
         if self.kind == "translation":  # those of a pair are logged by load
             for remark in session.remarks:
                 click.echo(f"Note: {remark}.", err=True)
@@ -199,6 +184,22 @@ class Settings:
     def given_of(self, part: Sampling | Limits) -> dict[str, Any]:
         """The settings of a part that were given, by name."""
         return {f.name: getattr(part, f.name) for f in fields(part) if f.name in self.given}
+
+
+def load_session(kind: Kind, models: Models, loading: LoadOptions) -> Any:
+    """The pair, or the translator. Warnings of libraries are silenced.
+
+    Raises:
+        ConfigError, ModelError: as :func:`draftwood.load`.
+    """
+    with loading_libraries():
+        from draftwood import api, translation
+        from draftwood.loading.models import quiet_loading
+
+    load: Callable[..., Session] = api.load if kind == "language" else translation.load_translator
+    with note(f"Loading {models.target or 'the bundled models'}"), importing():
+        quiet_loading()
+        return load(models.target, models.draft, options=loading)
 
 
 def check_fit(models: Models, method: Method, *samplings: Sampling) -> None:

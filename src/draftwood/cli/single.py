@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import click
@@ -15,14 +15,11 @@ from draftwood.cli.group import Interrupted
 from draftwood.cli.results import json_of, summary
 from draftwood.cli.settings import DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
-from draftwood.core.limits import Limits
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session
-
-_WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
 
 def run_single(settings: Settings, text: str) -> None:
@@ -64,8 +61,6 @@ def write_one(one: OneText) -> None:
     """Decode and print one text, with the comparison and the remarks of its display."""
     _, decoder, sampling, method = one.opened
     plain = one.opened.plain if one.display.compare and method.method != "ar" else None
-    if plain is not None:
-        _warm_up([decoder, plain], one)
     if one.display.json:
         result = _decode(decoder, one)
         found = {**one.head, **json_of(result, sampling, TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
@@ -92,13 +87,6 @@ def write_one(one: OneText) -> None:
 
 def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:
     return by_turns(result, lambda: _decode(one.opened.decoder, one), lambda: _decode(plain, one))
-
-
-def _warm_up(decoders: list[Decoder], one: OneText) -> None:
-    """Decode a few tokens with each decoder in turn, so that first-run costs do not count for one alone."""
-    short = replace(one.request, limits=_WARM_UP)
-    for decoder in decoders * 2:
-        decoder.generate([short], one.opened.sampling)
 
 
 def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:

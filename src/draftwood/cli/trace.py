@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
-from click.core import ParameterSource
 
-from draftwood.cli.console import standard_output, typed
-from draftwood.cli.options import Sectioned, Sections, pick, section_options
+from draftwood.cli.console import check_unicode, standard_output
+from draftwood.cli.options import TEXT, Sectioned, Sections, given, pick, section_options
 from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
-from draftwood.core.checks import is_unicode
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_folder, check_readable, check_writable
 from draftwood.core.limits import Limits
@@ -34,17 +33,13 @@ _LEAST: Final = 40  # columns of a figure
 class TraceOptions:
     """What is traced and where it goes."""
 
-    translate: str | None = field(
-        default=None, metadata={"help": "trace the translation of this sentence; with a PROMPT too, by the bundled pair"}
-    )
-    input: Path | None = field(default=None, metadata={"help": "show a file that --json wrote, without any model"})
-    json: Path | None = field(default=None, metadata={"help": "write the traces to this file"})
-    html: Path | None = field(
-        default=None, metadata={"help": "write a page that plays the texts, one file that reads nothing from a network"}
-    )
-    svg: Path | None = field(default=None, metadata={"help": "write the figures of the rounds to this folder"})
-    compare: bool = field(default=False, metadata={"help": "trace plain decoding of the PROMPT too"})
-    explain: bool = field(default=False, metadata={"help": "say what depths and ranks brought, and what more would bring"})
+    translate: str | None = setting(None, "trace the translation of this sentence; with a PROMPT too, by the bundled pair")
+    input: Path | None = setting(None, "show a file that --json wrote, without any model")
+    json: Path | None = setting(None, "write the traces to this file")
+    html: Path | None = setting(None, "write a page that plays the texts, one file that reads nothing from a network")
+    svg: Path | None = setting(None, "write the figures of the rounds to this folder")
+    compare: bool = setting(False, "trace plain decoding of the PROMPT too")
+    explain: bool = setting(False, "say what depths and ranks brought, and what more would bring")
 
 
 SECTIONS: Sections = {
@@ -56,8 +51,8 @@ SECTIONS: Sections = {
 }
 
 
-@click.command(name="trace", cls=Sectioned, sections=SECTIONS, short_help="Show every round of a text.")
-@click.argument("prompt", required=False)
+@click.command(name="trace", cls=Sectioned, sections=SECTIONS)
+@click.argument("prompt", type=TEXT, required=False)
 @section_options(SECTIONS)
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
@@ -66,17 +61,14 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     In a tree, p is the draft's probability and q the target's. With --json, --html, --svg or --explain the rounds are not
     printed.
     """
-    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
-    options["stop"] = tuple(map(typed, options["stop"]))
-    prompt = None if prompt is None else typed(prompt)
-    _check_together(prompt, wanted, given)
+    _check_together(prompt, wanted, given(ctx))
     if wanted.input is not None:
         from draftwood.trace.files import read_traces
 
         traces = read_traces(wanted.input)
     else:
-        traces = _record(prompt, wanted, kept, options, given)
+        traces = _record(prompt, wanted, kept, options, given(ctx))
     _show(traces, wanted)
 
 
@@ -98,8 +90,7 @@ def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[s
         raise ConfigError('there is nothing to trace: give a prompt, --translate "SENTENCE", or --input FILE')
     if wanted.translate is not None and not wanted.translate.strip():
         raise ConfigError("the sentence is empty: give a sentence to translate")
-    if prompt is not None and not is_unicode(prompt):
-        raise ConfigError("the prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    check_unicode("the prompt", prompt or "")
     if prompt is None:
         if wanted.compare:
             raise ConfigError("--compare is for a prompt, but only a sentence was given: leave it out")
@@ -118,7 +109,7 @@ def _record(
         traces += _traced(settings, prompt, kept)
     if wanted.translate is not None:
         own = {} if prompt is not None else {name: value for name, value in options.items() if name in given}
-        traces += _traced(Settings.of(own, frozenset(own), "translation"), typed(wanted.translate), kept)
+        traces += _traced(Settings.of(own, frozenset(own), "translation"), wanted.translate, kept)
     return traces
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import click
-from click.core import ParameterSource
 
-from draftwood.cli.console import typed
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.options import Changes, Sectioned, Sections, section_options
+from draftwood.cli.options import TEXT, Changes, Sectioned, Sections, given, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import DisplayOptions, Files, Models, Settings, check_input
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
@@ -25,7 +24,7 @@ from draftwood.loading.names import check_models
 class Block:
     """The length of a drafted block."""
 
-    k: int | None = field(default=None, metadata={"help": "tokens drafted in one pass; default: the draft's own number"})
+    k: int | None = setting(None, "tokens drafted in one pass; default: the draft's own number")
 
 
 SECTIONS: Sections = {
@@ -48,8 +47,8 @@ _CHANGES: Changes = {
 }
 
 
-@click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")
-@click.argument("text", required=False)
+@click.command(name="translate", cls=Sectioned, sections=SECTIONS)
+@click.argument("text", type=TEXT, required=False)
 @section_options(SECTIONS, leave_out=_LEFT_OUT, changes=_CHANGES)
 @click.pass_context
 def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
@@ -63,9 +62,7 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     reported on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
     file appears when all lines are done. The same command resumes a stopped run.
     """
-    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
-    settings = Settings.of({**options, "shape": _shape(options["k"], options["shape"])}, given, "translation")
-    text = None if text is None else typed(text)
+    settings = Settings.of({**options, "shape": _shape(options["k"], options["shape"])}, given(ctx), "translation")
     single = text is not None and text != "-"
     check_input(settings, text, single=single)
     if text is not None and not text.strip():

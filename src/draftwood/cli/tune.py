@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwood.cli.measuring import MeasureFiles, load_fixed
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.names import check_models
 from draftwood.tune.charts import Bar
 from draftwood.tune.documents import text_of
-from draftwood.tune.plots import Measured, check_report, recorded, write_report
-from draftwood.tune.prompts import built_in
+from draftwood.tune.plots import recorded, write_report
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -31,26 +30,15 @@ if TYPE_CHECKING:
 _RECORDED, _TOKENS = 4, 48  # texts, and tokens of each, whose rounds a report shows
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """The file of prompts and the file of the profile."""
-
-    input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; default: built-in stories and sums"}
-    )
-    out: Path | None = field(
-        default=None, metadata={"help": "the profile; default: a file in the user's cache, which is used automatically"}
-    )
-    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
-
-
-@click.command(name="tune", short_help="Find the fastest method of a pair on this machine, and store it.")
+@click.command(name="tune")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions, leave_out=("profile",))
-@dataclass_options(Files)
+@dataclass_options(MeasureFiles)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="the profile; default: a file in the user's cache, used automatically"
+)
 @dataclass_options(Sizes)
-def command(**options: Any) -> None:
+def command(out: Path | None, **options: Any) -> None:
     """Find the fastest methods of a pair of models on this machine, and write them into a profile.
 
     Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
@@ -59,29 +47,21 @@ def command(**options: Any) -> None:
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
     models, loading = pick(Models, options), pick(LoadOptions, options)
-    files, sizes = pick(Files, options), pick(Sizes, options)
-    prompts = _prompts(files.input, sizes.prompts)
-    if files.out is not None:
-        check_writable(files.out, "--out")
-    if files.report is not None:
-        check_report(files.report)
-    check_models("language", models.target, models.draft)
+    files, sizes = pick(MeasureFiles, options), pick(Sizes, options)
+    prompts = files.prompts(sizes.prompts)
+    if out is not None:
+        check_writable(out, "--out")
+    pair = load_fixed(models, replace(loading, profile="none"))
 
-    from draftwood.api import load
-    from draftwood.hardware.threads import set_threads
-    from draftwood.loading.models import quiet_loading
     from draftwood.loading.profile import default_path
     from draftwood.tune.run import tune
 
-    quiet_loading()
-    set_threads(loading.threads)
-    pair = load(models.target, models.draft, options=replace(loading, profile="none"))
     profile_key = pair.profile_key
     if profile_key is None:
         raise ConfigError(
             f"a profile belongs to model files, and those of {models.target} or its draft were not found: give folders"
         )
-    path = default_path(profile_key) if files.out is None else files.out
+    path = default_path(profile_key) if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
     with _progress() as on_progress:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
@@ -89,7 +69,7 @@ def command(**options: Any) -> None:
     click.echo(_table(found))
     if files.report is not None:
         _report(files.report, pair, prompts, found)
-    used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
+    used = "It is used from now on" if out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
 
 
@@ -103,18 +83,9 @@ def _report(path: Path, pair: Pair, prompts: list[str], found: Findings) -> None
         bar = Bar(label=name_of(method), value=value, shown=f"{value:.0f}", marked=chosen)
         speeds.setdefault(temperature, []).append(bar)
     ids = [pair.encode(text) for text in prompts[:_RECORDED]]
-    traces, costs = recorded(pair, ids, found.choices, _TOKENS, 0)
+    traces = recorded(pair, ids, found.choices, _TOKENS, 0)
     note = "tokens per second; methods that were measured longest first; green: the choice"
-    write_report(path, Measured(title="draftwood tune", speeds=speeds, note=note, traces=traces, costs=costs))
-
-
-def _prompts(path: Path | None, most: int) -> list[str]:
-    """The first prompts of the file, or of the built-in ones with alternating sources."""
-    if path is not None:
-        from draftwood.cli.prompts import read_texts
-
-        return read_texts(path)[:most]
-    return built_in(most)
+    write_report(path, speeds, traces, note=note)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from draftwood.serve.traces import LiveTrace, Traces
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
 from draftwood.trace.files import to_json
-from draftwood.trace.page.pieces import first_of, round_data, shown, title_of, unstyled
+from draftwood.trace.labels import title_of
+from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
 from draftwood.trace.text import describe_round, describe_specdec

@@ -1,6 +1,6 @@
 """What a trace says about speed: what depths and ranks brought, what a round cost, what more drafting would bring.
 
-The expectations and their derivations are in :mod:`draftwood.trace.chances`. A gain of ``g`` tokens a round pays if it costs
+A gain of ``g`` tokens a round pays if it costs
 less than ``g`` times the seconds of a token (``docs/adaptive.md`` derives this rule).
 """
 
@@ -8,75 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
-from draftwood.core.counter_rng import CounterRng
-from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.rounds import STAGES
-from draftwood.trace.chances import Interval, first_child, next_sibling
-from draftwood.trace.records import Trace, TracedRound, largest_token
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """What more drafting would bring, in tokens a round.
-
-    Attributes:
-        agreement: the mean chance that a first child is accepted, at the nodes of the paths with children; None without
-            stored distributions of the draft.
-        nodes: their number.
-        perfect: accepted tokens of a draft equal to the target, with trees as deep as these: at most their mean depth.
-        sibling: of one more child at the end of every path, where there were children; None where it is not known.
-        leaf: share of rounds that ended at a leaf below the root and not with the text, so another level might go on.
-        inner: share of nodes with children on the paths at which one was accepted.
-    """
-
-    agreement: Interval | None
-    nodes: int
-    perfect: float
-    sibling: Interval | None
-    leaf: float
-    inner: float
-
-    @property
-    def level(self) -> float:
-        """One more level below leaves, if it is accepted as often as the levels above: an estimate."""
-        return self.leaf * self.inner
-
-
-def expect(trace: Trace) -> Expectation:
-    """The expectations of a trace.
-
-    Raises:
-        ConfigError: a trace without rounds.
-    """
-    rounds = _rounds(trace)
-    shared = trace.temperature > 0 and any(one.draw == Draw.SHARED_NOISE for one in rounds)
-    noise = CounterRng([trace.seed]) if shared else None
-    vocab = 1 + largest_token(rounds)
-    firsts, siblings, visited, passed, leaves = list[Interval](), list[Interval](), 0, 0, 0
-    for one in rounds:
-        parents = {node.parent for node in one.nodes}
-        for node in (0, *one.path):
-            if node in parents:
-                visited += 1
-                if (chance := first_child(trace, one, node)) is not None:
-                    firsts.append(chance)
-        passed += len(one.path)
-        leaves += bool(one.path) and one.path[-1] not in parents and len(one.tokens) > len(one.path)
-        if (chance := next_sibling(trace, one, noise, vocab)) is not None:
-            siblings.append(chance)
-    return Expectation(
-        agreement=_mean(firsts, len(firsts)),
-        nodes=len(firsts),
-        perfect=sum(max(node.depth for node in one.nodes) for one in rounds) / len(rounds),
-        sibling=_mean(siblings, len(rounds)),
-        leaf=leaves / len(rounds),
-        inner=passed / visited if visited else 0.0,
-    )
+from draftwood.trace.records import Trace, TracedRound
 
 
 def explain(trace: Trace) -> list[str]:
@@ -86,19 +21,13 @@ def explain(trace: Trace) -> list[str]:
         ConfigError: a trace without rounds.
     """
     rounds = _rounds(trace)
-    return [*_brought(trace, rounds), *_cost(rounds), *_more(trace, rounds)]
+    return [*_brought(trace, rounds), *_cost(rounds), *_more(rounds)]
 
 
 def _rounds(trace: Trace) -> Sequence[TracedRound]:
     if not trace.rounds:
         raise ConfigError("the trace has no rounds, so there is nothing to explain: record a longer text")
     return trace.rounds
-
-
-def _mean(found: Sequence[Interval], count: int) -> Interval | None:
-    if not found:
-        return None
-    return Interval(sum(one.low for one in found) / count, sum(one.high for one in found) / count)
 
 
 def _tokens(rounds: Sequence[TracedRound]) -> int:
@@ -157,28 +86,28 @@ def _token(rounds: Sequence[TracedRound]) -> float:
     return sum(sum(one.seconds.values()) for one in rounds) / max(1, _tokens(rounds))
 
 
-def _more(trace: Trace, rounds: Sequence[TracedRound]) -> list[str]:
-    """What a better draft, a wider and a deeper tree would bring."""
-    found, timed = expect(trace), rounds[1:] or rounds
-    if found.perfect == 0:
+def _more(rounds: Sequence[TracedRound]) -> list[str]:
+    """What a better draft and a deeper tree would bring.
+
+    Another level is an estimate: below leaves, a child is accepted as often as at the levels above.
+    """
+    timed = rounds[1:] or rounds
+    perfect = sum(max(node.depth for node in one.nodes) for one in rounds) / len(rounds)
+    if perfect == 0:
         return []
-    token, lines = _token(timed), []
-    if found.agreement is not None:
-        lines.append(f"A first child is accepted with {_range(found.agreement)} on average ({found.nodes} nodes).")
-    per_round = sum(sum(one.seconds.values()) for one in timed) / len(timed)
-    bound = f"A draft equal to the target would bring at most {found.perfect + 1:.2f} tokens a round with trees this deep"
-    lines.append(bound + (f", {(found.perfect + 1) / per_round:.1f} tokens/s at this cost." if per_round > 0 else "."))
-    if found.sibling is not None:
-        pays = f"; it cannot pay if it takes more than {1e3 * found.sibling.high * token:.2f} ms" if token > 0 else ""
-        lines.append(f"Another sibling at the end of every path would bring {_range(found.sibling)} tokens a round{pays}.")
-    pays = f"; it pays if it takes less than {1e3 * found.level * token:.2f} ms" if token > 0 else ""
-    lines.append(
-        f"Another level would bring about {found.level:.2f} tokens a round: {100 * found.leaf:.0f} % of rounds ended at a "
-        f"leaf, and levels go on with {found.inner:.2f}{pays}."
+    parents = [{node.parent for node in one.nodes} for one in rounds]
+    visited = sum(node in above for one, above in zip(rounds, parents, strict=True) for node in (0, *one.path))
+    inner = sum(len(one.path) for one in rounds) / visited
+    leaves = (  # rounds that ended at a leaf below the root and not with the text
+        bool(one.path) and one.path[-1] not in above and len(one.tokens) > len(one.path)
+        for one, above in zip(rounds, parents, strict=True)
     )
-    return lines
-
-
-def _range(found: Interval) -> str:
-    low, high = f"{found.low:.3f}", f"{found.high:.3f}"
-    return low if low == high else f"{low} to {high}"
+    leaf, token = sum(leaves) / len(rounds), _token(timed)
+    per_round = sum(sum(one.seconds.values()) for one in timed) / len(timed)
+    speed = f", {(perfect + 1) / per_round:.1f} tokens/s at this cost" if per_round > 0 else ""
+    pays = f"; it pays if it takes less than {1e3 * leaf * inner * token:.2f} ms" if token > 0 else ""
+    return [
+        f"A draft equal to the target would bring at most {perfect + 1:.2f} tokens a round with trees this deep{speed}.",
+        f"Another level would bring about {leaf * inner:.2f} tokens a round: {100 * leaf:.0f} % of rounds ended at a leaf, "
+        f"and levels go on with {inner:.2f}{pays}.",
+    ]

@@ -50,6 +50,12 @@ def visible(text: str, *, spaces: bool = True) -> str:
     return "".join(out)
 
 
+def title_of(trace: Trace) -> str:
+    """The method and the verifier of a run."""
+    method = f"{trace.method} {trace.shape}" if trace.shape else trace.method
+    return visible(f"{method}, {trace.verifier} verifier", spaces=False)
+
+
 def token_text(trace: Trace, token: int) -> str:
     """The visible text of a token; its id in angle quotes where it has none. Blanks between bytes stay."""
     text = visible(trace.texts.get(token, ""))

@@ -18,7 +18,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.token_texts import TokenTexts
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Distribution, Part, Trace, TracedRound
-from draftwood.trace.rows import Place, RowRecord, Rules
+from draftwood.trace.rows import RowRecord, Rules
 
 
 class Observed(Protocol):
@@ -95,12 +95,12 @@ class Recorder:
         if number >= self._kept:
             self._learn(text, piece.tokens)
             return None
-        place = Place(
-            number=number, position=position, tokens=list(piece.tokens), text=piece.text, parts=_parts(text.marks, piece),
-            end=text.seconds, rng=text.rng,
-        )  # fmt: skip
+        parts = _parts(text.marks, piece)
         with torch.inference_mode():
-            made = RowRecord(self._of(piece.round), piece.round_row, self._rules, place).make()
+            row = RowRecord(self._of(piece.round), piece.round_row, self._rules, text.rng.at([position]))
+            made = row.make(
+                number=number, position=position, tokens=list(piece.tokens), text=piece.text, parts=parts, end=text.seconds
+            )
         text.rounds.append(made)
         self._learn(text, _tokens_of(made))
         return made

@@ -6,7 +6,6 @@ the draft tree: node 0 is the root, and parents come before their children.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final
 
@@ -215,13 +214,3 @@ class Trace:
     remarks: list[str] = field(default_factory=list)
     beta: int | None = None
     tau: float | None = None
-
-
-def largest_token(rounds: Iterable[TracedRound]) -> int:
-    """The largest token id in stored rounds."""
-    found = 0
-    for one in rounds:
-        stored = [kept for node in one.nodes for kept in (node.target, node.draft) if kept is not None]
-        ids = [one.next_token, *(node.token for node in one.nodes), *(token for kept in stored for token in kept.tokens)]
-        found = max(found, *ids)
-    return found

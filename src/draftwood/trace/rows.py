@@ -10,7 +10,7 @@ from typing import final
 
 import torch
 
-from draftwood.core.counter_rng import CounterRng, CounterRoundRng, Stream
+from draftwood.core.counter_rng import CounterRoundRng, Stream
 from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays, real_nodes
@@ -42,25 +42,6 @@ class Rules:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a round stands in its text.
-
-    Attributes:
-        number, position, tokens, text, parts, end: as in :class:`TracedRound`.
-        rng: the random numbers of the text.
-    """
-
-    number: int
-    position: int
-    tokens: list[int]
-    text: str
-    parts: list[Part]
-    end: float
-    rng: CounterRng
-
-
-@final
 class RowRecord:
     """Makes the record of one row.
 
@@ -68,23 +49,24 @@ class RowRecord:
         arrays: the round.
         row: the row's index in it.
         rules: of the run.
-        place: where the round stands in the text.
+        rng: the random numbers of the text at the position of the root.
     """
 
-    def __init__(self, arrays: RoundArrays, row: int, rules: Rules, place: Place) -> None:
-        self._arrays, self._row, self._rules, self._place = arrays, row, rules, place
+    def __init__(self, arrays: RoundArrays, row: int, rules: Rules, rng: CounterRoundRng) -> None:
+        self._arrays, self._row, self._rules, self._rng = arrays, row, rules, rng
         self._tree: DraftTree = arrays.made.tree
         self._path = arrays.made.paths[row]
-        self._rng: CounterRoundRng = place.rng.at([place.position])
         self._real = real_nodes(self._tree, row)
         self._number = {node: i for i, node in enumerate(self._real)}
         self._target = arrays.target_distributions(row, max(rules.tokens, rules.beta or 0))
         self._draft = arrays.draft_distributions(row, rules.tokens)
         self._shared = self._noise()
 
-    def make(self) -> TracedRound:
-        """The record."""
-        arrays, row, rules, place = self._arrays, self._row, self._rules, self._place
+    def make(
+        self, *, number: int, position: int, tokens: list[int], text: str, parts: list[Part], end: float
+    ) -> TracedRound:
+        """The record; the arguments are its fields of these names."""
+        arrays, row, rules = self._arrays, self._row, self._rules
         last, trials, walk = self._shown(self._end), list[Trial](), None
         if rules.verifier in WALKS:
             walk = WALKS[rules.verifier](arrays, row, self._path)
@@ -92,8 +74,8 @@ class RowRecord:
             last = rest or last
         tree = self._tree
         return TracedRound(
-            number=place.number,
-            position=place.position,
+            number=number,
+            position=position,
             draw=tree.draw.value,
             nodes=self._nodes(walk),
             trials=trials,
@@ -102,11 +84,11 @@ class RowRecord:
             next_token=arrays.made.tokens[row][-1],
             next_from=last,
             next_is_residual=walk is not None and walk.last is not None,
-            tokens=place.tokens,
-            text=place.text,
-            parts=place.parts,
+            tokens=tokens,
+            text=text,
+            parts=parts,
             seconds=dict(arrays.made.seconds),
-            end=place.end,
+            end=end,
             stop=tree.stop,
             uniform=None if rules.greedy or not walk else self._rng.uniform(Stream.TOKEN)[0],
             path_uniform=self._path_uniform(),

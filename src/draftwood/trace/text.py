@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.specdec import positions_of
-from draftwood.trace.labels import number, token_text, visible
+from draftwood.trace.labels import number, title_of, token_text, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
 _WIDTH: Final = 100
@@ -30,9 +30,8 @@ def describe_round(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
         ConfigError: there is no such round, or the width is too small.
     """
     made = round_of(trace, place)
-    shape = f" {trace.shape}" if trace.shape else ""
     lines = [
-        f"round {made.number + 1}: {trace.method}{shape}, {trace.verifier} verifier, temperature {trace.temperature:g}",
+        f"round {made.number + 1}: {title_of(trace)}, temperature {trace.temperature:g}",
         "",
         "tree (✓ accepted, ✗ rejected, · not tried)",
         *_tree(trace, made),

@@ -1,4 +1,4 @@
-"""Charts of measured figures as SVG, in light and dark: bars for speeds and counts, points and a line for costs.
+"""Charts of measured figures as SVG, in light and dark: bars for speeds and counts.
 
 They need matplotlib (extra ``plots``).
 """
@@ -21,7 +21,6 @@ _COLOURS: Final = {  # light, dark
     "quiet": ("#59636e", "#9198a1"),
     "bar": ("#8c959f", "#6e7681"),
     "own": ("#00795b", "#3fc79a"),
-    "line": ("#c04f00", "#f2955a"),
 }
 _SMALL: Final = 11  # pixels
 _LETTER: Final = 6.2  # pixels: the mean width of a letter
@@ -29,7 +28,7 @@ _LINE: Final = 15  # pixels from one line of text to the next
 _TWO_COLUMNS: Final = 700  # pixels: from this width on, panels share a line
 _BAR: Final = 16  # pixels
 _INKS: Final = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-_IDS: Final = "figure|axes|patch|text|matplotlib|xtick|ytick|line2d|PathCollection|LineCollection"
+_IDS: Final = "figure|axes|patch|text|matplotlib|xtick|ytick|line2d|LineCollection"
 
 
 @final
@@ -123,37 +122,6 @@ def _bars(axes: Any, title: str, bars: Sequence[Bar], labels: Mapping[str, str],
     axes.tick_params(length=0)
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
-
-
-def draw_costs(
-    name: str, points: Sequence[tuple[int, float]], estimate: Sequence[tuple[int, float]], *, note: str, width: int = 360
-) -> str:
-    """Milliseconds against nodes: measured ones as points, expected ones as a line.
-
-    Args:
-        name: the chart's title.
-        points: nodes and milliseconds of each forward.
-        estimate: the same of the line, by rising nodes; may be empty.
-        note: below the chart.
-        width: in pixels.
-
-    Raises:
-        ConfigError: matplotlib is missing.
-    """
-    with _style(name):
-        figure = _figure(name, note, width, int(0.6 * width) + 40)
-        axes = figure.subplots()
-        if points:
-            axes.scatter(*zip(*points, strict=True), s=30, alpha=0.6, linewidths=0, color=_COLOURS["own"][0])
-        if estimate:
-            axes.plot(*zip(*estimate, strict=True), color=_COLOURS["line"][0])
-        axes.set_xlabel("nodes, the root included", size=_SMALL)
-        axes.set_ylabel("milliseconds", size=_SMALL)
-        axes.set_ylim(bottom=0.0)
-        axes.tick_params(labelsize=_SMALL)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.spines[["top", "right"]].set_visible(False)
-        return _svg(figure, name)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.tune.choose import candidates, faster_half, fastest
+from draftwood.tune.compare import check_room
 from draftwood.tune.measure import ROOM, Runs, Speed, Timed
 from draftwood.tune.sizes import Sizes
 
@@ -83,13 +84,7 @@ def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress
         ConfigError: a prompt too long for the models' context, or texts that end with their first round.
     """
     prompts = list(prompts)[: sizes.prompts]
-    longest = max(map(len, prompts)) + sizes.max_new_tokens + ROOM
-    contexts = [runner.max_length for runner in (pair.target, pair.draft) if runner and runner.max_length]
-    if contexts and longest > min(contexts):
-        raise ConfigError(
-            f"a prompt and {sizes.max_new_tokens} new tokens (and {ROOM} to spare) make {longest}, but the models' "
-            f"context is {min(contexts)}: give shorter prompts, or lower max_new_tokens"
-        )
+    check_room(pair, prompts, sizes.max_new_tokens + ROOM)
     methods = {t: candidates(pair.draft, greedy=t == 0) for t in sorted(set(sizes.temperature))}
     return Ladder(methods, prompts, sizes, Runs(pair).timed, on_progress).findings()
 

@@ -43,11 +43,9 @@ def run_file(settings: Settings, complete: Complete | None = None) -> int:
     with locked(files.output):
         lines = (read_sentences if form.whole else read_prompts)(files.input or Path("-"))
         out = Output(files.output, lines, form, as_json=settings.display.json or not form.whole)
-        ended = not form.whole and len(out.done) == len(lines)
-        if ended and (not out.settled or out.made_with(known_facts(settings))):  # no model is needed
+        if not form.whole and len(out.done) == len(lines) and out.made_with(known_facts(settings)):  # no model is needed
             out.write([])  # drops half a line of a killed run
-            unknown = "" if out.settled else "; the file does not say with which settings"
-            click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already{unknown}.", err=True)
+            click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already.", err=True)
         else:
             (complete or _complete)(settings, out, lines)
     if out.errors:
@@ -79,14 +77,8 @@ def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
             del found["seed"]
         return found
 
-    job = Job(
-        decoder=opened.decoder,
-        sampling=opened.sampling,
-        lines=len(lines),
-        tasks=tasks,
-        record=record,
-        seed_note="" if out.form.whole else f"seed {first_seed}",
-    )
+    seed_note = "" if out.form.whole else f"seed {first_seed}"
+    job = Job(opened=opened, tasks=tasks, record=record, seed_note=seed_note)
     run(job, out, settings.files.batch_size)
 
 

@@ -47,9 +47,9 @@ class Form:
         """Whether the object in a line, numbered from 0, can be one of the file of records."""
         if self.whole and index == 0:
             return isinstance(found.get("settings"), dict)
-        settings, types = found.get("settings", {"seed": 0}), _ERROR if "error" in found else self.fields
+        settings, types = found.get("settings"), _ERROR if "error" in found else self.fields
         known = all(type(found.get(key)) is kind for key, kind in types.items())
-        return known and isinstance(settings, dict) and type(settings.get("seed")) is int
+        return known and (self.whole or (isinstance(settings, dict) and type(settings.get("seed")) is int))
 
     def unlike(self, found: Mapping[str, Any], line: Line | None, advice: str) -> str | None:
         """Why a record is not that of the input's line now; None if it is."""
@@ -61,7 +61,7 @@ class Form:
             )
         if line is None or found.get(self.key, line.text) != line.text:
             return f"this {self.does} another {self.one} than line {number} of the input has; {advice}"
-        if "seed" in found and "settings" in found:
+        if "seed" in found:
             seed = line.seed_after(found["settings"]["seed"])
             if found["seed"] != seed:
                 return f"this was made with seed {found['seed']}, but the line's seed is now {seed}; {advice}"

@@ -87,31 +87,20 @@ class Output:
         """The seed of line 0 in the earlier run, if the file holds it."""
         return next((found["settings"].get("seed") for found in self._found if "settings" in found), None)
 
-    @property
-    def settled(self) -> bool:
-        """Whether every record in the file holds its settings."""
-        return all("settings" in found for found in self._found)
-
     def made_with(self, known: Facts) -> bool:
         """Whether every record holds these settings."""
-        settings = [found["settings"] for found in self._found] if self.settled else [{}]
-        return all(found.get(name) == value for found in settings for name, value in known.items())
+        return all(found["settings"].get(name) == value for found in self._found for name, value in known.items())
 
     def begin(self, settings: Facts) -> None:
         """Compare the settings with those of the earlier run; a whole output without one stores them.
 
         Raises:
-            ConfigError: they differ, or the file does not hold them.
+            ConfigError: they differ.
         """
         if self._journal is None:
             return
         place, now = self._journal.path, _compared(settings)
         for i, found in enumerate(self._found[:1] if self.form.whole else self._found):
-            if "settings" not in found:
-                raise ConfigError(
-                    f"{place}, line {i + 1}: this answer of an earlier version of Draftwood holds no settings, so the rest "
-                    f"cannot be made alike; {self._advice(place)}"
-                )
             before = _compared(found["settings"])
             if before != now and (unlike := difference(before, now)):
                 made = f"{place} was started" if self.form.whole else f"{place}, line {i + 1}: this was made"

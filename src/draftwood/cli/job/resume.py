@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import torch
+from typing import Any, Final, TypeAlias
 
 from draftwood.cli.settings import Opened, Settings
-from draftwood.core.limits import Limits
-from draftwood.core.settings import Method
 from draftwood.engine.session import Session
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.checkpoint import folder_of
 from draftwood.loading.names import named_or_bundled, resolve
 from draftwood.loading.profile import identity
-from draftwood.sampling.processors import for_request
-from draftwood.sampling.settings import Sampling
+from draftwood.sampling.settings import ONLY_PYTHON
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name, as values that JSON keeps unchanged."""
-_TOKENIZER = ("tokenizer*.json", "vocab.*", "merges.txt", "*.spm", "*.model")
+_FILES: Final = {
+    "tokenizer": ("tokenizer*.json", "vocab.*", "merges.txt", "*.spm", "*.model"),
+    "generation_config": ("generation_config.json",),
+}
+"""Files of the target that texts depend on, next to its weights; the generation config may ask for processors."""
 _DIGITS = 16  # of a digest
-_LONG = 80  # characters of a processor's settings
+_LONG = 80  # characters of a grammar
 
 
 def known_facts(settings: Settings) -> dict[str, Any]:
@@ -37,7 +36,8 @@ def known_facts(settings: Settings) -> dict[str, Any]:
         role: None if model is None else {"name": name or "bundled", "fingerprint": _digest_of(model)}
         for role, model, name in (("target", target, models.target), ("draft", draft, models.draft))
     }
-    found["tokenizer"] = {"name": models.target or "bundled", "fingerprint": _tokenizer_digest(target)}
+    for name, patterns in _FILES.items():
+        found[name] = {"name": models.target or "bundled", "fingerprint": _files_digest(target, patterns)}
     if settings.kind == "language":
         parts = (settings.loading, settings.method, settings.sampling, settings.limits, settings.logprobs)
         values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}
@@ -48,6 +48,10 @@ def known_facts(settings: Settings) -> dict[str, Any]:
 def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> dict[str, Any]:
     """All settings that the texts depend on; without a seed where nothing is drawn."""
     session, sampling = opened.session, opened.sampling
+    drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling) if f.name not in ONLY_PYTHON}
+    drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
+    if sampling.grammar is None:
+        del drawn["grammar"]
     return {
         **known_facts(settings),
         "dtype": str(session.model.dtype).removeprefix("torch."),
@@ -55,20 +59,9 @@ def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> d
         **({} if seed is None else {"seed": seed}),
         "eos": sorted(session.eos),
         "final_token": session.final_token,
-        **text_facts(opened.method, sampling, settings.limits_from(session.limits)),
+        **plain({**asdict(opened.method), **drawn, **asdict(settings.limits_from(session.limits))}),
         **settings.logprobs.facts,
     }
-
-
-def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, Any]:
-    """The settings of method, sampling and limits."""
-    drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
-    drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
-    for name in ("processors", "warpers"):
-        drawn[name] = [_described(for_request(processor, 0, 1)) for processor in getattr(sampling, name) or ()]
-    if sampling.grammar is None:  # as in files from before there were grammars
-        del drawn["grammar"]
-    return plain({**asdict(method), **drawn, **asdict(limits)})
 
 
 def plain(facts: Facts) -> dict[str, Any]:
@@ -89,10 +82,10 @@ def _digest_of(model: str | Path) -> str | None:
     return None if found is None else found["fingerprint"][:_DIGITS]
 
 
-def _tokenizer_digest(model: str | Path) -> str | None:
-    """A digest of the tokenizer's files; None where there are none."""
+def _files_digest(model: str | Path, patterns: Sequence[str]) -> str | None:
+    """A digest of a model's files of these names; None where there are none."""
     folder = folder_of(model)
-    files = sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern)}) if folder is not None else []
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern)}) if folder is not None else []
     if not files:
         return None
     digest = hashlib.sha256()
@@ -102,40 +95,14 @@ def _tokenizer_digest(model: str | Path) -> str | None:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _described(processor: Any) -> str:
-    """The class and the plain settings of a processor; long ones as a digest."""
-    values = getattr(processor, "__dict__", {}).items()
-    found = {name: _settled(value) for name, value in values}
-    found = {name: value for name, value in found.items() if _is_plain(value)}
-    text = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
-    return f"{type(processor).__name__}({_short(text)})"
-
-
-def _short(text: str) -> str:
-    """A text, or its digest if it is long."""
-    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _settled(value: Any) -> Any:
-    """Tensors and mappings as lists."""
-    if isinstance(value, Mapping):
-        return sorted(([key, _settled(entry)] for key, entry in value.items()), key=repr)
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(entry) for entry in value)
-    return value is None or isinstance(value, bool | int | float | str)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(entry) for entry in value]
     if isinstance(value, Grammar):
-        return f"{value.kind} {_short(value.text)}"
+        short = len(value.text) <= _LONG
+        return f"{value.kind} {value.text if short else hashlib.sha256(value.text.encode()).hexdigest()[:_DIGITS]}"
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -12,10 +12,10 @@ from draftwood.cli.group import Interrupted
 from draftwood.cli.job.output import Output
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import summary
+from draftwood.cli.settings import Opened
 from draftwood.core.rounds import Stats
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
-from draftwood.sampling.settings import Sampling
+from draftwood.engine.session import Session
 
 
 @final
@@ -40,15 +40,12 @@ class Job:
     """Texts for lines.
 
     Attributes:
-        lines: the number of lines, with those of earlier runs.
         tasks: the remaining work, in order.
         record: the fields of a result.
         seed_note: the seed of the first line in words; empty where nothing is drawn.
     """
 
-    decoder: Decoder
-    sampling: Sampling
-    lines: int
+    opened: Opened[Session]
     tasks: Sequence[Task]
     record: Callable[[Result], Mapping[str, Any]]
     seed_note: str = ""
@@ -60,18 +57,19 @@ def run(job: Job, out: Output, batch_size: int) -> None:
     Raises:
         Interrupted: Ctrl-C.
     """
-    done, total, noun, verb = job.lines - len(job.tasks), Stats(), out.form.noun, out.form.verb
+    done, total, noun, verb = len(out.done), Stats(), out.form.noun, out.form.verb
+    lines = done + len(job.tasks)
     if done:
-        click.echo(f"{done} of {job.lines} {noun} are {verb} in {out.where} already.", err=True)
+        click.echo(f"{done} of {lines} {noun} are {verb} in {out.where} already.", err=True)
     try:
-        with progress(noun, job.lines, done, to_file=bool(out.where)) as advance:
+        with progress(noun, lines, done, to_file=bool(out.where)) as advance:
             _decode(job, out, batch_size, total, advance)
     except KeyboardInterrupt:
         where = f" in {out.where}; the same command resumes there" if out.where else ""
         seed = f"; {job.seed_note}" if job.seed_note and not out.where else ""
-        raise Interrupted(f"{len(out.done)} of {job.lines} {noun} are {verb}{where}{seed}") from None
+        raise Interrupted(f"{len(out.done)} of {lines} {noun} are {verb}{where}{seed}") from None
     out.finish()
-    parts = (f"{len(job.tasks)} {noun}", summary(total, job.decoder), job.seed_note)
+    parts = (f"{len(job.tasks)} {noun}", summary(total, job.opened.decoder), job.seed_note)
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
@@ -83,7 +81,8 @@ def _decode(job: Job, out: Output, batch_size: int, total: Stats, advance: Advan
         ordered.write_ready()
         for _ in range(len(job.tasks) - len(rows)):
             advance(total)
-        for row, result in job.decoder.results([request for _, request in rows], job.sampling, rows=batch_size):
+        decoder, sampling = job.opened.decoder, job.opened.sampling
+        for row, result in decoder.results([request for _, request in rows], sampling, rows=batch_size):
             task = rows[row][0]
             total.add(result.stats)
             ordered.put(task, {**task.record, **job.record(result)})

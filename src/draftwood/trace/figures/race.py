@@ -7,7 +7,7 @@ from typing import Final
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
-from draftwood.trace.figures.scene import PILL, Scene
+from draftwood.trace.figures.scene import PILL, Scene, drafted_chain
 from draftwood.trace.labels import mono_width, shorten, visible
 from draftwood.trace.records import Trace, TracedRound
 
@@ -86,35 +86,20 @@ def _plain_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
         canvas.text(left + _PILL / 2 + 6, y + 44, f"{item.end * 1000:.0f} ms", "quiet", size=10.5)
 
 
-def _drafted_chain(made: TracedRound) -> list[int]:
-    """The drafted tokens of the schema: the accepted path, the first token rejected after it, and what hangs below that."""
-    chain = list(made.path)
-    while True:
-        last = chain[-1] if chain else 0
-        below = [n for n, node in enumerate(made.nodes) if node.parent == last]
-        if not below:
-            return chain
-        chain.append(min(below, key=lambda n: made.nodes[n].rank))
-
-
-def _is_crossed(made: TracedRound) -> bool:
-    """Whether a token was accepted and nothing below it."""
-    return bool(made.path) and any(node.parent == made.path[-1] and node.verdict == "rejected" for node in made.nodes)
-
-
 def example_of(trace: Trace) -> TracedRound:
-    """The round that shows most: it rejects a token, and accepts many."""
+    """The round that shows most: it accepts many tokens, and rejects one below the last of them."""
 
     def shows(made: TracedRound) -> tuple[bool, int]:
-        return any(node.verdict == "rejected" for node in made.nodes) and bool(made.path), len(made.path)
+        crossed = any(node.parent == made.path[-1] and node.verdict == "rejected" for node in made.nodes if made.path)
+        return crossed, len(made.path)
 
     return max(trace.rounds, key=shows)
 
 
 def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float, count: int) -> float:
     """The draft below, the verification above, the outcome of every drafted token on top; returns the lower edge."""
-    made = max(trace.rounds, key=lambda made: (_is_crossed(made), len(made.path)))
-    scene, chain = Scene(trace, made, canvas), _drafted_chain(made)
+    made = example_of(trace)
+    scene, chain = Scene(trace, made, canvas), drafted_chain(made)
     first = max(0, min(len(made.path) - 1, len(chain) - count)) if len(made.path) >= count else 0
     chain, accepted = chain[first : first + count], len(made.path) - first
     frame = canvas.group("model", f"round {made.number + 1}", data={"round": made.number})

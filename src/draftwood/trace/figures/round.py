@@ -9,7 +9,7 @@ from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.draft import DraftColumns, draw_draft, draw_target
 from draftwood.trace.figures.scene import PILL, PITCH, Scene
 from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
-from draftwood.trace.labels import sans_width, shorten
+from draftwood.trace.labels import sans_width, shorten, title_of
 from draftwood.trace.records import Trace, TracedRound
 
 WIDE: Final = 1360  # from this width on, all columns stand in one row
@@ -58,8 +58,7 @@ def round_of(trace: Trace, number: int) -> TracedRound:
 def _finished(scene: Scene, width: float, height: float) -> str:
     """The figure, with its heading."""
     made, trace = scene.round, scene.trace
-    shape = f" {trace.shape}" if trace.shape else ""
-    line = f"Round {made.number + 1}: {trace.method}{shape}, {trace.verifier} verifier, temperature {trace.temperature:g}"
+    line = f"Round {made.number + 1}: {title_of(trace)}, temperature {trace.temperature:g}"
     scene.canvas.text(_MARGIN, 26, _fitting(line, width, 14), "head-line", size=14)
     rest = f"{len(made.tokens)} new tokens from one forward of the target"
     if made.seconds:

@@ -137,6 +137,17 @@ def with_tokens(given: Distribution | None, more: Mapping[int, float | None]) ->
     return Distribution(tokens=[*given.tokens, *extra], probs=[*given.probs, *extra.values()], rest=rest)
 
 
+def drafted_chain(made: TracedRound) -> list[int]:
+    """A chain through the tree: the accepted path, the first token rejected after it, and what hangs below that."""
+    chain = list(made.path)
+    while True:
+        last = chain[-1] if chain else 0
+        below = [n for n, node in enumerate(made.nodes) if node.parent == last]
+        if not below:
+            return chain
+        chain.append(min(below, key=lambda n: made.nodes[n].rank))
+
+
 def colour_of(depth: int) -> str:
     """The colour of what iteration ``depth`` drafted."""
     return f"c{(depth - 1) % _COLOURS}"

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.round import round_of
-from draftwood.trace.figures.scene import PILL, Scene
+from draftwood.trace.figures.scene import PILL, Scene, drafted_chain
 from draftwood.trace.labels import mono_width, number, sans_width, shorten, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound
 
@@ -44,11 +44,7 @@ class Position:
 
 def positions_of(made: TracedRound) -> list[Position]:
     """The positions after the root: one for every drafted token of the chain, and one for the target's own."""
-    chain: list[int] = []
-    while below := [n for n, node in enumerate(made.nodes) if node.parent == (chain[-1] if chain else 0)]:
-        on_path = [n for n in below if n in made.path]
-        chain.append(on_path[0] if on_path else min(below, key=lambda n: made.nodes[n].rank))
-    out, count = [], len(made.path)
+    chain, out, count = drafted_chain(made), [], len(made.path)
     for place in range(max(len(chain), count + 1)):
         node, parent = chain[place] if place < len(chain) else None, chain[place - 1] if place else 0
         choice = next((c for c in made.choices if c.node == parent and place <= count), None)

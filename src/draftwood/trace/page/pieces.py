@@ -6,7 +6,7 @@ from typing import Any
 
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.write import is_plain, is_translation
-from draftwood.trace.labels import token_text, visible
+from draftwood.trace.labels import title_of, token_text, visible
 from draftwood.trace.records import Trace, TracedRound
 
 
@@ -25,12 +25,6 @@ def text_data(trace: Trace) -> dict[str, Any]:
         "text": shown(trace.text), "first": first_of(trace), "dropped": trace.dropped,
         "rounds": [round_data(trace, made) for made in trace.rounds],
     }  # fmt: skip
-
-
-def title_of(trace: Trace) -> str:
-    """The method and the verifier of a run."""
-    method = f"{trace.method} {trace.shape}" if trace.shape else trace.method
-    return visible(f"{method}, {trace.verifier} verifier", spaces=False)
 
 
 def first_of(trace: Trace) -> int:
