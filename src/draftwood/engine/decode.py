@@ -99,10 +99,8 @@ class Decoder:
         try:
             prefixes = self.prefixes if reuse else None
             made = Batch(self.pipeline, most=rows, noise=noise, prefixes=prefixes, chunk=chunk, tolerant=tolerant)
-            try:
+            with closing(made):
                 yield made
-            finally:
-                made.close()
         finally:
             self._in_use.release()
 

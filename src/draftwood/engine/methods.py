@@ -103,7 +103,9 @@ def build(
 def _shared_noise(args: BuildArgs) -> Drafter:
     if isinstance(args.shape, Branching):
         return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
-    return _best_first(args)
+    if args.shape is None and args.method.nodes is None:
+        return _adaptive(args)
+    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(args)))
 
 
 def _block(args: BuildArgs) -> BlockChain:
@@ -118,14 +120,6 @@ def _block(args: BuildArgs) -> BlockChain:
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
     return BlockChain(runner, length)
-
-
-def _best_first(args: BuildArgs) -> BestFirstDrafter:
-    if args.method.method == "dynamic":
-        return BestFirstDrafter(_drawn(args, _tree_shape(args)))
-    if args.shape is None and args.method.nodes is None:
-        return _adaptive(args)
-    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(args)))
 
 
 def _drawn(args: BuildArgs, shape: TreeShape) -> Grower:
@@ -169,8 +163,7 @@ def _tree_shape(args: BuildArgs) -> TreeShape:
     if isinstance(args.shape, WidthByLength):
         _check_depth(args, args.shape.length)
         return TreeShape(nodes or args.shape.nodes, args.shape.width, args.shape.length)
-    if nodes is None:
-        raise ValueError(f"method {args.method.method!r} has neither shape nor nodes: an adaptive tree has no fixed shape")
+    nodes = cast(int, nodes)  # without a shape
     most = min(nodes, runner.block if isinstance(runner, BlockRunner) else MAX_NODES)
     depth = min(12, most) if dynamic else max(1, min(8, 2 + nodes // 4, most))
     return TreeShape(nodes, max(2, nodes // 4), depth)
@@ -190,9 +183,9 @@ BUILDERS: Final[dict[str, Builder]] = {
     "iid": levels(lambda shape: IndependentChains(shape.width, shape.length)),
     "rsd-c": levels(lambda shape: ConstantBranching(shape.counts)),
     "rsd-s": levels(lambda shape: StochasticBeam(shape.width, shape.length)),
-    "dynamic": _best_first,
+    "dynamic": lambda args: BestFirstDrafter(_drawn(args, _tree_shape(args))),
     "shared-noise": _shared_noise,
-    "adaptive": _best_first,
+    "adaptive": _adaptive,
     "adaptive-drawn": _adaptive_drawn,
     "block": _block,
     "ngram": lambda args: ngram(cast(Length, args.shape).length),

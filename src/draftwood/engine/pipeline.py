@@ -139,8 +139,8 @@ class Pipeline:
 
     def _check_request(self, number: int, request: Request) -> None:
         check_seed(request.seed)
-        vocab, length = self.target.vocab_size, len(request.prompt)
-        if not length:
+        vocab = self.target.vocab_size
+        if not request.prompt:
             raise ConfigError(
                 f"prompt {number} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
             )
@@ -158,18 +158,14 @@ class Pipeline:
             raise ConfigError(f"prompt {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
         if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
             raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
-        if self.max_length is not None and length >= self.max_length:
-            raise CacheError(
-                f"prompt {number} has {length} tokens, but the models' context is {self.max_length} and the text needs "
-                "room: shorten the prompt, or take models with a longer context"
-            )
+        self.check_room(request, f"prompt {number}")
 
-    def check_room(self, request: Request) -> None:
-        """Raise a CacheError for a prompt that leaves its text no room."""
+    def check_room(self, request: Request, name: str = "the prompt") -> None:
+        """Raise a CacheError for a prompt that leaves its text no room; ``name`` is the prompt's in it."""
         if self.max_length is not None and len(request.prompt) >= self.max_length:
             raise CacheError(
-                f"the prompt has {len(request.prompt)} tokens, but the models' context is {self.max_length} and the text "
-                "needs room: shorten it"
+                f"{name} has {len(request.prompt)} tokens, but the models' context is {self.max_length} and the text needs "
+                "room: shorten the prompt, or take models with a longer context"
             )
 
     def limit(self, entry: Entry) -> int:

@@ -9,7 +9,7 @@ It learns the target's next-token distribution, on training text and on text sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,22 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
 
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading import models
 from draftwood.loading.names import resolve
 from draftwood.train import data, loop
+from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
-
-Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
-"""From (drafter, target, tokenizer) to named figures, for example block efficiency measured with a real decoder."""
 
 _HELD_OUT_SEED = 1
 
@@ -69,36 +66,28 @@ def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) ->
     return figures
 
 
-class Distillation(Trainer):  # type: ignore[misc]
-    """A Trainer whose loss is a distance to a frozen target's distribution."""
+def distillation(target: nn.Module, config: DraftConfig) -> loop.Loss:
+    """The loss of a drafter: the mean distance over positions to a frozen target's distribution."""
 
-    def __init__(self, *, target: nn.Module, tvd_weight: float, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.tvd_weight = tvd_weight
-        fuse = torch.compile if self.args.torch_compile else lambda function: function
-        self.target, self.distance = fuse(target), fuse(self._distance)
-
-    def _distance(self, draft_logits: Tensor, target_logits: Tensor) -> Tensor:
+    def distance(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
         draft_logp, target_logp = draft_logits.float().log_softmax(-1), target_logits.float().log_softmax(-1)
         loss = kl(target_logp, draft_logp)
-        return loss + self.tvd_weight * tvd(target_logp, draft_logp) if self.tvd_weight else loss
+        return loss + config.tvd_weight * tvd(target_logp, draft_logp) if config.tvd_weight else loss
 
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
-        """Mean distance over positions; see Trainer."""
+    score, compare = (torch.compile(target), torch.compile(distance)) if config.compile else (target, distance)
+
+    def loss(model: Any, inputs: dict[str, Tensor], state: object) -> Tensor:
         tokens = inputs["input_ids"]
-        outputs = model(input_ids=tokens, use_cache=False)
+        draft_logits = model(input_ids=tokens, use_cache=False).logits
         with torch.no_grad():
-            target_logits = self.target(input_ids=tokens, use_cache=False).logits
-        loss = self.distance(outputs.logits[:, :-1], target_logits[:, :-1])
-        return (loss, outputs) if return_outputs else loss
+            target_logits = score(input_ids=tokens, use_cache=False).logits
+        return compare(draft_logits[:, :-1], target_logits[:, :-1])
+
+    return loss
 
 
-def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[str, Any]:
-    """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``.
-
-    ``evaluate`` is called once with the finished drafter, the target and the tokenizer. Its figures are added to the metrics
-    under ``"evaluate"``.
-    """
+def train_draft(config: DraftConfig) -> dict[str, Any]:
+    """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``."""
     loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
@@ -113,28 +102,19 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, Any]]:
         return agreement(model, target, blocks, config.batch)
 
-    trainer = Distillation(
-        target=target,
-        tvd_weight=config.tvd_weight,
-        model=model,
-        args=loop.arguments(config, loop.steps_of(config, len(dataset))),
-        optimizers=loop.optimizers(config, model),
-        train_dataset=dataset,
-        callbacks=loop.callbacks(config, partial(report, data.first(held_out, config.report_blocks))),
+    result = loop.fit(
+        config,
+        model,
+        dataset,
+        partial(report, data.first(held_out, config.report_blocks)),
+        loss=distillation(target, config),
+        what=f"{dataset.tokens.numel():,} tokens to train on",
+        tokens_until=lambda steps: steps * config.batch * config.context,
+        steps=loop.steps_of(config, len(dataset)),
     )
-    print(f"{loop.parameters(model):,} parameters, {dataset.tokens.numel():,} tokens to train on", flush=True)
-    result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
-    metrics = {
-        **loop.facts(config, model, data.token_counts(held_out)),
-        "held_out": loop.measured(model, partial(report, held_out)),
-        "sampled_tokens": written.numel(),
-        **result,
-    }
-    if evaluate is not None:
-        metrics["evaluate"] = loop.measured(model, lambda m: evaluate(m, target, tokenizer))
-    loop.write_json(config.out / "metrics.json", metrics)
-    return metrics
+    figures = {"held_out": measured(model, partial(report, held_out)), "sampled_tokens": written.numel(), **result}
+    return loop.record(config, model, data.token_counts(held_out), figures)
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
@@ -145,11 +125,9 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
         ModelError: the folder holds no model.
     """
     folder = Path(resolve(config.target))
-    if not folder.is_file() and not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json; give the folder of a saved target model, or a GGUF file")
-    tokenizer = models.load_tokenizer(folder, LoadOptions()) if folder.is_file() else load_tokenizer(folder)
     device = loop.device()
     target = saved_model(folder, number_format(device.type)).requires_grad_(False)
+    tokenizer = models.load_tokenizer(folder, LoadOptions()) if folder.is_file() else load_tokenizer(folder)
     limit = target.config.max_position_embeddings
     if config.context > limit:
         raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")
@@ -206,11 +184,6 @@ def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
     return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
 
 
-def log_distribution(logits: Tensor) -> Tensor:
-    """Log-probabilities float32 [row, position, vocab] after every token but the last of each block."""
-    return logits[:, :-1].float().log_softmax(-1)
-
-
 def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, Any]]:
     """How well a drafter predicts its target, for each kind of held-out blocks int64 [block, length].
 
@@ -222,8 +195,8 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
     for name, blocks in held_out.items():
         accepted, same, loss = [], [], []
         for tokens in loop.batches(blocks, batch, target.device):
-            logits = [m(input_ids=tokens, use_cache=False).logits for m in (model, target)]
-            draft_logp, target_logp = map(log_distribution, logits)
+            logits = [m(input_ids=tokens, use_cache=False).logits[:, :-1] for m in (model, target)]
+            draft_logp, target_logp = (each.float().log_softmax(-1) for each in logits)
             accepted.append(acceptance(target_logp, draft_logp).cpu())
             same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
             loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())

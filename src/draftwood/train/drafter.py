@@ -1,4 +1,4 @@
-"""``draftwood train drafter``: chats or texts of the target, what it says about them, training, figures and a model card."""
+"""``draftwood train drafter``: chats or texts of the target, what it says about them, training and figures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
+from draftwood.train.callbacks import measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.features import Features, write_features
-from draftwood.train.hidden import HiddenTrainer, new_drafter, taps
-from draftwood.train.hidden_batches import AnchorBatches
-from draftwood.train.hidden_report import card, figures
-from draftwood.train.number_format import number_format
+from draftwood.train.hidden import block_loss, new_drafter, taps
+from draftwood.train.hidden_batches import AnchorBatches, Batch
+from draftwood.train.hidden_report import figures
+from draftwood.train.number_format import autocast, number_format
 
 
 def train_drafter(config: DrafterConfig) -> dict[str, Any]:
@@ -58,10 +59,9 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     else:
         started.check_target(target, vocabulary_digest(tokenizer))
         drafter = started
-    metrics = _train(config, drafter, target, features, training, held_out)
+    found = _train(config, drafter, target, features, training, held_out)
     loop.save_weights(drafter, config.out)
-    loop.write_json(config.out / "metrics.json", metrics)
-    (config.out / "README.md").write_text(card(config, drafter.config, metrics), encoding="utf-8")
+    metrics = loop.record(config, drafter, {"chats": sum(features.lengths[i] for i in held_out)}, found)
     print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
 
@@ -91,22 +91,24 @@ def _train(
         features, training, steps=max(1, steps), batch=config.batch, anchors=config.anchors, block=drafter.config.block,
         index=index, seed=config.seed,
     )  # fmt: skip
-    trainer = HiddenTrainer(
-        embed=embed,
-        head=head,
-        model=drafter,
-        args=loop.arguments(config, len(dataset), whole_batches=True),
-        optimizers=loop.optimizers(config, drafter),
-        train_dataset=dataset,
-        callbacks=loop.callbacks(config, report),
-    )
+
+    def loss(model: Any, inputs: Batch, state: object) -> Tensor:
+        with autocast(model.device):
+            return block_loss(model, embed, head, inputs)
+
     before = {name: weight.detach().clone() for name, weight in drafter.named_parameters()}
-    print(f"{loop.parameters(drafter):,} parameters, {len(training):,} chats, {len(dataset):,} steps", flush=True)
-    result = loop.run(trainer, lambda count: count * config.batch * config.anchors)
+    result = loop.fit(
+        config,
+        drafter,
+        dataset,
+        report,
+        loss=loss,
+        what=f"{len(training):,} chats, {len(dataset):,} steps",
+        tokens_until=lambda count: count * config.batch * config.anchors,
+    )
     with torch.no_grad():  # robust fine-tuning (Wortsman et al. 2022, "WiSE-FT", arXiv 2109.01903)
         for name, weight in drafter.named_parameters():
             weight.lerp_(before[name], config.start_share)
-    measured = loop.measured(drafter, report)
-    loop.show("end", measured)
-    held = sum(features.lengths[i] for i in held_out)
-    return {**loop.facts(config, drafter, {"chats": held}), "held_out": measured, **result}
+    found = measured(drafter, report)
+    show("end", found)
+    return {"held_out": found, **result}

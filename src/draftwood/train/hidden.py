@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import Trainer
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.hidden.layers import block_input
@@ -20,8 +19,7 @@ from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden_batches import Batch
-from draftwood.train.number_format import autocast, number_format
-from draftwood.train.pairs import the_batch
+from draftwood.train.number_format import number_format
 
 SLOT_DECAY: Final = 4.0  # slots
 TVD_WEIGHT: Final = 0.9
@@ -111,20 +109,6 @@ class _HeadLoss(torch.autograd.Function):
         pairs = ((to_states, states), (to_markov, markov), (to_out, out))
         found = [(gradient * upstream[0]).to(like.dtype) for gradient, like in pairs]
         return (found[0], None, *found[1:], None, None, None)
-
-
-class HiddenTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer of batches with anchors, for a drafter with the target's embeddings and output weights."""
-
-    def __init__(self, *, embed: nn.Module, head: Tensor, **settings: Any) -> None:
-        super().__init__(data_collator=the_batch, **settings)
-        self.embed, self.head = embed, head
-
-    def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
-        """Weighted mean over the slots of all blocks; see Trainer."""
-        with autocast(model.device):
-            loss = block_loss(model, self.embed, self.head, inputs)
-        return (loss, {}) if return_outputs else loss
 
 
 def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:

@@ -1,17 +1,14 @@
-"""Figures of a drafter of hidden states on held-out chats, and its model card."""
+"""Figures of a drafter of hidden states on held-out chats."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from draftwood.runners.hidden.model import HiddenBlockConfig
-from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Features
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors
@@ -82,63 +79,3 @@ def _found(model: Any, base: Tensor, root: Tensor, labels: Tensor, real: Tensor)
         if depth < len(base):
             expand(depth, ids[child], value, hit)
     return found
-
-
-def card(config: DrafterConfig, drafter: HiddenBlockConfig, metrics: Mapping[str, Any]) -> str:
-    """The text of ``README.md``; ``metrics`` are the contents of ``metrics.json``."""
-    found, own = metrics["held_out"], drafter
-    facts = "\n".join([
-        f"* {metrics['parameters']:,} parameters in bfloat16: {own.num_hidden_layers} layer(s) of width {own.hidden_size}, "
-        f"a Markov head of rank {own.markov_rank}",
-        f"* reads the hidden states {', '.join(map(str, own.target_layers))} of {own.target_depth} of its target, "
-        "and shares its embeddings and output weights",
-        f"* proposes {own.draft_vocab_size:,} of {own.vocab_size:,} tokens",
-    ])  # fmt: skip
-    training = (
-        f"{metrics['steps']:,} steps of {config.batch} chats with {config.anchors} blocks each "
-        f"({metrics['tokens_seen']:,} blocks) in {metrics['seconds'] / 60:.0f} minutes."
-    )
-    rows = [(f"step {entry['step']:,}", entry["report"]) for entry in metrics["history"] if "report" in entry]
-    return f"""# A drafter for {config.target.name}
-
-It drafts a tree of up to {own.block} levels in one pass over the hidden states of its target, for `draftwood`.
-
-{facts}
-
-## Training
-
-{training}
-
-```
-{_command(config)}
-```
-
-## Figures
-
-On held-out chats of the target ({metrics["held_out_tokens"]["chats"]:,} tokens), at temperature 1. `chain` is the
-expected number of tokens of a pass with a chain. `tree` is one more than the number of tokens of the chat in the
-best-first tree of {TREE} nodes. Rejection rates are by slot. A token that the drafter cannot propose counts as rejected.
-
-| | rejection by slot | chain | tree |
-|---|---|---:|---:|
-{_table([*rows, ("end", found)])}
-"""
-
-
-def _table(rows: list[tuple[str, Mapping[str, Any]]]) -> str:
-    return "\n".join(
-        f"| {name} | {' '.join(f'{value:.3f}' for value in one['rejection'])} | {one['chain']:.3f} | {one['tree']:.3f} |"
-        for name, one in rows
-    )
-
-
-def _command(config: DrafterConfig) -> str:
-    """The command with every setting that is not the default; paths are cut to their last part."""
-    parts = ["draftwood train drafter"]
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.default is not MISSING and value == field.default:
-            continue
-        shown = getattr(value, "name", value)
-        parts.append(f"--{field.name.replace('_', '-')} {shown}")
-    return " \\\n  ".join(parts)

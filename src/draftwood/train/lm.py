@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import load_model
 from draftwood.train import data, loop
+from draftwood.train.callbacks import measured
 from draftwood.train.config import AverageConfig, LMConfig
 from draftwood.train.tokenizer import encoder, train_tokenizer
 
@@ -33,24 +34,23 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
     held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
     model = new_llama(config, tokenizer)
     subset = data.first(held_out, config.report_blocks)
-    trainer = Trainer(
-        model=model,
-        args=loop.arguments(config, loop.steps_of(config, len(blocks))),
-        optimizers=loop.optimizers(config, model),
-        train_dataset=data.Blocks(blocks),
-        callbacks=loop.callbacks(config, lambda m: held_out_losses(m, subset, config.batch)),
+    result = loop.fit(
+        config,
+        model,
+        data.Blocks(blocks),
+        lambda m: held_out_losses(m, subset, config.batch),
+        loss=None,
+        what=f"{blocks.numel():,} tokens in the mix",
+        tokens_until=lambda steps: steps * config.batch * config.context,
+        steps=loop.steps_of(config, len(blocks)),
     )
-    print(f"{loop.parameters(model):,} parameters, {blocks.numel():,} tokens in the mix", flush=True)
-    result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
-    metrics = {
-        **loop.facts(config, model, data.token_counts(held_out)),
-        "held_out_loss": loop.measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
+    figures = {
+        "held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
         "samples": samples(model, tokenizer, seed=config.seed),
         **result,
     }
-    loop.write_json(config.out / "metrics.json", metrics)
-    return metrics
+    return loop.record(config, model, data.token_counts(held_out), figures)
 
 
 def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
@@ -104,15 +104,15 @@ def saved_model(folder: Path, dtype: torch.dtype = torch.float32, cls: type[Any]
         cls: its class; a causal language model by default.
 
     Raises:
-        ModelError: the model cannot be loaded, or its files do not hold exactly its tensors.
+        ModelError: there is no model, or it cannot be loaded, or its files do not hold exactly its tensors.
     """
+    if not folder.is_file() and not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json; give the folder of a saved model, or a GGUF file")
     return load_model(folder, LoadOptions(), torch.device("cpu"), dtype, cls)
 
 
 def _start_from(model: Any, folder: Path) -> None:
     """Load the weights of a saved model of the same sizes."""
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json; give the folder of a saved model")
     found = saved_model(folder).state_dict()
     if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in model.state_dict().items()}:
         raise ConfigError(f"the model in {folder} has other sizes than these settings; give its vocab, hidden, layers, ...")
@@ -154,9 +154,6 @@ def average(config: AverageConfig) -> dict[str, Any]:
     """
     if len(config.models) < 2:
         raise ConfigError(f"number of models to average is {len(config.models)}; give --models two times or more")
-    for path in config.models:
-        if not (path / "config.json").is_file():
-            raise ModelError(f"{path} holds no config.json; give the folder of a saved model")
     model = _mean(config.models)
     tokenizer = load_tokenizer(config.models[0])
     names, context = data.sources(config.data), int(model.config.max_position_embeddings)
@@ -167,7 +164,7 @@ def average(config: AverageConfig) -> dict[str, Any]:
         "models": ["/".join(path.parts[-2:]) for path in config.models],
         "parameters": loop.parameters(model),
         "held_out_tokens": {name: blocks.numel() for name, blocks in held_out.items()},
-        "held_out_loss": loop.measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
+        "held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
     }
     loop.write_json(config.out / "metrics.json", metrics)
     return metrics

@@ -1,31 +1,32 @@
-"""Shared parts of all training runs: settings, the Trainer, reports during a run, and resumption after a stop."""
+"""Shared parts of all training runs: settings, the Trainer, records, and resumption after a stop."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
+from draftwood.train.callbacks import Deadline, Report, Reporter
 from draftwood.train.config import ChatsConfig, RunConfig
 from draftwood.train.number_format import number_format
 from draftwood.train.optim import MuonAdamW
 
-Report = Callable[[Any], dict[str, Any]]
-"""From a model to named figures."""
+Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
+"""From a model, a batch and the state of the training to the loss."""
 
 _GONE = {"loss": "kl", "parallel": None, "cuts": None}  # settings of earlier versions, as all runs have them now
 _MAY_CHANGE = {
@@ -85,91 +86,17 @@ def write_json(path: Path, value: object) -> None:
     replace_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-class Reporter(TrainerCallback):  # type: ignore[misc]
-    """Adds held-out figures and seconds to the Trainer's history, which is part of its checkpoints."""
+class LossTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer with a loss of its own."""
 
-    def __init__(self, every: int, report: Report) -> None:
-        self.every, self.report, self.start = every, report, 0.0
+    def __init__(self, *, loss: Loss, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss = loss
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
-        before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
-        self.start = time.monotonic() - before
-        if state.global_step == 0:
-            self._add(state, model)
-
-    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        entry = state.log_history[-1]
-        entry["seconds"] = round(time.monotonic() - self.start, 1)
-        if "loss" in entry:
-            print(
-                f"step {entry['step']:,} of {state.max_steps:,}: loss {entry['loss']:.4g}, {entry['seconds']:.0f} s",
-                flush=True,
-            )
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
-        if state.global_step % self.every == 0 and state.global_step < state.max_steps:
-            self._add(state, model)
-
-    def _add(self, state: Any, model: Any) -> None:
-        entry = {"step": state.global_step, "report": measured(model, self.report)}
-        state.log_history.append(entry | {"seconds": round(time.monotonic() - self.start, 1)})
-        show(f"step {state.global_step:,}", entry["report"])
-
-
-def show(when: str, figures: Mapping[str, Any]) -> None:
-    """Print figures on held-out text."""
-    print(f"{when}, on held-out text:", *_described(figures), sep="\n  ", flush=True)
-
-
-def _described(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of text: one for the figures, and one for each group of figures."""
-    groups = {name: value for name, value in figures.items() if isinstance(value, Mapping)}
-    own = ", ".join(f"{name} {_shown(value)}" for name, value in figures.items() if name not in groups)
-    return [*filter(None, [own]), *(f"{name}: {'; '.join(_described(group))}" for name, group in groups.items())]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-class Deadline(TrainerCallback):  # type: ignore[misc]
-    """Ends a run after a given time; the learning rate falls to zero at least as fast as linearly in time.
-
-    Such a run cannot be repeated exactly. Its metrics hold the number of steps.
-    """
-
-    def __init__(self, minutes: float | None, learning_rate: float) -> None:
-        self.seconds = math.inf if minutes is None else 60 * minutes
-        self.learning_rate, self.start = learning_rate, time.monotonic()
-
-    def left(self) -> float:
-        """The remaining share of the time, from 1 to 0."""
-        return max(0.0, 1 - (time.monotonic() - self.start) / self.seconds)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = min(group["lr"], self.learning_rate * self.left())
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_training_stop |= self.left() == 0
-
-
-def callbacks(config: RunConfig, report: Report) -> list[TrainerCallback]:
-    """The Trainer callbacks of a run with these settings."""
-    return [Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)]
-
-
-def measured(model: nn.Module, report: Report) -> dict[str, Any]:
-    """The figures of a model in evaluation mode; its mode is restored."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return report(model)
-    finally:
-        model.train(training)
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """See Trainer."""
+        loss = self.loss(model, inputs, self.state)
+        return (loss, {}) if return_outputs else loss
 
 
 def device() -> torch.device:
@@ -209,13 +136,6 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> Tra
     )
 
 
-def optimizers(config: RunConfig, model: nn.Module) -> tuple[MuonAdamW | None, None]:
-    """The Trainer's argument ``optimizers``; None leaves AdamW to the Trainer."""
-    if config.optimizer == "adamw":
-        return None, None
-    return MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2)), None
-
-
 def steps_of(config: RunConfig, blocks: int) -> int:
     """The number of optimizer steps: from the settings, or one pass over the blocks.
 
@@ -228,21 +148,47 @@ def steps_of(config: RunConfig, blocks: int) -> int:
     return steps
 
 
-def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
+def fit(
+    config: RunConfig,
+    model: nn.Module,
+    dataset: Dataset[dict[str, Tensor]],
+    report: Report,
+    *,
+    loss: Loss | None,
+    what: str,
+    tokens_until: Callable[[int], int],
+    steps: int | None = None,
+) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
     Args:
+        loss: the model's own by default.
+        what: the size of the data, which is printed.
         tokens_until: from a number of steps to the number of tokens in them.
+        steps: of random rows of the data; by default each item of the data is the batch of a step.
     """
-    last = get_last_checkpoint(trainer.args.output_dir) if Path(trainer.args.output_dir).is_dir() else None
+    settings = arguments(config, len(dataset), whole_batches=True) if steps is None else arguments(config, steps)  # type: ignore[arg-type]
+    muon = None  # AdamW is the Trainer's own
+    if config.optimizer == "muon":
+        muon = MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2))
+    trainer = (Trainer if loss is None else partial(LossTrainer, loss=loss))(
+        model=model,
+        args=settings,
+        data_collator=_the_batch if steps is None else None,
+        optimizers=(muon, None),
+        train_dataset=dataset,
+        callbacks=[Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)],
+    )
     for printer in (PrinterCallback, ProgressCallback):  # they print dictionaries
         trainer.remove_callback(printer)
-    trainer.train(resume_from_checkpoint=last)
-    history = trainer.state.log_history
+    print(f"{parameters(model):,} parameters, {what}", flush=True)
+    folder = settings.output_dir
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
+    history, steps = trainer.state.log_history, trainer.state.global_step
     seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
-    tokens = tokens_until(trainer.state.global_step)
+    tokens = tokens_until(steps)
     return {
-        "steps": trainer.state.global_step,
+        "steps": steps,
         "tokens_seen": tokens,
         "seconds": round(seconds, 1),
         "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
@@ -252,14 +198,23 @@ def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
     }
 
 
-def facts(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int]) -> dict[str, Any]:
-    """The first entries of every run's metrics."""
-    return {
+def _the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The single item of a data loader's batch, which is a complete batch itself."""
+    (item,) = items
+    return item
+
+
+def record(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int], figures: dict[str, Any]) -> dict[str, Any]:
+    """Write ``metrics.json``: the settings, facts of the model, and these figures; returns its contents."""
+    metrics = {
         "config": plain(config),
         "parameters": parameters(model),
         "number_format": str(number_format(device().type)).removeprefix("torch."),
         "held_out_tokens": held_out_tokens,
+        **figures,
     }
+    write_json(config.out / "metrics.json", metrics)
+    return metrics
 
 
 def parameters(model: nn.Module) -> int:

@@ -158,9 +158,3 @@ class PairBatches(Dataset[dict[str, Tensor]]):
     def tokens_until(self, steps: int) -> int:
         """Tokens of both languages in ``steps`` steps, without padding; parts of epochs count in proportion."""
         return round(int(self.lengths.sum()) * steps / len(self.batches))
-
-
-def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The single item of a data loader's batch, which is a complete batch itself."""
-    (item,) = items
-    return item

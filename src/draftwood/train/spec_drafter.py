@@ -7,44 +7,26 @@ A drafter learns from the target's outputs (sequence-level distillation, Kim & R
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MarianMTModel, Trainer
+from transformers import MarianMTModel, TrainerState
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
 from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, share_of
+from draftwood.train.callbacks import measured
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.lm import load_tokenizer, saved_model
-from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs, the_batch
+from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs
 from draftwood.train.translator import cross_entropy, translate
 
-Loss = Callable[[Any, Batch, float, torch.Generator], Tensor]
-"""From (drafter, cut batch, progress of the training from 0 to 1, random generator) to the loss."""
-
 _OUTPUTS_PER_FILE = 2_000
-
-
-class BlockTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer of cut sentences whose loss depends on the progress of the training."""
-
-    def __init__(self, *, loss: Loss, **settings: Any) -> None:
-        super().__init__(data_collator=the_batch, **settings)
-        self.loss = loss
-
-    def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
-        """Mean over drafted tokens; see Trainer."""
-        step = self.state.global_step
-        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + step)
-        loss = self.loss(model, inputs, step / self.state.max_steps, generator)
-        return (loss, {}) if return_outputs else loss
 
 
 def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
@@ -69,28 +51,29 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
     def report(pairs: TokenPairs, model: Any) -> dict[str, float]:
         return evaluate(partial(masked_block_scores, model), pairs, config.block, pad, start, model.device)
 
-    trainer = BlockTrainer(
-        loss=partial(masked_block_loss, config),
-        model=model,
-        args=loop.arguments(config, len(dataset), whole_batches=True),
-        optimizers=loop.optimizers(config, model),
-        train_dataset=dataset,
-        callbacks=loop.callbacks(config, partial(report, outputs["val"].spread(config.report_pairs))),
+    def loss(model: Any, inputs: Batch, state: TrainerState) -> Tensor:
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + state.global_step)
+        return masked_block_loss(config, model, inputs, state.global_step / state.max_steps, generator)
+
+    result = loop.fit(
+        config,
+        model,
+        dataset,
+        partial(report, outputs["val"].spread(config.report_pairs)),
+        loss=loss,
+        what=f"{len(outputs['train']):,} outputs, {len(dataset):,} steps",
+        tokens_until=dataset.tokens_until,
     )
-    print(f"{loop.parameters(model):,} parameters, {len(outputs['train']):,} outputs, {len(dataset):,} steps", flush=True)
-    result = loop.run(trainer, dataset.tokens_until)
     loop.save(model, tokenizer, config.out)
-    metrics = {
-        **loop.facts(config, model, {"target": sum(map(len, outputs["val"].targets))}),
+    figures = {
         "target": model.config.target,
         "left_out": {
             part: {"too_long": p.too_long, "repeated_or_empty": len(p) - len(outputs[part])} for part, p in encoded.items()
         },
-        "held_out": loop.measured(model, partial(report, outputs["val"])),
+        "held_out": measured(model, partial(report, outputs["val"])),
         **result,
     }
-    loop.write_json(config.out / "metrics.json", metrics)
-    return metrics
+    return loop.record(config, model, {"target": sum(map(len, outputs["val"].targets))}, figures)
 
 
 def load_translator(folder: Path) -> tuple[Any, Any]:

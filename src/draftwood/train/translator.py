@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, Trainer
+from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel
 
 from draftwood.train import loop
+from draftwood.train.callbacks import measured
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import (
     IGNORED,
@@ -25,7 +26,6 @@ from draftwood.train.pairs import (
     held_out_batches,
     padded,
     read_pairs,
-    the_batch,
 )
 from draftwood.train.tokenizer import train_pair_tokenizer
 
@@ -33,25 +33,16 @@ _TRANSLATED_TOKENS = 3_000
 """Most source tokens of a batch to translate, padding included."""
 
 
-class Smoothed(Trainer):  # type: ignore[misc]
-    """A Trainer of sentence pairs whose loss is cross-entropy with label smoothing."""
-
-    def __init__(self, *, label_smoothing: float, **settings: Any) -> None:
-        super().__init__(data_collator=the_batch, **settings)
-        self.label_smoothing = label_smoothing
-
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
-        """Mean over target tokens; see Trainer."""
-        labels = inputs.pop("labels")
-        outputs = model(**inputs, decoder_input_ids=shifted(labels, model.config), use_cache=False)
-        loss = cross_entropy(outputs.logits, labels, self.label_smoothing)
-        return (loss, outputs) if return_outputs else loss
-
-
 def shifted(labels: Tensor, config: Any) -> Tensor:
     """Decoder inputs for labels int64 [row, token]: the start token, then the labels without the last one."""
     tokens = labels.masked_fill(labels == IGNORED, config.pad_token_id)
     return nn.functional.pad(tokens[:, :-1], (1, 0), value=config.decoder_start_token_id)
+
+
+def _scored(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The model's logits and the labels of a batch, which loses them."""
+    labels = batch.pop("labels")
+    return model(**batch, decoder_input_ids=shifted(labels, model.config), use_cache=False).logits, labels
 
 
 def train_translator(config: TranslatorConfig) -> dict[str, Any]:
@@ -69,26 +60,27 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     dataset = PairBatches(pairs, config, tokenizer.pad_token_id)
     model = new_marian(config, tokenizer)
     subset = held_out.spread(config.report_pairs)
-    trainer = Smoothed(
-        label_smoothing=config.label_smoothing,
-        model=model,
-        args=loop.arguments(config, len(dataset), whole_batches=True),
-        optimizers=loop.optimizers(config, model),
-        train_dataset=dataset,
-        callbacks=loop.callbacks(config, lambda m: quality(m, tokenizer, subset)),
+
+    def smoothed(model: Any, inputs: dict[str, Tensor], state: object) -> Tensor:
+        return cross_entropy(*_scored(model, inputs), config.label_smoothing)
+
+    result = loop.fit(
+        config,
+        model,
+        dataset,
+        lambda m: quality(m, tokenizer, subset),
+        loss=smoothed,
+        what=f"{len(pairs):,} sentence pairs, {len(dataset):,} steps",
+        tokens_until=dataset.tokens_until,
     )
-    print(f"{loop.parameters(model):,} parameters, {len(pairs):,} sentence pairs, {len(dataset):,} steps", flush=True)
-    result = loop.run(trainer, dataset.tokens_until)
     loop.save(model, tokenizer, config.out)
-    metrics = {
-        **loop.facts(config, model, {"target": sum(map(len, held_out.targets))}),
+    figures = {
         "too_long_pairs": {"train": pairs.too_long, "val": held_out.too_long},
-        "held_out": loop.measured(model, lambda m: quality(m, tokenizer, held_out)),
-        "examples": loop.measured(model, lambda m: examples(m, tokenizer, held_out.spread(8))),
+        "held_out": measured(model, lambda m: quality(m, tokenizer, held_out)),
+        "examples": measured(model, lambda m: examples(m, tokenizer, held_out.spread(8))),
         **result,
     }
-    loop.write_json(config.out / "metrics.json", metrics)
-    return metrics
+    return loop.record(config, model, {"target": sum(map(len, held_out.targets))}, figures)
 
 
 def _tokenizer(config: TranslatorConfig, sides: tuple[list[str], list[str]]) -> Any:
@@ -141,9 +133,7 @@ def held_out_loss(model: Any, pairs: TokenPairs) -> float:
     """Mean cross-entropy in nats per target token, the end of sentence included."""
     total = 0.0
     for batch in held_out_batches(pairs, model.config.pad_token_id, model.device):
-        labels = batch.pop("labels")
-        logits = model(**batch, decoder_input_ids=shifted(labels, model.config), use_cache=False).logits
-        total += cross_entropy(logits, labels, reduction="sum").item()
+        total += cross_entropy(*_scored(model, batch), reduction="sum").item()
     return total / sum(map(len, pairs.targets))
 
 
