@@ -18,6 +18,7 @@ R = TypeVar("R")
 COMPLETIONS: Final = "/v1/completions"
 CHATS: Final = "/v1/chat/completions"
 _DATA: Final = "data: "
+_STATUSES: Final = ("completed", "incomplete")  # of Responses, at their ends
 
 
 @final
@@ -27,7 +28,9 @@ class Answer:
 
     Attributes:
         status: of the response.
-        text, finish_reason, token_ids: of the text; the last two where they were sent.
+        text, token_ids: of completions and chats, where they were sent.
+        finish_reason: why the text ended, in the words of its interface.
+        calls: of tools, names and arguments.
         tokens: number of new tokens.
         prompt_tokens, cached_tokens: of the prompt; the last ones were copied from other texts.
         error: the message of an error, also of one inside a stream.
@@ -42,6 +45,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
+    calls: list[tuple[str, str]] = field(default_factory=list)
     error: str | None = None
     sent: float = 0.0
     ended: float = 0.0
@@ -54,15 +58,24 @@ class Answer:
 
     def take(self, found: Mapping[str, Any]) -> None:
         """Add a response, or a chunk of one."""
-        if found.get("error") is not None:
-            self.error = _message(found["error"])
+        if (error := error_of(found)) is not None:
+            self.error = error
         for choice in found.get("choices") or ():
             self.text += text_of(choice)
+            self._call((choice.get("delta") or choice.get("message") or {}).get("tool_calls") or ())
             self.token_ids += choice.get("token_ids") or ()
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if (usage := found.get("usage")) is not None:
+        self.finish_reason = _end_of(found) or self.finish_reason
+        if "completion_tokens" in (usage := found.get("usage") or {}):
             self.tokens, self.prompt_tokens = usage["completion_tokens"], usage["prompt_tokens"]
             self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+    def _call(self, found: Iterable[Mapping[str, Any]]) -> None:
+        """Add calls, or parts of them, which a stream numbers."""
+        for call in found:
+            place, function = call.get("index", len(self.calls)), call["function"]
+            self.calls += [("", "")] * (place + 1 - len(self.calls))
+            name, arguments = self.calls[place]
+            self.calls[place] = name + (function.get("name") or ""), arguments + (function.get("arguments") or "")
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
@@ -71,8 +84,24 @@ def text_of(choice: Mapping[str, Any]) -> str:
     return str(choice.get("text") or said.get("content") or "")
 
 
-def _message(error: Any) -> str:
-    return str(error["message"] if isinstance(error, dict) else error)
+def error_of(found: Mapping[str, Any]) -> str | None:
+    """The message of an error in the shape of any interface; None for other responses and chunks."""
+    error = found.get("error") or _part(found, "response").get("error")
+    return None if error is None else str(error["message"] if isinstance(error, dict) else error)
+
+
+def _end_of(found: Mapping[str, Any]) -> str | None:
+    """Why a text ended, in the words of its interface; None while it goes on."""
+    ends = [choice.get("finish_reason") for choice in found.get("choices") or ()]
+    ends += [found.get("done_reason"), found.get("stop_reason"), _part(found, "delta").get("stop_reason")]
+    ends += [status for one in (found, _part(found, "response")) if (status := one.get("status")) in _STATUSES]
+    return next(filter(None, ends), None)
+
+
+def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside an event; empty where another interface has something else of this name."""
+    part = found.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def client_of(server: Server, seconds: float = 120.0) -> httpx2.AsyncClient:
@@ -81,10 +110,10 @@ def client_of(server: Server, seconds: float = 120.0) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=server.url, timeout=seconds, limits=limits, trust_env=False)
 
 
-async def answer(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
-    """The text of a completion or of a chat, streamed or not as its body says."""
+async def answer(client: httpx2.AsyncClient, body: Mapping[str, Any], path: str = COMPLETIONS) -> Answer:
+    """The answer to a request for one text, in a stream or not as its body says; only OpenAI's has ``text``."""
     found = Answer(sent=perf_counter())
-    async with client.stream("POST", CHATS if "messages" in body else COMPLETIONS, json=body) as response:
+    async with client.stream("POST", path, json=body) as response:
         found.status = response.status_code
         if body.get("stream") and found.status == 200:
             async for chunk in chunks(response):
@@ -109,9 +138,9 @@ def _json(response: httpx2.Response) -> dict[str, Any]:
 
 
 async def chunks(response: httpx2.Response) -> Any:
-    """The chunks of a stream, as they come."""
+    """The chunks of a stream, as they come: server-sent events, or lines of JSON."""
     async for line in response.aiter_lines():
-        if line.startswith(_DATA) and (data := line.removeprefix(_DATA)) != "[DONE]":
+        if (data := line.removeprefix(_DATA)).startswith("{"):
             yield json.loads(data)
 
 

@@ -15,6 +15,7 @@ from benchmarks.serving.config import (
     SameTextConfig,
     Served,
     SoakConfig,
+    ToolsConfig,
 )
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
@@ -95,9 +96,22 @@ def prefix(**options: Any) -> None:
     _measure("serve-prefix", bench.run, bench.markdown, config, options, config.repeats + 1)
 
 
+@click.command(name="serve-tools")
+@dataclass_options(ToolsConfig)
+@dataclass_options(Served)
+def tools(**options: Any) -> None:
+    """Require calls of twenty functions: all validate, with drafts and without and in streams they are the same."""
+    config = pick(ToolsConfig, options)
+    _require()
+    from benchmarks.serving import tools as bench
+
+    _measure("serve-tools", bench.run, bench.markdown, config, options, config.calls)
+
+
 def _require() -> None:
     try:
         import httpx2  # noqa: F401
+        import jsonschema  # noqa: F401
         import prometheus_client  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigError(

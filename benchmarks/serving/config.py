@@ -213,3 +213,20 @@ class PrefixConfig:
     def __post_init__(self) -> None:
         at_least(self, 64, "tokens")
         at_least(self, 1, "repeats", "max_new_tokens", "most")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ToolsConfig:
+    """What ``serve-tools`` sends.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    calls: int = field(default=500, metadata={"help": "calls, each written with drafts and without"})
+    clients: int = field(default=1, metadata={"help": "calls at a time; speeds are compared for one only"})
+    max_new_tokens: int = field(default=160, metadata={"help": "tokens of the longest calls; one that is cut is no call"})
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "calls", "clients", "max_new_tokens")

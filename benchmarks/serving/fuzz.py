@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,21 +18,26 @@ from typing import Any, Final
 import httpx2
 
 from benchmarks.report import table
-from benchmarks.serving.client import COMPLETIONS, answer, client_of, closed_loop
+from benchmarks.serving.client import answer, chunks, client_of, closed_loop, error_of
 from benchmarks.serving.config import FuzzConfig, Served
 from benchmarks.serving.metrics import idle
-from benchmarks.serving.mutations import mutated, valid
+from benchmarks.serving.mutations import mutated
 from benchmarks.serving.outcome import Check, document, load, report
+from benchmarks.serving.right import valid
+from benchmarks.serving.routes import chatting
 from benchmarks.serving.servers import Server, serving
 
 STEPS: Final = 20
-MAX_LENGTH: Final = 96  # tokens of prompt and text: what remains right by chance is short
-_KEYS: Final = {"message", "type", "param", "code"}
+MAX_LENGTH: Final = 160  # tokens of prompt and text: what remains right by chance is short
+_KEYS: Final[Mapping[str, set[str]]] = {"/v1/messages": {"type", "message"}, "": {"message", "type", "param", "code"}}
+"""Keys of an error, by the beginning of a path; the first one counts."""
+_OLLAMA: Final = "/api/"
 _SAMPLE: Final = 500  # bytes
 _HEADERS: Final = {"Content-Type": "application/json"}
+_STREAMS: Final = ("text/event-stream", "application/x-ndjson")
 
 
-def problem(status: int, body: bytes, json_of: Callable[[], Any]) -> str | None:
+def problem(path: str, status: int, body: bytes, json_of: Callable[[], Any]) -> str | None:
     """What is wrong with an answer; None if it is right."""
     if status >= 500:
         return f"status {status}"
@@ -42,51 +47,54 @@ def problem(status: int, body: bytes, json_of: Callable[[], Any]) -> str | None:
         error = json_of()["error"]
     except (ValueError, TypeError, KeyError):
         return f"status {status} without an error object"
-    if not isinstance(error, dict) or set(error) != _KEYS or not isinstance(error["message"], str) or not error["message"]:
+    wanted = next(keys for beginning, keys in _KEYS.items() if path.startswith(beginning))
+    if path.startswith(_OLLAMA):
+        error = {"message": error, **dict.fromkeys(wanted - {"message"})}
+    if not isinstance(error, dict) or set(error) != wanted or not isinstance(error["message"], str) or not error["message"]:
         return f"status {status}: an error of another shape"
     return None
 
 
 async def send(
-    client: httpx2.AsyncClient, bodies: dict[str, dict[str, Any]], seed: int, number: int
-) -> tuple[str, float, dict[str, Any] | None]:
-    """Send one body: status, seconds, and what was wrong."""
-    route, data = mutated(bodies, number, seed)
+    client: httpx2.AsyncClient, bodies: Sequence[tuple[str, dict[str, Any]]], seed: int, number: int
+) -> tuple[str, str, float, dict[str, Any] | None]:
+    """Send one body: its path, status, seconds, and what was wrong."""
+    method, path, data = mutated(bodies, number, seed)
     begun, wrong, status = perf_counter(), None, "none"
     try:
-        response = await client.post(route, content=data, headers=_HEADERS)
-        status, wrong = str(response.status_code), problem(response.status_code, response.content, response.json)
-        if (
-            b"event-stream" in response.headers.get("content-type", "").encode()
-            and b'"code":"server_error"' in response.content
-        ):
-            wrong = "a server error inside a stream"
+        response = await client.request(method, path, content=data, headers=_HEADERS)
+        status, wrong = str(response.status_code), problem(path, response.status_code, response.content, response.json)
+        if response.headers.get("content-type", "").partition(";")[0] in _STREAMS:
+            errors = [error async for chunk in chunks(response) if (error := error_of(chunk)) is not None]
+            wrong = f"an error inside a stream: {errors[0]}" if errors else wrong
     except httpx2.TimeoutException:
         wrong = "no answer in time"
     except httpx2.HTTPError as error:
         wrong = f"no answer: {type(error).__name__}"
     taken = perf_counter() - begun
-    sample = None if wrong is None else {"number": number, "route": route, "wrong": wrong, "body": repr(data[:_SAMPLE])}
-    return status, taken, sample
+    sample = None if wrong is None else {"number": number, "route": path, "wrong": wrong, "body": repr(data[:_SAMPLE])}
+    return path if method == "POST" else method, status, taken, sample
 
 
 async def fuzz(server: Server, config: FuzzConfig, seed: int, on_step: Callable[[], object]) -> dict[str, Any]:
     """Send all bodies; ``on_step`` is called :data:`STEPS` times.
 
     Returns:
-        Answers by status, the longest seconds, what was wrong, whether a text is as before, and texts that were left.
+        Answers by status, right ones by path, the longest seconds, what was wrong, whether a text is as before, and texts
+        that were left.
     """
-    statuses: Counter[str] = Counter()
+    statuses, right = Counter[str](), Counter[str]()
     longest, wrong = 0.0, list[dict[str, Any]]()
     bodies = valid(server.model)
-    probe = {**bodies[COMPLETIONS], "max_tokens": 16}
+    probe = {**bodies[0][1], "max_tokens": 16}
     async with client_of(server, config.seconds) as client:
         before = await answer(client, probe)
         one = partial(send, client, bodies, seed)
         for step in range(STEPS):
             part = range(step * config.requests // STEPS, (step + 1) * config.requests // STEPS)
-            for status, taken, sample in await closed_loop(one, part, config.clients):
+            for path, status, taken, sample in await closed_loop(one, part, config.clients):
                 statuses[status] += 1
+                right[path] += status == "200"
                 longest = max(longest, taken)
                 wrong += [] if sample is None else [sample]
             on_step()
@@ -94,6 +102,7 @@ async def fuzz(server: Server, config: FuzzConfig, seed: int, on_step: Callable[
         after = await answer(client, probe)
     return {
         "statuses": dict(sorted(statuses.items())),
+        "right": dict(sorted(right.items())),
         "longest_seconds": longest,
         "wrong": wrong[:50],
         "wrong_count": len(wrong),
@@ -155,7 +164,7 @@ def checks(found: dict[str, Any], config: FuzzConfig) -> list[Check]:
 def run(served: Served, config: FuzzConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
     before = load()
-    with serving(served, "--max-length", str(MAX_LENGTH)) as server:
+    with chatting(served) as models, serving(models, "--max-length", str(MAX_LENGTH)) as server:
         found = asyncio.run(fuzz(server, config, served.seed, on_step))
         other = schemathesis(server, config.cases, served.seed, config.seconds) if config.cases else {"left_out": "0 cases"}
     found["schemathesis"] = other
@@ -165,9 +174,10 @@ def run(served: Served, config: FuzzConfig, on_step: Callable[[], object]) -> di
 def markdown(found: dict[str, Any]) -> str:
     """The report, a function of the document alone."""
     statuses = table(["status", "answers"], [[status, str(n)] for status, n in found["statuses"].items()])
+    right = "Status 200 by route: " + ", ".join(f"{path} {n}" for path, n in found["right"].items()) + "."
     longest = f"The slowest answer took {found['longest_seconds']:.2f} s."
     other = found["schemathesis"]
     left_out = f"schemathesis was left out: {other['left_out']}." if "left_out" in other else ""
     lines = [f"* {s['wrong']}, {s['route']}: `{s['body']}`" for s in found["wrong"]]
     output = "" if "left_out" in other else "```text\n" + other["output"].strip() + "\n```"
-    return report("Bodies that are nearly right", found, statuses, longest, "\n".join(lines), left_out, output)
+    return report("Bodies that are nearly right", found, statuses, right, longest, "\n".join(lines), left_out, output)

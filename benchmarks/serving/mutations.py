@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+from benchmarks.serving.right import GETS
 
 STRANGE: Final[tuple[Any, ...]] = (
     None, True, False, 0, -1, 1, 1.5, -0.0, 2**31, 2**63, -(2**63), 10**400, "", " ", "a", "0", "null", "\0", "\ud800",
@@ -20,26 +22,18 @@ FIELDS: Final = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "ignore_eos", "response_format", "regex",
     "grammar", "echo",
     "suffix", "user", "speculative", "return_token_ids", "tools", "best_of", "tokens", "add_special_tokens", "x",
-    "__proto__",
+    "__proto__", "tool_choice", "parallel_tool_calls", "json_schema", "structured_outputs", "guided_choice", "trace",
+    "chat_template_kwargs", "reasoning_effort", "continue_final_message", "input", "instructions", "max_output_tokens",
+    "previous_response_id", "text", "reasoning", "include", "system", "stop_sequences", "thinking", "output_config",
+    "options", "format", "think", "raw", "images", "keep_alive", "name",
 )  # fmt: skip
 LITERALS: Final = (
     b"NaN", b"-Infinity", b"1e999999", b"-", b"9" * 5000, b'"\\ud800"', b'"\\u0000"', b"\xff\xfe", b"[" * 20_000,
     b'{"a":' * 200, b"\xef\xbb\xbf", b"//", b"'", b",,",
 )  # fmt: skip
 
-
-def valid(model: str) -> dict[str, dict[str, Any]]:
-    """A right body of every route, short to answer."""
-    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
-    short = {"model": model, "max_tokens": 2, "temperature": 1.0, "seed": 1}
-    return {
-        "/v1/completions": {**short, "prompt": "Once", "stop": ["x"], "logit_bias": {"3": 1.0}, "n": 1, "stream": False},
-        "/v1/chat/completions": {
-            **short, "messages": messages, "stream": True, "stream_options": {"include_usage": True}, "speculative": False,
-        },
-        "/tokenize": {"prompt": "Once upon a time"},
-        "/detokenize": {"tokens": [1, 2, 3]},
-    }  # fmt: skip
+ENDS: Final = ("/", "//", "/...", "/%00", "/%ff", "?width=-1", "?width=1e999", "?a=%f0%9f", "%2f", "/" + "a" * 3000, "/é")
+_WITHOUT_BODY: Final = 0.05
 
 
 def _slots(value: Any) -> list[tuple[Any, Any]]:
@@ -105,14 +99,16 @@ VALUES: Final[tuple[Callable[[Any, random.Random], None], ...]] = (_replace, _re
 BYTES: Final[tuple[Callable[[bytes, random.Random], bytes], ...]] = (_cut, _flip, _insert, _twice)
 
 
-def mutated(bodies: Mapping[str, dict[str, Any]], number: int, seed: int) -> tuple[str, bytes]:
-    """A route and the bytes of a body; both depend on the number and the seed alone."""
+def mutated(bodies: Sequence[tuple[str, dict[str, Any]]], number: int, seed: int) -> tuple[str, str, bytes]:
+    """A method, a path and the bytes of a body; all depend on the number and the seed alone."""
     rng = random.Random(f"fuzz/{seed}/{number}")
-    route = rng.choice(list(bodies))
-    body = copy.deepcopy(bodies[route])
+    if rng.random() < _WITHOUT_BODY:
+        path = rng.choice(GETS)
+        return "GET", path + rng.choice(ENDS) if rng.random() < 0.5 else path, b""
+    path, body = copy.deepcopy(rng.choice(bodies))
     for _ in range(rng.choice((1, 1, 2, 4))):
         rng.choice(VALUES)(body, rng)
     data = json.dumps(body).encode()
     if rng.random() < 0.4:
         data = rng.choice(BYTES)(data, rng)
-    return route, data
+    return "POST", path, data

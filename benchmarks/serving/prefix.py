@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import httpx2
 
 from benchmarks.report import spread_cell, table
-from benchmarks.serving.client import Answer, answer, client_of
+from benchmarks.serving.client import CHATS, Answer, answer, client_of
 from benchmarks.serving.config import PrefixConfig, Served
 from benchmarks.serving.outcome import Check, document, load, report
 from benchmarks.serving.servers import Server, serving
@@ -109,7 +109,7 @@ async def repeat(
             "max_tokens": config.max_new_tokens,
             "ignore_eos": True,
         }
-        found = await answer(client, {**common, **streamed, "messages": messages})
+        found = await answer(client, {**common, **streamed, "messages": messages}, CHATS)
         if not found.complete or not found.chunks:
             raise RuntimeError(f"the text of chat {number} did not come: status {found.status}, {found.error}")
         return found

@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -16,10 +15,11 @@ import httpx2
 
 from benchmarks.report import table
 from benchmarks.serving.bodies import mixed
-from benchmarks.serving.client import COMPLETIONS, answer, client_of, closed_loop
+from benchmarks.serving.client import answer, client_of, closed_loop
 from benchmarks.serving.config import Served, SoakConfig
 from benchmarks.serving.metrics import Counts, counts, idle
 from benchmarks.serving.outcome import Check, document, load, report
+from benchmarks.serving.routes import PLAIN, ROUTES, chatting
 from benchmarks.serving.servers import Server, serving
 from draftwood.tune.prompts import built_in
 
@@ -29,6 +29,7 @@ LONGEST: Final = 8  # tokens
 LEFT_LONGEST: Final = 48  # tokens of a text that the client leaves
 _DELAY: Final = 0.15  # seconds, the longest before a client leaves a whole response
 _CHUNK: Final = 4096  # bytes
+_MEMORY: Final = 0.0625  # GiB of keys and values: the prefix cache is full before memory is compared
 _SETTLE: Final = 2.0  # seconds without a text before memory is read; a server gives freed memory back after one
 
 Fate: TypeAlias = Literal["complete", "left_stream", "left_whole", "cut", "refused", "failed"]
@@ -39,31 +40,33 @@ or the server refused it (429), or failed."""
 PLANS: Final[tuple[Fate, ...]] = ("complete", "left_stream", "left_whole", "cut")
 
 
-def body_of(number: int, seed: int, model: str) -> tuple[Fate, dict[str, Any]]:
-    """What the client means to do with a request, and its body."""
+def request_of(number: int, seed: int, server: Server) -> tuple[Fate, str, dict[str, Any]]:
+    """What the client means to do with a request, its path and its body."""
     rng = random.Random(f"soak/{seed}/{number}")
     [plan] = rng.choices(PLANS, [0.7, 0.12, 0.12, 0.06])
-    body = mixed(number, seed, model, LONGEST if plan == "complete" else LEFT_LONGEST)
+    body = mixed(number, seed, server.model, LONGEST if plan == "complete" else LEFT_LONGEST)
     stream = plan == "left_stream" or (plan == "complete" and rng.random() < 0.5)
-    return plan, body | {"stream": stream, "speculative": rng.random() < 0.7, "ignore_eos": plan != "complete"}
+    route = rng.choice(ROUTES if server.chats else PLAIN)
+    body |= {"stream": stream, "speculative": rng.random() < 0.7, "ignore_eos": plan != "complete"}
+    return plan, route.path, route.translated(body)
 
 
 async def fate(server: Server, client: httpx2.AsyncClient, number: int, seed: int) -> Fate:
     """Send one request; what became of it."""
-    plan, body = body_of(number, seed, server.model)
+    plan, path, body = request_of(number, seed, server)
     if plan != "complete":
-        return await _left(server, plan, body, random.Random(f"leave/{seed}/{number}"))
+        sent = raw(urlsplit(server.url).netloc, path, body)
+        return await _left(server, plan, sent, random.Random(f"leave/{seed}/{number}"))
     try:
-        found = await answer(client, body)
+        found = await answer(client, body, path)
     except httpx2.HTTPError:
         return "failed"
     return "complete" if found.complete else "refused" if found.status == 429 else "failed"
 
 
-async def _left(server: Server, plan: Fate, body: dict[str, Any], rng: random.Random) -> Fate:
+async def _left(server: Server, plan: Fate, sent: bytes, rng: random.Random) -> Fate:
     """Send a request through a connection of its own, and close it early."""
     where = urlsplit(server.url)
-    sent = raw(where.netloc, body)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     try:
         writer.write(sent[: -rng.randrange(1, 40)] if plan == "cut" else sent)
@@ -86,11 +89,11 @@ async def _left(server: Server, plan: Fate, body: dict[str, Any], rng: random.Ra
         writer.close()
 
 
-def raw(host: str, body: dict[str, Any]) -> bytes:
+def raw(host: str, path: str, body: dict[str, Any]) -> bytes:
     """A request as it goes over the wire."""
     data = json.dumps(body).encode()
     lines = [
-        f"POST {COMPLETIONS} HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"Host: {host}",
         "Content-Type: application/json",
         f"Content-Length: {len(data)}",
@@ -107,7 +110,8 @@ async def warm_up(server: Server, client: httpx2.AsyncClient, clients: int, seed
         | {"speculative": number % 4 > 0}
         for number in range(WARM_UP * clients)
     ]
-    await closed_loop(partial(answer, client), bodies, clients)
+    route = ROUTES[-1] if server.chats else PLAIN[0]
+    await closed_loop(lambda body: answer(client, route.translated(body), route.path), bodies, clients)
 
 
 async def soak(server: Server, config: SoakConfig, seed: int, on_step: Callable[[], object]) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def checks(found: dict[str, Any], config: SoakConfig) -> list[Check]:
 def run(served: Served, config: SoakConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
     before = load()
-    with serving(served) as server:
+    with chatting(served) as models, serving(models, "--max-memory", str(_MEMORY)) as server:
         found = asyncio.run(soak(server, config, served.seed, on_step))
     return document("serve-soak", served, config, before, checks(found, config), found)
 

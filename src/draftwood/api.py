@@ -36,7 +36,7 @@ from draftwood.loading.models import (
     is_encoder_decoder,
     load_tokenizer,
 )
-from draftwood.loading.names import locate, named_or_bundled
+from draftwood.loading.names import locate, named_or_bundled, recommended
 from draftwood.loading.profile import find, profile_key_of
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import no_causal
@@ -93,7 +93,10 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
     """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
     target, draft = named_or_bundled(cls.kind, target, draft)
     with loading_threads(options.threads):
-        return _load(cls, locate(target), None if draft is None else locate(draft), options)
+        found = _load(cls, locate(target), None if draft is None else locate(draft), options)
+    if settings := recommended(target):
+        found.model.generation_config.update(**settings)
+    return found
 
 
 def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions) -> S:

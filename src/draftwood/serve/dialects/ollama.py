@@ -150,10 +150,11 @@ class OllamaGenerate(_Ollama):
             question = {"role": "user", "content": _content(body.prompt, body.images)}
             super().__init__(body, {"messages": [*system, question]})
             return
-        if body.system or body.images:
-            raise unsupported("system", body.system, "this prompt is continued as it is, and has neither system nor images")
+        for name in ("system", "images", "think"):
+            if value := getattr(body, name):
+                raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
         limit = {"max_tokens": MOST_WRITTEN} if (body.options or {}).get("num_predict") is None else {}
-        super().__init__(body, {"prompt": body.prompt, **limit}, "/v1/completions")
+        super().__init__(body.model_copy(update={"think": None}), {"prompt": body.prompt, **limit}, "/v1/completions")
 
     def say(self, text: str, **extra: Any) -> Json:
         return {"response": text, **extra}
