@@ -113,9 +113,9 @@ def _memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
     with torch.inference_mode():
         arguments = cache_argument(model, memory)
         model(input_ids=pair, position_ids=pair, attention_mask=torch.zeros(1, 1, 2, 2), use_cache=True, **arguments)
-    if memory.keys is None or memory.values is None:
+    if not memory.buffers:
         raise ValueError("it keeps no keys and values")
-    return [(buffer.shape[2], buffer.shape[4]) for buffer in (memory.keys, memory.values)] * layers
+    return [(buffer.shape[2], buffer.shape[4]) for buffer in memory.buffers[0]] * layers
 
 
 def _columns(ops: Any, node: Any) -> Any:

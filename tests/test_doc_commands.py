@@ -67,6 +67,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks serve-prefix": "--help",
     "benchmarks serve-same-text": "--url {url} --texts 2 --company 2 --max-new-tokens 4",
     "benchmarks serve-tools": "--help",
+    "benchmarks ray": "--help",
     "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
     "benchmarks translate --data examples/pairs --ablation": ABLATION,
     "benchmarks translate --data examples/pairs --exact": EXACT,

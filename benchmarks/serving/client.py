@@ -110,9 +110,14 @@ def client_of(server: Server, seconds: float = 120.0) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=server.url, timeout=seconds, limits=limits, trust_env=False)
 
 
-async def answer(client: httpx2.AsyncClient, body: Mapping[str, Any], path: str = COMPLETIONS) -> Answer:
-    """The answer to a request for one text, in a stream or not as its body says; only OpenAI's has ``text``."""
-    found = Answer(sent=perf_counter())
+async def answer(
+    client: httpx2.AsyncClient, body: Mapping[str, Any], path: str = COMPLETIONS, *, found: Answer | None = None
+) -> Answer:
+    """The answer to a request for one text, in a stream or not as its body says; only OpenAI's has ``text``.
+
+    It is written into ``found`` as it comes.
+    """
+    found = found or Answer(sent=perf_counter())
     async with client.stream("POST", path, json=body) as response:
         found.status = response.status_code
         if body.get("stream") and found.status == 200:

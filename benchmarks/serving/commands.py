@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from benchmarks.ray.config import RayConfig
 from benchmarks.serving.config import (
     DistributionConfig,
     FuzzConfig,
@@ -20,6 +21,7 @@ from benchmarks.serving.config import (
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
+from draftwood.ray.cluster import installed
 
 Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 
@@ -106,6 +108,19 @@ def tools(**options: Any) -> None:
     from benchmarks.serving import tools as bench
 
     _measure("serve-tools", bench.run, bench.markdown, config, options, config.calls)
+
+
+@click.command(name="ray")
+@dataclass_options(RayConfig)
+@dataclass_options(Served, leave_out=("url",))
+def ray(**options: Any) -> None:
+    """Lose replicas and writers of Ray, leave them, and compare its proxy with `draftwood serve`; all on this machine."""
+    config = pick(RayConfig, options)
+    _require()
+    installed()
+    from benchmarks.ray import run as bench
+
+    _measure("ray", bench.run, bench.markdown, config, options, bench.STEPS * len(config.chosen()))
 
 
 def _require() -> None:

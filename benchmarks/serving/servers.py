@@ -51,13 +51,14 @@ class Server:
 
 
 @contextmanager
-def serving(served: Served, *more: str, method: str | None = None) -> Iterator[Server]:
+def serving(served: Served, *more: str, method: str | None = None, command: Sequence[str] = ("serve",)) -> Iterator[Server]:
     """The server of a benchmark; ends with the context if it was started here.
 
     Args:
         served: models, or the address of a running server.
-        more: further options of ``draftwood serve``.
+        more: further options of the command.
         method: another drafting method than that of ``served``.
+        command: of ``draftwood``.
 
     Raises:
         ConfigError: it does not start, or does not answer.
@@ -65,12 +66,12 @@ def serving(served: Served, *more: str, method: str | None = None) -> Iterator[S
     if served.url is not None:
         yield running(served.url)
         return
-    command = [sys.executable, "-m", "draftwood", "serve", "--profile", "none", "--dtype", served.dtype]
-    command += ["--backend", served.backend, "--method", method or served.method, *more]
+    line = [sys.executable, "-m", "draftwood", *command, "--profile", "none", "--dtype", served.dtype]
+    line += ["--backend", served.backend, "--method", method or served.method, *more]
     shape = served.shape if method is None else None
     for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", shape)):
-        command += [] if value is None else [name, value]
-    with launched(command, {}) as found:
+        line += [] if value is None else [name, value]
+    with launched(line, {}) as found:
         yield found
 
 
@@ -113,9 +114,7 @@ def launched(command: Sequence[str], environment: Mapping[str, str], *, model: s
     Raises:
         ConfigError: it ends before, or takes too long; says its last line.
     """
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(
             [*command, "--host", HOST, "--port", str(port)],
@@ -134,6 +133,13 @@ def launched(command: Sequence[str], environment: Mapping[str, str], *, model: s
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        return int(free.getsockname()[1])
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:

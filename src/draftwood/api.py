@@ -73,8 +73,8 @@ def load(
     methods learn are kept for the next process, unless it is ``none``. The native engine runs copies
     of models (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
-    With ``tensor_parallel``, processes of ``torchrun`` share the target. Only that of rank 0 returns from here. The others
-    follow it, and end with it.
+    With ``device_map``, accelerate spreads the target over devices. With ``tensor_parallel``, processes of ``torchrun``
+    share it. Only that of rank 0 returns from here. The others follow it, and end with it.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
@@ -112,7 +112,8 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     if cls.kind == "language" and requested_backend(options.backend) == "openvino":
         no_causal()  # before large models are loaded
     model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
-    backend = "torch" if options.tensor_parallel else options.backend
+    divided = options.tensor_parallel or options.device_map is not None
+    backend = "torch" if divided else options.backend
     runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
@@ -147,6 +148,10 @@ class Pair(Session):
             from draftwood.loading.shared import load_shared
 
             model = load_shared(target, draft, options)
+        elif options.device_map is not None:
+            from draftwood.loading.spread import load_spread
+
+            model = load_spread(target, draft, options, dtype)
         else:
             model = load_causal(target, options, device, dtype)
         return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)

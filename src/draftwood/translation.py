@@ -30,7 +30,9 @@ from draftwood.runners.blocks.source import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
-_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",), "tensor_parallel": (False,)}  # option -> permitted values
+_CAUSAL_ONLY: Mapping[str, tuple[Any, ...]] = {  # option -> permitted values
+    "profile": ("auto", "none"), "weights": ("same",), "tensor_parallel": (False,), "device_map": (None,),
+}  # fmt: skip
 
 
 @known_arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -307,6 +308,9 @@ def test_compose_has_one_gateway_and_two_replicas_of_one_image() -> None:
     image = (EXAMPLES / "Containerfile").read_text()
     assert "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING=0" in image
     command = services["gateway"]["command"][-1]
-    assert "draftwood ray serve" in command
+    line = shlex.split(command.partition("exec draftwood ")[2])
+    assert line[:2] == ["ray", "serve"]
+    assert draftwood(*line, "--help").exit_code == 0  # all of its options exist
+    assert draftwood(*line, "--replica", "--help").exit_code == 2
     assert "--replicas 2" in command
     assert os.path.basename(services["gateway"]["secrets"][0]) in command

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from benchmarks.ray.cluster import REPLICA, WRITER, workers
 from draftwood import ConfigError
 from draftwood.ray import ReplicaSpec, WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
@@ -130,27 +131,6 @@ def both_answer(url: str) -> bool:
         return len(metrics(url)) == 2
     except httpx2.HTTPError:
         return False
-
-
-def workers(name: bytes) -> list[int]:
-    """Processes of this cluster's raylets, which this process has started, by the beginning of their names."""
-    return [pid for pid in _processes(name) if _parent(_parent(pid)) == os.getpid()]
-
-
-def _processes(name: bytes) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if path.read_bytes().startswith(name):
-                yield int(path.parent.name)
-
-
-def _parent(pid: int) -> int:
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
-
-
-REPLICA, WRITER = b"ray::ServeReplica:", b"ray::MapWorker(MapBatches(Writer))"
 
 
 def check_lost(url: str, streams: list[Stream]) -> None:

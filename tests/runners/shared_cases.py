@@ -174,6 +174,12 @@ def command(*arguments: str) -> None:
     main(arguments, prog_name="draftwood")
 
 
+def commands(lines: Sequence[Sequence[str]]) -> None:
+    """Several command lines in turn."""
+    for line in lines:
+        main(line, standalone_mode=False)
+
+
 def both(folder: Path) -> None:
     """:func:`lead` or :func:`follow`."""
     (lead if os.environ["RANK"] == "0" else follow)(folder)

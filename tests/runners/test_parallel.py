@@ -21,7 +21,7 @@ from draftwood.loading.shared import _shards
 from draftwood.ray.spec import ReplicaSpec
 from draftwood.runners.pairing import vocabulary_digest
 from tests.helpers import tiny_gpt, tiny_hidden
-from tests.runners.shared_cases import SOME, Started, both, command, loaded, texts
+from tests.runners.shared_cases import SOME, Started, both, command, commands, loaded, texts
 from tests.tiny_chat import chat_tokenizer, save_chat
 
 OPTIONS = ["--dtype", "float64", "--profile", "none", "--temperature", "1", "--seed", "5", "--threads", "1"]
@@ -88,6 +88,24 @@ def test_torchrun_starts_the_command(pair_options, tmp_path):
         for name in ("shared", "alone")
     )
     assert found == wanted
+
+
+def test_other_commands_are_those_of_rank_0(folder, pair_options, tmp_path):
+    few = ["--dtype", "float64", "--threads", "1", "--temperature", "0", "--prompts", "1", "--max-new-tokens", "4"]
+    lines = {
+        "tune": [*pair_options[:4], *few, "--minutes", "0.001", "--out"],
+        "trace": [*pair_options, "--max-new-tokens", "8", "the fox", "--json"],
+        "bench": [*pair_options[:4], *few, "--profile", "none", "--repeats", "1", "--json"],
+    }
+    given = [[name, "--tensor-parallel", *line, str(tmp_path / f"{name}.json")] for name, line in lines.items()]
+    first, second = Started(tmp_path, commands, given).wait(4 * SECONDS)
+    assert (first[0], second) == (0, (0, "", "")), first
+    for name, times in (("tune", 1), ("trace", 0), ("bench", 1)):
+        assert (tmp_path / f"{name}.json").read_text("utf-8").count("torch x2") == times
+    alone = tmp_path / "alone.json"
+    assert CliRunner().invoke(main, ["trace", "--backend", "torch", *lines["trace"], str(alone)]).exit_code == 0
+    found, wanted = (json.loads(path.read_text("utf-8"))["traces"][0] for path in (tmp_path / "trace.json", alone))
+    assert found["tokens"] == wanted["tokens"]
 
 
 def writing(pair_options: list[str], folder: Path) -> Started:

@@ -119,7 +119,7 @@ def test_control_a_cache_that_mixes_rows():
 
     def add(new: int) -> None:
         type(cache).add(cache, new)
-        cache.keys, cache.values = cache.keys.roll(new, dims=1), cache.values.roll(new, dims=1)
+        cache.change(lambda old: old.roll(new, dims=1))
 
     cache.add = add
     rows.add([3])

@@ -112,6 +112,8 @@ def _type(name: str, hint: Any) -> Any:
         return TEXT
     if hint in (int, float):
         return hint
+    if str in typing.get_args(hint):  # or other values, which only Python gives
+        return str
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
 
 

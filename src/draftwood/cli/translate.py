@@ -34,7 +34,8 @@ SECTIONS: Sections = {
     "Files": (Files,),
     "Display": (DisplayOptions, LogprobOptions),
 }
-_LEFT_OUT = ("profile", "weights", "tensor_parallel", "stop", "stop_token_ids", "ignore_eos")  # for language models only
+# for language models only
+_LEFT_OUT = ("profile", "weights", "tensor_parallel", "device_map", "stop", "stop_token_ids", "ignore_eos")
 _CHANGES: Changes = {
     "target": {"help": "encoder-decoder model that translates; default: the bundled one"},
     "draft": {

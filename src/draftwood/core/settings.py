@@ -5,6 +5,7 @@ This module imports nothing heavy, since the command line derives its options fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, final, get_args
 
@@ -56,6 +57,11 @@ class LoadOptions:
     tensor_parallel: bool = setting(
         False, "share the target among the processes that 'torchrun --nproc-per-node N -m draftwood' starts (PyTorch only)"
     )
+    device_map: str | Mapping[str, str | int] | None = setting(
+        None,
+        "spread the target over devices by accelerate: auto, balanced, balanced_low_0, sequential, or JSON such as "
+        '\'{"model": 0, "lm_head": 1}\' (PyTorch only)',
+    )
     trust_remote_code: bool = setting(False, "run code that comes with a model")
     profile: str = setting(
         "auto",
@@ -75,8 +81,10 @@ class LoadOptions:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
         for name in ("trust_remote_code", "tensor_parallel"):
             flag(name, getattr(self, name))
-        if self.tensor_parallel:
-            self._check_shared()
+        if self.tensor_parallel and self.device_map is not None:
+            raise ConfigError("device_map is impossible with tensor_parallel: leave one of them out")
+        if self.tensor_parallel or self.device_map is not None:
+            self._check_divided()
         if self.device.startswith("openvino"):
             raise ConfigError(
                 f"device {self.device!r} was removed, as OpenVINO runs translation models only, on the CPU: use cpu, cuda "
@@ -87,14 +95,17 @@ class LoadOptions:
         if self.backend in ("native", "openvino") and self.dtype in ("float16", "float64"):
             raise no_format(self.backend, self.dtype)
 
-    def _check_shared(self) -> None:
-        """Raise a ConfigError for options that a target over several processes cannot have."""
+    def _check_divided(self) -> None:
+        """Raise a ConfigError for options that a target over several processes or devices cannot have."""
+        option, own = ("tensor_parallel", "each process takes its own")
+        if self.device_map is not None:
+            option, own = ("device_map", "the map names them")
         for name, given, allowed in (("backend", self.backend, ("auto", "torch")), ("device", self.device, ("auto",))):
             if given not in allowed:
-                why = "PyTorch runs a shared target" if name == "backend" else "each process takes its own"
-                raise ConfigError(f"{name} {given!r} is impossible with tensor_parallel: {why}, so leave {name} out")
+                why = "PyTorch runs a divided target" if name == "backend" else own
+                raise ConfigError(f"{name} {given!r} is impossible with {option}: {why}, so leave {name} out")
         if self.weights != "same":
-            raise ConfigError(f"weights {self.weights!r} are impossible with tensor_parallel: leave one of them out")
+            raise ConfigError(f"weights {self.weights!r} are impossible with {option}: leave one of them out")
 
 
 def check_weights(weights: Weights) -> None:

@@ -41,6 +41,7 @@ def _native(options: LoadOptions, device: torch.device) -> bool:
     return (
         device.type == "cpu"
         and not options.tensor_parallel
+        and options.device_map is None
         and requested_backend(options.backend) in ("auto", "native")
         and not why_missing()
     )

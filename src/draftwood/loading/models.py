@@ -67,13 +67,13 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     cls: type[Any] | None = None,
-    shards: Any = None,
+    spread: Mapping[str, Any] | None = None,
 ) -> Any:
     """A model of ``transformers`` in evaluation mode on ``device``; that of a GGUF file holds its numbers.
 
     Args:
         cls: a class with ``from_pretrained``; a causal language model by default.
-        shards: how ``transformers`` divides it among processes; by default each process has all of it.
+        spread: how ``transformers`` divides it among processes or devices; by default all of it is on ``device``.
 
     Raises:
         ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
@@ -91,14 +91,14 @@ def load_model(
                 trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, by name
-                **({} if shards is None else {"distributed_config": shards}),
+                **(spread or {}),
             )
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)
     note_untied(name, model)
     forget_default_end(name, model, raw_config(name, options))
-    return model.eval().to(device)
+    return model.eval() if spread and "device_map" in spread else model.eval().to(device)
 
 
 def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:

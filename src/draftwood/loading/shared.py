@@ -51,7 +51,7 @@ def _load_part(name: str | Path, options: LoadOptions, whole: bool) -> Any:
     with loading_threads(options.threads):
         device = choose_device(options.device)
         shards = _shards(name, options, joined().size, whole)
-        return load_model(name, options, device, choose_dtype(options.dtype, device), shards=shards)
+        return load_model(name, options, device, choose_dtype(options.dtype, device), spread={"distributed_config": shards})
 
 
 def _shards(name: str | Path, options: LoadOptions, size: int, whole: bool) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
-from typing import Any, final
+from itertools import chain
+from typing import Any, TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.rows import remaining_rows
 
 _SMALLEST = 256
+Buffer: TypeAlias = Float[Tensor, "_layer _row _head _slot _dim"]
 
 
 def cache_argument(model: Any, cache: Any) -> dict[str, Any]:
@@ -24,42 +26,55 @@ def cache_argument(model: Any, cache: Any) -> dict[str, Any]:
 
 @final
 class TreeCache(Cache):  # type: ignore[misc]
-    """Keys and values of all layers in two buffers ``[layer, row, head, slot, dim]``.
+    """Keys and values in buffers ``[layer, row, head, slot, dim]``.
 
     New entries go to the slots ``[start, start + n)`` of every row; the slot table knows what each slot holds.
+
+    Args:
+        layer_count: layers of the model.
+        split: each layer has buffers of its own, on its device; by default all layers share two.
+
+    Attributes:
+        buffers: keys and values, by the layer, or by 0 if all share them; of those that were written.
     """
 
-    def __init__(self, layer_count: int) -> None:
+    def __init__(self, layer_count: int, *, split: bool = False) -> None:
         super().__init__(layers=[])
-        self.layer_count = layer_count
+        self.layer_count, self.split = layer_count, split
         self.clear()
+
+    def another(self) -> TreeCache:
+        """An empty cache of the same model."""
+        return TreeCache(self.layer_count, split=self.split)
 
     def clear(self) -> None:
         """Remove all rows and free their memory."""
-        self.keys: Float[Tensor, "layer row head slot dim"] | None = None
-        self.values: Float[Tensor, "layer row head slot dim"] | None = None
+        self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
         self.start = 0
         self.capacity = _SMALLEST
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the buffers."""
-        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+        return sum(buffer.nbytes for buffer in self._all())
+
+    def change(self, changed: Callable[[Buffer], Buffer], other: TreeCache | None = None) -> None:
+        """Replace every buffer by what is made of it, or of that of another cache."""
+        parts = (self if other is None else other).buffers
+        self.buffers = {part: (changed(keys), changed(values)) for part, (keys, values) in parts.items()}
+
+    def _all(self) -> Iterator[Buffer]:
+        return chain.from_iterable(self.buffers.values())
 
     def add(self, rows: int) -> None:
         """Append rows with empty slots."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = (
-                torch.cat([part, part.new_zeros(part.shape[0], rows, *part.shape[2:])], dim=1)
-                for part in (self.keys, self.values)
-            )
+        self.change(lambda old: torch.cat([old, _empty(old, rows)], dim=1))
 
     def reserve(self, slots: int) -> None:
         """Make room for ``slots`` entries per row."""
         while self.capacity < slots:
             self.capacity *= 2
-        if self.keys is not None and self.values is not None and self.keys.shape[3] < self.capacity:
-            self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+        self.change(lambda old: self._grown(old) if old.shape[3] < self.capacity else old)
 
     def place(self, batch: ForwardBatch) -> None:
         """Make room for a batch, whose entries are written next."""
@@ -72,12 +87,15 @@ class TreeCache(Cache):  # type: ignore[misc]
         return new
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        if self.keys is None or self.values is None:
+        part, layer, layers = (layer_idx, 0, 1) if self.split else (0, layer_idx, self.layer_count)
+        if part not in self.buffers:
             rows, heads, _n, dim = key_states.shape
-            self.keys = key_states.new_zeros(self.layer_count, rows, heads, self.capacity, dim)
-            self.values = value_states.new_zeros(self.layer_count, rows, heads, self.capacity, value_states.shape[-1])
+            self.buffers[part] = (
+                key_states.new_zeros(layers, rows, heads, self.capacity, dim),
+                value_states.new_zeros(layers, rows, heads, self.capacity, value_states.shape[-1]),
+            )
         new = key_states.shape[2]
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys, values = self.buffers[part][0][layer], self.buffers[part][1][layer]
         keys.narrow(2, self.start, new).copy_(key_states)
         values.narrow(2, self.start, new).copy_(value_states)
         return keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
@@ -95,13 +113,10 @@ class TreeCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """Per row, copy the slots ``source`` to the slots from ``target`` on."""
-        if self.keys is None or self.values is None:
-            return
         if len(source) == 1:
             slots, first = list(source[0]), target[0]
             if slots and slots != list(range(first, first + len(slots))):
-                index = torch.tensor(slots, device=self.keys.device)
-                for buffer in (self.keys, self.values):
+                for buffer, index in self._with(torch.tensor(slots)):
                     buffer[:, :, :, first : first + len(slots)] = buffer.index_select(3, index)
             return
         moves = [
@@ -111,36 +126,45 @@ class TreeCache(Cache):  # type: ignore[misc]
             if s != t + i
         ]
         if moves:
-            rows, old, new = torch.tensor(moves, device=self.keys.device).unbind(1)
-            for buffer in (self.keys, self.values):
+            for buffer, index in self._with(torch.tensor(moves)):
+                rows, old, new = index.unbind(1)
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
+
+    def _with(self, index: Tensor) -> Iterator[tuple[Buffer, Tensor]]:
+        """Every buffer, and the index on its device."""
+        for buffer in self._all():
+            index = index.to(buffer.device)
+            yield buffer, index
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
-        if self.keys is not None and self.values is not None:
-            stay = torch.tensor(remaining_rows(self.keys.shape[1], rows), dtype=torch.long, device=self.keys.device)
-            self.keys, self.values = self.keys.index_select(1, stay), self.values.index_select(1, stay)
+
+        def left(old: Buffer) -> Buffer:
+            return old.index_select(1, torch.tensor(remaining_rows(old.shape[1], rows), dtype=torch.long, device=old.device))
+
+        self.change(left)
 
     @torch.inference_mode()
     def begin(self, other: TreeCache, row: int, length: int) -> None:
         """Replace all rows by one, with the first ``length`` slots of a row of another cache."""
         self.clear()
         self.reserve(length)
-        if length and other.keys is not None and other.values is not None:
-            self.keys, self.values = (self._grown(part[:, row : row + 1, :, :length]) for part in (other.keys, other.values))
+        if length:
+            self.change(lambda whole: self._grown(whole[:, row : row + 1, :, :length]), other)
 
     @torch.inference_mode()
     def join(self, other: TreeCache, rows: int) -> None:
         """Append the only row of another cache, which is then empty, to these ``rows`` rows."""
         self.reserve(other.capacity)
         other.reserve(self.capacity)
-        if other.keys is None or other.values is None:  # without tokens
+        if not other.buffers:  # without tokens
             self.add(1)
             return
-        if self.keys is None or self.values is None:  # nothing was read in these rows
-            self.keys, self.values = (
-                part.new_zeros(part.shape[0], rows, *part.shape[2:]) for part in (other.keys, other.values)
-            )
-        self.keys = torch.cat([self.keys, other.keys], dim=1)
-        self.values = torch.cat([self.values, other.values], dim=1)
+        for part, (keys, values) in other.buffers.items():
+            mine = self.buffers.get(part, (_empty(keys, rows), _empty(values, rows)))  # nothing was read in these rows
+            self.buffers[part] = torch.cat([mine[0], keys], dim=1), torch.cat([mine[1], values], dim=1)
         other.clear()
+
+
+def _empty(like: Buffer, rows: int) -> Buffer:
+    return like.new_zeros(like.shape[0], rows, *like.shape[2:])

@@ -26,7 +26,7 @@ from draftwood.sampling.rows import Row
 
 @final
 class TorchRunner:
-    """A causal language model with a tree cache; eager, on the model's device and dtype.
+    """A causal language model with a tree cache; eager, on the model's device, or on those of its ``device_map``.
 
     Args:
         model: a ``transformers`` causal language model in evaluation mode.
@@ -43,7 +43,6 @@ class TorchRunner:
     reads_source = False
     reads_hidden = False
     pads = True
-    engine = "torch"
     same_bits = False
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
@@ -58,7 +57,9 @@ class TorchRunner:
         self.forward_seconds = 0.0
         self._limits = text_limits(model, drafts=drafts)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._cache = TreeCache(layers)
+        devices = list(dict.fromkeys(map(str, getattr(model, "hf_device_map", {}).values())))
+        self.engine = f"torch ({', '.join(devices)})" if devices else "torch"
+        self._cache = TreeCache(layers, split=len(devices) > 1)
         self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length, window=used_window(model))
         self._prefill = Prefill(self._rows, self._reader)
         if check:
@@ -82,7 +83,7 @@ class TorchRunner:
         return sum(cache.memory_bytes for cache in caches)
 
     def keep(self, row: Row, text: Row) -> None:
-        self._rows.keep(row, text, TreeCache(self._cache.layer_count))
+        self._rows.keep(row, text, self._cache.another())
 
     def held(self, row: Row) -> int:
         return self._rows.cached(row)
@@ -97,7 +98,7 @@ class TorchRunner:
         return self._prefill.read(row, end, prefix)
 
     def _reader(self) -> tuple[SlotTable, Forward]:
-        cache = TreeCache(self._cache.layer_count)
+        cache = self._cache.another()
         return self._rows.another(cache), partial(self._forward, cache=cache)
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:

@@ -1,0 +1,77 @@
+"""A cluster of raylets on this machine, replicas in it, and their processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.serving.config import Served
+from benchmarks.serving.servers import HOST, Server, free_port, running
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.ray import ReplicaSpec, app
+
+REPLICA: Final = b"ray::ServeReplica:"
+WRITER: Final = b"ray::MapWorker(MapBatches(Writer))"
+_SETTINGS: Final = {
+    "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",  # else replicas of the proxy's node come first
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
+
+
+@contextmanager
+def raylets(nodes: int = 2) -> Iterator[Any]:
+    """A head without CPUs, and nodes with one each."""
+    os.environ |= _SETTINGS
+    import ray
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for _ in range(nodes):
+            made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@contextmanager
+def replicas(cluster: Any, served: Served, number: int) -> Iterator[Server]:
+    """Replicas of one thread each, behind one address."""
+    import ray
+    from ray import serve
+
+    loading = LoadOptions(dtype=served.dtype, backend=served.backend, profile="none", threads=1)
+    method = Method(method=served.method, shape=served.shape)
+    spec, port = ReplicaSpec(target=served.target, draft=served.draft, loading=loading, method=method), free_port()
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        serve.start(http_options={"host": HOST, "port": port, "location": "HeadOnly"})
+        serve.run(app(spec, replicas=number), name="draftwood")
+        yield running(f"http://{HOST}:{port}")
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def workers(name: bytes) -> list[int]:
+    """Processes of the raylets that this process has started, by the beginning of their names."""
+    return [pid for pid in _processes(name) if _parent(_parent(pid)) == os.getpid()]
+
+
+def _processes(name: bytes) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(name):
+                yield int(path.parent.name)
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
