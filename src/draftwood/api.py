@@ -94,8 +94,8 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
     target, draft = named_or_bundled(cls.kind, target, draft)
     with loading_threads(options.threads):
         found = _load(cls, locate(target), None if draft is None else locate(draft), options)
-    if settings := recommended(target):
-        found.model.generation_config.update(**settings)
+    for name, value in recommended(target).items():
+        setattr(found.model.generation_config, name, value)
     return found
 
 
