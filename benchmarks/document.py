@@ -106,7 +106,7 @@ def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:
     runners: dict[str, tuple[Any, Any]] = {"target": (pair.model, pair.target), "draft": (pair.draft_model, pair.draft)}
     return {
         name: facts_of(model, " and ".join([runner.engine, *(other.target.engine for other in others)]))
-        | {"attention": model.config._attn_implementation, "label": label_of(model)}
+        | {"attention": getattr(model.config, "_attn_implementation", None), "label": label_of(model)}
         for name, (model, runner) in runners.items()
         if runner is not None
     }

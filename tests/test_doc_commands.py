@@ -15,8 +15,7 @@ from click.testing import CliRunner
 import draftwood
 from benchmarks.__main__ import main as benchmarks
 from draftwood import LoadOptions
-from draftwood.cli import main
-from draftwood.cli.bench import Amount
+from draftwood.cli import bench, main
 from draftwood.serve.run import Server
 from draftwood.tune.compare import TREES
 from tests.serve.conftest import live_server, make_service
@@ -168,7 +167,7 @@ def test_commands_name_no_model_or_file_that_a_checkout_lacks() -> None:
 
 
 def test_bench_alone_is_a_minutes_work() -> None:
-    amount = Amount()
-    trials = len(TREES) * (1 + amount.prompts)  # that choose the tree
-    texts = trials + 4 * (1 + amount.prompts * amount.repeats)
-    assert len(amount.temperature) * texts * amount.max_new_tokens < 8000  # at some 130 tokens a second
+    default = {option.name: option.default for option in bench.command.params}
+    trials = len(TREES) * (1 + default["prompts"])  # that choose the tree
+    texts = trials + 4 * (1 + default["prompts"] * default["repeats"])
+    assert len(default["temperature"]) * texts * default["max_new_tokens"] < 8000  # at some 130 tokens a second

@@ -103,13 +103,13 @@ def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
 def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = opened(translation, "block")
     decoder = type(translator.target._decoder)
-    add = decoder.add
+    encode = decoder.encode
 
-    def slow(self: Any, encoded: Any) -> None:
-        add(self, encoded)
+    def slow(self: Any, tokens: Any, mask: Any) -> Any:
         translator.target.forward_seconds += 500.0
+        return encode(self, tokens, mask)
 
-    monkeypatch.setattr(decoder, "add", slow)
+    monkeypatch.setattr(decoder, "encode", slow)
     results = translator.translate(SOURCES[:2])
     assert [result.stats.seconds["target"] >= 250 for result in results] == [True, True]
     assert sum(result.stats.seconds["target"] for result in results) < 750

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from benchmarks.serving.config import Served
 from benchmarks.serving.servers import HOST, Server, free_port, running
@@ -25,19 +26,19 @@ _SETTINGS: Final = {
 @contextmanager
 def raylets(nodes: int = 2) -> Iterator[Any]:
     """A head without CPUs, and nodes with one each."""
-    os.environ |= _SETTINGS
-    import ray
-    from ray.cluster_utils import Cluster
+    with patch.dict(os.environ, _SETTINGS):
+        import ray
+        from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        for _ in range(nodes):
-            made.add_node(num_cpus=1)
-        made.wait_for_nodes()
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        try:
+            for _ in range(nodes):
+                made.add_node(num_cpus=1)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
 
 
 @contextmanager

@@ -70,8 +70,8 @@ def load(
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
-    methods learn are kept for the next process, unless it is ``none``. The native engine runs copies
-    of models (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
+    methods learn are kept for the next process, unless it is ``none``. The native engine runs copies of models
+    (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
     With ``device_map``, accelerate spreads the target over devices. With ``tensor_parallel``, processes of ``torchrun``
     share it. Only that of rank 0 returns from here. The others follow it, and end with it.
@@ -81,8 +81,7 @@ def load(
         ModelError: a model or tokenizer that cannot be loaded, or a model that cannot score a tree.
         PairingError: two models with different tokens.
     """
-    options = LoadOptions() if options is None else settings("options", options, LoadOptions)
-    pair = load_session(Pair, target, draft, options)
+    pair = load_session(Pair, target, draft, LoadOptions() if options is None else settings("options", options, LoadOptions))
     pair.measure_costs()
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
@@ -112,8 +111,7 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     if cls.kind == "language" and requested_backend(options.backend) == "openvino":
         no_causal()  # before large models are loaded
     model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
-    divided = options.tensor_parallel or options.device_map is not None
-    backend = "torch" if divided else options.backend
+    backend = "torch" if options.tensor_parallel or options.device_map is not None else options.backend
     runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)

@@ -22,7 +22,7 @@ from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
 from draftwood.native import library
-from draftwood.runners import auto, backends
+from draftwood.runners import auto, backends, torch_runner
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native, why_not_openvino
 from draftwood.runners.factory import make_runners
 from tests.cli.conftest import Run
@@ -202,8 +202,8 @@ def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
     def refuse(model, **options):
         raise ModelError("nobody can run it")
 
-    for runner in ("NativeRunner", "TorchRunner"):
-        monkeypatch.setattr(backends, runner, refuse)
+    for module, runner in ((backends, "NativeRunner"), (torch_runner, "TorchRunner")):
+        monkeypatch.setattr(module, runner, refuse)
     with pytest.raises(ModelError, match="nobody can run it"):
         load(models)
 

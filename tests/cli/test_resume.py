@@ -82,6 +82,17 @@ def test_the_same_model_under_another_name_is_taken(own: tuple[Job, Path], model
     assert job.texts == whole
 
 
+def test_a_model_without_a_generation_config_may_have_another_name(own: tuple[Job, Path], tmp_path: Path) -> None:
+    job, target = own
+    (target / "generation_config.json").unlink()
+    job.out.unlink()
+    job.succeeds()
+    whole = job.texts
+    job.keep(1)
+    job.succeeds("--target", shutil.copytree(target, tmp_path / "copy"))
+    assert job.texts == whole
+
+
 def test_what_changes_no_text_may_change(job: Job) -> None:
     job.succeeds()
     whole = job.texts

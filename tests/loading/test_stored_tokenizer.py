@@ -36,7 +36,7 @@ def both() -> tuple[StoredTokenizer, Any]:
     assert FILE is not None
     found = gguf_tokenizer.tokenizer_of(read_header(FILE))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf_tokenizer, "_byte_level", lambda found: None)
+        patch.setattr(gguf_tokenizer, "_byte_level", lambda found, named: None)
         return found, gguf_tokenizer.tokenizer_of(read_header(FILE))
 
 
@@ -62,6 +62,8 @@ def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[S
 def test_texts_become_the_same_tokens(both: tuple[StoredTokenizer, Any], text: str) -> None:
     ours, theirs = both
     ids = theirs(text)["input_ids"]
+    assert ours(text) == {name: list(part) for name, part in theirs(text).items() if name != "token_type_ids"}
+    assert ours(text).input_ids == ids
     assert ours(text)["input_ids"] == ids == ours(text, add_special_tokens=False)["input_ids"]
     assert ours([text, text])["input_ids"] == [ids, ids]
     for skip in (False, True):

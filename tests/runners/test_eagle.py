@@ -131,6 +131,16 @@ def test_a_text_whose_reading_ahead_was_interrupted_is_read_on(engine):
 
 
 @ENGINES
+def test_a_prompt_may_be_read_ahead_token_by_token(engine):
+    row, runner = Row(tokens=some(4)), runner_of(engine)
+    for end in (1, 2, 3):
+        runner.prefill(row, end, hidden=HIDDEN[end - 1 : end])
+    runner.set_rows([row])
+    runner.commit([[]], [HIDDEN[3:3]])
+    assert is_fresh(runner, scored(runner, row.tokens[-1:], PATH)[0], row.tokens, HIDDEN)
+
+
+@ENGINES
 def test_control_hidden_states_of_another_token_are_seen(engine):
     text, runner = some(12), runner_of(engine)
     runner.set_rows([Row(tokens=text)])

@@ -17,7 +17,8 @@ NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 def schema() -> dict[str, Any]:
     """The schema of a file, with the fields' descriptions."""
     records = (Trace, TracedRound, Part, Node, Trial, Choice, Distribution)
-    fields = {"format": {"const": FORMAT}, "version": {"const": VERSION}, "digest": {"type": "string"}}
+    fields: dict[str, Any] = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
+    fields["digests"] = {"type": "array", "items": {"type": "string"}}
     fields["traces"] = {"type": "array", "items": {"$ref": "#/$defs/Trace"}}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Traces of Draftwood"}
     return {**head, **an_object(fields), "$defs": {cls.__name__: definition(cls) for cls in records}}

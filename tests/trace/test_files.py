@@ -63,7 +63,8 @@ EDITS = [
     (change("version", to=2), "its version is 2"),
     (change("version", to=True), "its version is True"),
     (change("format", to="other"), "format"),
-    (change("digest", to=""), "edited"),
+    (change("digests", to=""), "edited"),
+    (change("digests", 1, to=""), "edited"),
     (change("traces", to={}), "edited"),
     (change("traces", 0, "seed", to="7"), "edited"),
     (change("traces", 0, "text", to="\ud800"), "edited"),
@@ -85,6 +86,23 @@ def test_edited_files_are_refused(edit: Callable[[dict[str, Any]], None], messag
     edit(found)
     with pytest.raises(ConfigError, match=message):
         from_json(found)
+
+
+def test_files_that_javascript_has_written_and_joined_are_read(stored: dict[str, Any]) -> None:
+    def written(value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if isinstance(value, dict):
+            return {name: written(part) for name, part in reversed(value.items())}
+        return [written(part) for part in value] if isinstance(value, list) else value
+
+    found = written(json.loads(json.dumps(stored)))
+    assert json.dumps(found, sort_keys=True) != json.dumps(stored, sort_keys=True)
+    assert from_json(found) == from_json(stored)
+    twice = {name: 2 * found[name] for name in ("traces", "digests")}
+    assert from_json(found | twice) == 2 * from_json(stored)
+    with pytest.raises(ConfigError, match="edited"):  # control
+        from_json(found | {"traces": twice["traces"]})
 
 
 def test_cut_and_missing_files_are_refused_in_one_sentence(stored: dict[str, Any], tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def _type(name: str, hint: Any) -> Any:
         return TEXT
     if hint in (int, float):
         return hint
-    if str in typing.get_args(hint):  # or other values, which only Python gives
-        return str
+    if typing.get_origin(hint) in (Union, types.UnionType) and str in typing.get_args(hint):
+        return TEXT  # other values only Python gives
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
 
 

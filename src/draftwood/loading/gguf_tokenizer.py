@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,8 @@ def _tokenizer(header: Header) -> Any:
     }
     if "tokens" not in found:
         raise ValueError("it holds no tokens")
-    backend, more = _byte_level(found), dict[str, Any]()
+    named = {f"{name}_token": _token(found, f"{name}_token_id") for name in ("bos", "eos", "unk", "pad")}
+    backend, more = _byte_level(found, named.values()), dict[str, Any]()
     if not (own := backend is not None):
         try:
             from transformers.integrations.gguf import convert_gguf_tokenizer
@@ -60,9 +61,7 @@ def _tokenizer(header: Header) -> Any:
     if found.get("pre_tokenizer_type") in _DIGITS_APART:
         splits = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
-    for name in ("bos", "eos", "unk", "pad"):
-        number = found.get(f"{name}_token_id")
-        more[f"{name}_token"] = None if number is None else found["tokens"][number]
+    more |= named
     begins = found.get("pre_tokenizer_type") in _BEGINS or found.get("tokenizer_type") == "llama"
     adds = header.metadata.get(f"{_PART}add_bos_token", begins), header.metadata.get(f"{_PART}add_eos_token")
     template: Any = header.metadata.get("tokenizer.chat_template")
@@ -80,8 +79,17 @@ def _tokenizer(header: Header) -> Any:
     return StoredTokenizer(backend, more, template, whole) if own and not any(adds) else whole()
 
 
-def _byte_level(found: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer of a file whose kind is split here, as ``transformers`` makes it; None for any other."""
+def _token(found: Mapping[str, Any], name: str) -> str | None:
+    number = found.get(name)
+    return None if number is None else str(found["tokens"][number])
+
+
+def _byte_level(found: Mapping[str, Any], named: Iterable[str | None]) -> Tokenizer | None:
+    """The tokenizer of a file whose kind is split here, as ``transformers`` makes it; None for any other.
+
+    Args:
+        named: tokens with a meaning, which are special whatever their kind.
+    """
     tokens, kinds = found["tokens"], found.get("token_type", [])
     known = found.get("tokenizer_type") == "gpt2" and found.get("pre_tokenizer_type") in _DIGITS_APART
     if not known or _END not in tokens or "merges" not in found:
@@ -100,6 +108,7 @@ def _byte_level(found: Mapping[str, Any]) -> Tokenizer | None:
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (_END, *control)])
     user = [token for token, kind in zip(tokens, kinds, strict=False) if kind == _USER and token in vocab]
     backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in user])
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in named if token is not None])
     return backend
 
 

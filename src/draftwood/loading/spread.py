@@ -42,6 +42,8 @@ def load_spread(name: str | Path, draft: str | Path | None, options: LoadOptions
     known = {module for module, _ in model.named_modules()} | {weight for weight, _ in model.named_parameters()}
     if isinstance(devices, dict) and (unknown := sorted(devices.keys() - known)):
         raise ConfigError(f"device_map names {unknown[0]!r}, which is no module of this model: correct it, or take auto")
+    if model.device.type == "meta":  # where the weights of modules on the disk are
+        raise ConfigError("device_map leaves the model's first module on the disk: give it a device")
     return model
 
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 _NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 _MORE: Final = re.compile(r"namespace|dict|tojson|strftime_now|{%-?\s*(end)?generation")
-"""Names that templates have of ``transformers`` alone."""
+"""Names that ``transformers`` gives to templates, some in place of jinja's own."""
 _ALIASES: Final = {"reasoning_content", "thinking", "reasoning"}  # of each other, in templates
 
 
@@ -53,7 +53,8 @@ class StoredTokenizer:
 
     def __call__(self, text: Any, **settings: Any) -> Any:
         if isinstance(text, str) and settings.keys() <= {"add_special_tokens"}:
-            return {"input_ids": self.backend_tokenizer.encode(text, **settings).ids}
+            found = self.backend_tokenizer.encode(text, **settings)
+            return _Encoding(input_ids=found.ids, attention_mask=found.attention_mask)
         return self.whole(text, **settings)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **settings: Any) -> Any:
@@ -87,8 +88,9 @@ class StoredTokenizer:
         sanitize_control_tokens: bool = False, **variables: Any,
     ) -> Any:  # fmt: skip
         """The text or the tokens of a chat, as ``transformers`` makes them."""
+        passed = dict(locals())
         given = {
-            name: value for name, value in locals().items() if value and name not in ("self", "conversation", "variables")
+            name: value for name, value in passed.items() if value and name not in ("self", "conversation", "variables")
         }
         template, own = self.chat_template, {"add_generation_prompt", "return_dict"}
         simple = isinstance(template, str) and not _MORE.search(template) and _is_chat(conversation) and _plain(variables)
@@ -104,6 +106,15 @@ class StoredTokenizer:
             add_generation_prompt=add_generation_prompt,
             **{**self.special_tokens_map, **variables},
         )
+
+
+class _Encoding(dict[str, list[int]]):
+    """A tokenized text, whose parts are attributes too."""
+
+    def __getattr__(self, name: str) -> list[int]:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
 
 
 def _is_chat(messages: Any) -> bool:

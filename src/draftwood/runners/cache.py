@@ -161,7 +161,7 @@ class TreeCache(Cache):  # type: ignore[misc]
             self.add(1)
             return
         for part, (keys, values) in other.buffers.items():
-            mine = self.buffers.get(part, (_empty(keys, rows), _empty(values, rows)))  # nothing was read in these rows
+            mine = self.buffers.get(part) or (_empty(keys, rows), _empty(values, rows))  # nothing was read in these rows
             self.buffers[part] = torch.cat([mine[0], keys], dim=1), torch.cat([mine[1], values], dim=1)
         other.clear()
 

@@ -49,6 +49,7 @@ class PlainConfig:
             name: str(value).removeprefix("torch.") if name == "dtype" else value for name, value in self.to_dict().items()
         }
         text = json.dumps(values, indent=2, sort_keys=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / "config.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """What a trace says about speed: what depths and ranks brought, what a round cost, what more drafting would bring.
 
-A gain of ``g`` tokens a round pays if it costs
-less than ``g`` times the seconds of a token (``docs/adaptive.md`` derives this rule).
+A gain of ``g`` tokens a round pays if it costs less than ``g`` times the seconds of a token (``docs/adaptive.md`` derives
+this rule).
 """
 
 from __future__ import annotations

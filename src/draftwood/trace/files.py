@@ -1,7 +1,7 @@
 """Traces as JSON files.
 
-A file is one object: ``format``, ``version``, ``digest`` and ``traces``. The digest is of the traces. A trace is evidence,
-and an edited file, or one of another version, would show what did not happen. So these are refused.
+A file is one object: ``format``, ``version``, ``traces`` and ``digests``, one of each trace. A trace is evidence, and an
+edited file, or one of another version, would show what did not happen. So these are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION: Final = 3
 def to_json(traces: Sequence[Trace]) -> dict[str, Any]:
     """The object of a file."""
     made = [_plain(trace) for trace in traces]
-    return {"format": FORMAT, "version": VERSION, "digest": _digest(made), "traces": made}
+    return {"format": FORMAT, "version": VERSION, "digests": [*map(_digest, made)], "traces": made}
 
 
 def from_json(found: Any) -> list[Trace]:
@@ -40,9 +40,10 @@ def from_json(found: Any) -> list[Trace]:
         raise ConfigError(f"it does not say that its format is {FORMAT!r}")
     if found.get("version") != VERSION or isinstance(found["version"], bool):
         raise ConfigError(f"its version is {found.get('version')!r}, and this Draftwood reads version {VERSION}")
-    if found.get("digest") != _digest(found.get("traces")):
-        raise ConfigError("its traces have another digest than it says, so it was edited: record it again")
-    traces: list[Trace] = _record(list[Trace], found["traces"])
+    made = found.get("traces")
+    if not isinstance(made, list) or found.get("digests") != [*map(_digest, made)]:
+        raise ConfigError("its traces have other digests than it says, so it was edited: record it again")
+    traces: list[Trace] = _record(list[Trace], made)
     return traces
 
 
@@ -78,9 +79,14 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _digest(traces: Any) -> str:
-    """The SHA-256 digest of the traces as plain values."""
-    return hashlib.sha256(json.dumps(traces, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _digest(trace: Any) -> str:
+    """The SHA-256 digest of a trace as plain values, of which JavaScript may have written 1.0 as 1 and -0.0 as 0."""
+    values = json.loads(json.dumps(trace), parse_int=_number, parse_float=_number)
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _number(text: str) -> float:
+    return float(text) + 0.0
 
 
 def _plain(value: Any) -> Any:

@@ -183,16 +183,17 @@ def figures(runs: Sequence[Sequence[Written]], plain: Sequence[Sequence[Written]
     }
 
 
-def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """Refuse prompts that leave no room for the text.
+def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, spare: int = 0) -> None:
+    """Refuse prompts that leave no room for the text and ``spare`` tokens.
 
     Raises:
         ConfigError: names the longest prompt and the context.
     """
     longest = max(map(len, prompts))
     room = [runner.max_length for runner in (pair.target, pair.draft) if runner and runner.max_length]
-    if room and longest + max_new_tokens > min(room):
+    if room and longest + max_new_tokens + spare > min(room):
+        more = f" ({spare} to spare)" if spare else ""
         raise ConfigError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit the models' context of {min(room)}: "
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones{more} do not fit the models' context of {min(room)}: "
             "lower max_new_tokens, or give shorter prompts"
         )

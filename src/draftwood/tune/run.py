@@ -84,7 +84,7 @@ def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress
         ConfigError: a prompt too long for the models' context, or texts that end with their first round.
     """
     prompts = list(prompts)[: sizes.prompts]
-    check_room(pair, prompts, sizes.max_new_tokens + ROOM)
+    check_room(pair, prompts, sizes.max_new_tokens, spare=ROOM)
     methods = {t: candidates(pair.draft, greedy=t == 0) for t in sorted(set(sizes.temperature))}
     return Ladder(methods, prompts, sizes, Runs(pair).timed, on_progress).findings()
 

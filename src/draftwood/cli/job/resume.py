@@ -37,7 +37,8 @@ def known_facts(settings: Settings) -> dict[str, Any]:
         for role, model, name in (("target", target, models.target), ("draft", draft, models.draft))
     }
     for name, patterns in _FILES.items():
-        found[name] = {"name": models.target or "bundled", "fingerprint": _files_digest(target, patterns)}
+        digest = _files_digest(target, patterns)
+        found[name] = None if digest is None else {"name": models.target or "bundled", "fingerprint": digest}
     if settings.kind == "language":
         parts = (settings.loading, settings.method, settings.sampling, settings.limits, settings.logprobs)
         values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}

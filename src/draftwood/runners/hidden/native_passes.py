@@ -197,6 +197,8 @@ class NativeEaglePasses(NativePasses):
     def read(self, text: HiddenText) -> None:
         self._cut([text])
         hidden, nothing = text.unread(self._nothing, root=False), torch.zeros(1, 0, dtype=torch.long)
+        if not len(hidden):
+            return
         pending = self.table.pending(text.cached + len(hidden))
         self._pass(nothing, nothing, torch.zeros(1, 0, 0, dtype=torch.bool), pending, [hidden])
         text.entries_read()

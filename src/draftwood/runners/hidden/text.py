@@ -57,7 +57,10 @@ class HiddenText:
         return self.known - self.start - sum(map(len, self.waiting))
 
     def for_row(self, row: Row, length: int) -> HiddenText:
-        """What is known of the beginning, of at most ``length`` tokens, that another row shares with this one."""
+        """What is known of the beginning, of at most ``length`` tokens, that another row shares with this one.
+
+        Where the texts part, the hidden states for the last shared entry are not kept: they come again.
+        """
         found = HiddenText(row, self._shift)
         common = common_length(self.row.tokens[: self.known], row.tokens[:length])
         if common > self.start:

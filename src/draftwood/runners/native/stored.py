@@ -96,7 +96,7 @@ class StoredModel:
     Anything else, such as a call or ``generate``, is that of :attr:`module`.
 
     Args:
-        config, generation_config: its configurations, as ``transformers`` reads them.
+        config, generation_config: its configurations.
         weights: by name; no head if it is tied to the embedding.
         dtype: float32 or bfloat16: the format that it computes in.
         coded: codes stay codes in memory.

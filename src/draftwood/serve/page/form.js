@@ -228,8 +228,9 @@ class LivePage extends HTMLElement {
   /** The traces as the file that `draftwood trace --input` reads. */
   async download() {
     await this.attempt(async () => {
-      const [first, ...others] = await Promise.all(this.source.runs.map((run) => this.server.json(`v1/traces/${run.id}`)));
-      const whole = { ...first, traces: [...first.traces, ...others.flatMap((other) => other.traces)] };
+      const files = await Promise.all(this.source.runs.map((run) => this.server.json(`v1/traces/${run.id}`)));
+      const all = (name) => files.flatMap((file) => file[name]);
+      const whole = { ...files[0], digests: all("digests"), traces: all("traces") };
       const address = URL.createObjectURL(new Blob([JSON.stringify(whole)], { type: "application/json" }));
       make("a", { href: address, download: `${this.source.runs[0].id}.json` }).click();
       setTimeout(() => URL.revokeObjectURL(address), 60_000);
