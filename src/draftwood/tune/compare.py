@@ -194,6 +194,6 @@ def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int
     if room and longest + max_new_tokens + spare > min(room):
         more = f" ({spare} to spare)" if spare else ""
         raise ConfigError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones{more} do not fit the models' context of {min(room)}: "
-            "lower max_new_tokens, or give shorter prompts"
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones{more} do not fit the models' context of "
+            f"{min(room)}: lower max_new_tokens, or give shorter prompts"
         )
