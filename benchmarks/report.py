@@ -70,8 +70,10 @@ def head(document: dict[str, Any], title: str) -> str:
         sources[prompt["source"]] = sources.get(prompt["source"], 0) + 1
     repeats = max((len(r["repeats"]) for r in document["results"]), default=0)
     models = [
-        f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, {m['attention']} attention, "
-        f"run by {m['engine']}" + (f"; {m['label']}" if m.get("label") else "")
+        f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, "
+        + (f"{m['attention']} attention, " if m["attention"] else "")
+        + f"run by {m['engine']}"
+        + (f"; {m['label']}" if m.get("label") else "")
         for part, m in document["models"].items()
     ]
     left_out = [f"**left out**: {skipped['method']}, {skipped['why']}" for skipped in document.get("skipped", ())]

@@ -132,7 +132,7 @@ def test_rank_0_decides_what_a_signal_to_all_means(pair_options, tmp_path):
     os.kill(started.processes[1].pid, signal.SIGTERM)
     for process in started.processes:
         os.kill(process.pid, signal.SIGINT)
-    (status, text, errors), second = started.wait(10)
+    (status, text, errors), second = started.wait(SECONDS)
     assert (status, second) == (130, (0, "", ""))
     assert errors.startswith("Stopped: ")
     assert errors.endswith("seed 5.\n")
