@@ -14,7 +14,7 @@ PARTS: Final = ("faults", "file", "leaving", "proxy")
 @final
 @dataclass(frozen=True, kw_only=True)
 class RayConfig:
-    """What several processes are asked for.
+    """The parts of ``ray`` and their sizes.
 
     Raises:
         ConfigError: a value out of range, an unknown part.

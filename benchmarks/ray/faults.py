@@ -35,7 +35,7 @@ def bodies(model: str, config: RayConfig, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-async def asked(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
+async def answered(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
     """What came, also where the connection broke."""
     found = Answer(sent=perf_counter())
     try:
@@ -62,7 +62,7 @@ def measure(served: Served, config: RayConfig, on_step: Callable[[], object]) ->
 
 async def _alone(server: Server, config: RayConfig, seed: int) -> list[Answer]:
     async with client_of(server, config.seconds) as client:
-        return await closed_loop(lambda body: asked(client, body), bodies(server.model, config, seed), CLIENTS)
+        return await closed_loop(lambda body: answered(client, body), bodies(server.model, config, seed), CLIENTS)
 
 
 async def _with_faults(server: Server, cluster: Any, config: RayConfig, seed: int) -> tuple[list[Answer], dict[int, Answer]]:
@@ -72,7 +72,7 @@ async def _with_faults(server: Server, cluster: Any, config: RayConfig, seed: in
 
         async def one(body: Mapping[str, Any]) -> Answer:
             nonlocal done
-            found = await asked(client, body)
+            found = await answered(client, body)
             done += 1
             if (fault := faults.get(done)) is not None:
                 await asyncio.to_thread(fault)
@@ -98,7 +98,7 @@ def _kill() -> None:
 
 async def _again(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
     for _ in range(_TRIES):
-        if (found := await asked(client, body)).complete:
+        if (found := await answered(client, body)).complete:
             break
         await asyncio.sleep(_PAUSE)
     return found
@@ -123,7 +123,7 @@ def checks(found: Mapping[str, Any], config: RayConfig) -> list[Check]:
         Check(what="nothing hangs", found=f"{hung} without a byte for {config.seconds:g} seconds", holds=not hung),
         Check(what="what came of lost answers is the beginning of the text", found=f"{begun} of {len(lost)}",
               holds=begun == len(lost)),
-        Check(what="asked again, lost answers are those of one process", found=f"{same} of {len(lost)}",
+        Check(what="sent again, lost answers are those of one process", found=f"{same} of {len(lost)}",
               holds=same == len(lost)),
     ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from benchmarks.ray.config import RayConfig
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.config import Served
 from benchmarks.serving.outcome import Check
+from benchmarks.serving.servers import model_options
 
 SECONDS: Final = 900.0  # of one command
 
@@ -40,12 +41,9 @@ def measure(served: Served, config: RayConfig, on_step: Callable[[], object]) ->
 
 
 def _options(served: Served, config: RayConfig) -> list[str]:
-    options = ["--profile", "none", "--dtype", served.dtype, "--backend", served.backend, "--method", served.method]
-    options += ["--threads", "1", "--temperature", "1", "--seed", str(served.seed), "--ignore-eos"]
-    options += ["--max-new-tokens", str(config.max_new_tokens // 4), "--batch-size", "8"]
-    for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", served.shape)):
-        options += [] if value is None else [name, value]
-    return options
+    length = ["--max-new-tokens", str(config.max_new_tokens // 4), "--ignore-eos"]
+    return [*model_options(served), *length, "--threads", "1", "--temperature", "1", "--seed", str(served.seed),
+            "--batch-size", "8"]  # fmt: skip
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.ray.config import RayConfig
-from benchmarks.ray.faults import asked
+from benchmarks.ray.faults import answered
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import client_of
 from benchmarks.serving.config import Served
@@ -41,10 +41,10 @@ async def _run(server: Server, config: RayConfig, seed: int) -> dict[str, Any]:
         async def one(number: int) -> bool | None:
             body = mixed(number, seed, server.model, config.max_new_tokens) | {"stream": True, "ignore_eos": True}
             if number % 2:
-                return (await asked(client, body)).complete
+                return (await answered(client, body)).complete
             try:
                 async with asyncio.timeout(_LONGEST_STAY * random.Random(number).random()):
-                    await asked(client, body | {"max_tokens": _LONG})
+                    await answered(client, body | {"max_tokens": _LONG})
             except TimeoutError:
                 return None
             return True

@@ -66,13 +66,26 @@ def serving(served: Served, *more: str, method: str | None = None, command: Sequ
     if served.url is not None:
         yield running(served.url)
         return
-    line = [sys.executable, "-m", "draftwood", *command, "--profile", "none", "--dtype", served.dtype]
-    line += ["--backend", served.backend, "--method", method or served.method, *more]
+    with launched([sys.executable, "-m", "draftwood", *command, *model_options(served, method), *more], {}) as found:
+        yield found
+
+
+def model_options(served: Served, method: str | None = None) -> list[str]:
+    """The options of ``draftwood`` for these models, with another method if one is named."""
+    options = [
+        "--profile",
+        "none",
+        "--dtype",
+        served.dtype,
+        "--backend",
+        served.backend,
+        "--method",
+        method or served.method,
+    ]
     shape = served.shape if method is None else None
     for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", shape)):
-        line += [] if value is None else [name, value]
-    with launched(line, {}) as found:
-        yield found
+        options += [] if value is None else [name, value]
+    return options
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.ray.cluster import REPLICA, WRITER, workers
+from benchmarks.ray.cluster import REPLICA, WRITER, raylets, workers
 from draftwood import ConfigError
 from draftwood.ray import ReplicaSpec, WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
@@ -31,7 +31,6 @@ from tests.serve.shapes import check_error
 
 ray = pytest.importorskip("ray", reason='needs ray: pip install "draftwood[ray]"')
 serve = pytest.importorskip("ray.serve")
-Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 pytestmark = pytest.mark.skipif(not os.environ.get("DRAFTWOOD_RAYLETS"), reason="takes minutes: set DRAFTWOOD_RAYLETS=1")
 with socket.socket() as _free:
     _free.bind(("127.0.0.1", 0))
@@ -43,19 +42,8 @@ MakeSpec = Callable[..., ReplicaSpec]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without CPUs, and two nodes with one each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING", "0")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        try:
-            for _ in range(2):
-                made.add_node(num_cpus=1)
-            made.wait_for_nodes()
-            yield made
-        finally:
-            ray.shutdown()
-            made.shutdown()
+    with raylets() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

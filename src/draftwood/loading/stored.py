@@ -14,9 +14,9 @@ from draftwood.loading.checkpoint import CONFIG, GENERATION_CONFIG, folder_of, f
 from draftwood.loading.gguf_header import Header, read_header
 from draftwood.loading.gguf_model import stored_config, stored_gguf
 from draftwood.native.library import why_missing
-from draftwood.runners.context import PlainConfig, PlainGeneration
 from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
+from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {"F32": 0, "F16": 1, "BF16": 30}

@@ -51,6 +51,6 @@ class BartEncoder:
         x, norm_first = self._embedding.normed(embedded), self._final_norm is not None
         for layer in self._layers:
             x = read_layer(layer, x, partial(attend_within, layer, mask=bias), norm_first=norm_first)
-            if x.dtype == torch.float16:  # as the models do
+            if x.dtype == torch.float16:  # where the models clamp overflows
                 x = x.clamp(-_LARGEST, _LARGEST)
         return x if self._final_norm is None else layer_norm(x, *self._final_norm)

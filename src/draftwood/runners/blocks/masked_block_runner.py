@@ -16,7 +16,7 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
 from draftwood.runners.blocks.openvino_passes import OpenVinoPasses
-from draftwood.runners.blocks.passes import BlockPasses, TorchPasses
+from draftwood.runners.blocks.passes import MaskedBlockPasses, TorchMaskedBlockPasses
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import changes, padded_tokens, remaining_rows
 from draftwood.runners.sources import Sources
@@ -54,7 +54,7 @@ class MaskedBlockRunner(ReadsAtOnce):
         self.device = model.device
         self.forward_seconds = 0.0
         self._forbidden = torch.tensor(special_tokens(config, config.mask_token_id), device=self.device)
-        self._passes: BlockPasses = OpenVinoPasses(model) if engine == "openvino" else TorchPasses(model)
+        self._passes: MaskedBlockPasses = OpenVinoPasses(model) if engine == "openvino" else TorchMaskedBlockPasses(model)
         self._begin()
 
     def _begin(self) -> None:

@@ -28,7 +28,7 @@ from draftwood.runners.sources import Sources
 
 @final
 class OpenVinoPasses:
-    """The functions as compiled graphs: a :class:`draftwood.runners.blocks.passes.BlockPasses`.
+    """The functions as compiled graphs: a :class:`draftwood.runners.blocks.passes.MaskedBlockPasses`.
 
     They are not compared with the model, unlike a target, because the scores of a drafter affect only speed.
 

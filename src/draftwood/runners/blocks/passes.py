@@ -29,10 +29,10 @@ from draftwood.runners.sources import Sources
 
 
 @runtime_checkable
-class BlockPasses(Protocol):
+class MaskedBlockPasses(Protocol):
     """The two functions, as a library calls them."""
 
-    def another(self) -> BlockPasses:
+    def another(self) -> MaskedBlockPasses:
         """The same functions without sources."""
 
     def width(self, longest: int) -> int:
@@ -55,14 +55,14 @@ class BlockPasses(Protocol):
 
 
 @final
-class TorchPasses:
-    """The functions in PyTorch, as :class:`BlockPasses`."""
+class TorchMaskedBlockPasses:
+    """The functions in PyTorch, as :class:`MaskedBlockPasses`."""
 
     def __init__(self, model: Any) -> None:
         self._dtype = model.dtype
         self._reading, self._filling = SourceReading(model), BlockFilling(model)
 
-    def another(self) -> TorchPasses:
+    def another(self) -> TorchMaskedBlockPasses:
         return copy.copy(self)
 
     def width(self, longest: int) -> int:

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.context import PlainConfig
 from draftwood.runners.hidden.layers import HiddenLayer, rotation, target_embedding, target_head
 from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.plain_config import PlainConfig
 
 
 class HiddenBlockConfig(PlainConfig):

@@ -42,14 +42,13 @@ class TorchPasses:
     def __init__(self, drafter: Any, network: nn.Module) -> None:
         self.network: Any = network
         self.dtype: torch.dtype = drafter.dtype
-        self._layers = int(drafter.config.num_hidden_layers)
         self._nothing = torch.zeros(1, drafter.fc.in_features, dtype=drafter.dtype, device=drafter.device)
-        self.table: Any = SlotTable(TreeCache(self._layers), drafter.dtype, drafter.device, None)
+        self.table: Any = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), drafter.dtype, drafter.device, None)
 
     def another(self) -> Any:
         """The same network with a table of its own, which holds no rows."""
         found = copy.copy(self)
-        found.table = self.table.another(TreeCache(self._layers))
+        found.table = self.table.another(self.table.cache.another())
         return found
 
     @property
@@ -59,7 +58,7 @@ class TorchPasses:
 
     def keep(self, entries: Row, kept: Row) -> None:
         """Keep the entries of a row as ``kept``, for as long as that lives."""
-        self.table.keep(entries, kept, TreeCache(self._layers))
+        self.table.keep(entries, kept, self.table.cache.another())
 
     def read(self, text: HiddenText) -> None:
         """Read the entries that wait of the text, whose entries are the only row."""

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from draftwood.runners.context import PlainConfig, unknown_sizes
+from draftwood.runners.context import unknown_sizes
 from draftwood.runners.native.weights import Weight, rounded
+from draftwood.runners.plain_config import PlainConfig
 from draftwood.runners.support import attention_problem
 from draftwood.runners.windows import Window, sliding_window
 
