@@ -52,7 +52,7 @@ def test_what_came_before_a_connection_broke_is_kept() -> None:
         async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with client_of(Server(url=url, model="tiny")) as client:
-                return await faults.asked(client, {"stream": True})
+                return await faults.answered(client, {"stream": True})
 
     found = asyncio.run(got())
     assert (found.status, found.text, found.error, found.complete) == (200, "a h", "RemoteProtocolError", False)
