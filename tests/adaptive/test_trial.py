@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.trial import TRIAL
-from tests.adaptive.simulator import World
+from tests.adaptive.scenarios import WORLDS as SCENARIOS
+from tests.adaptive.scenarios import written
+from tests.adaptive.simulator import World, best_fixed, steer
 from tests.adaptive.test_controller import lived
 
 LEVELS = 2
@@ -59,6 +63,23 @@ def test_a_trial_finds_what_going_back_costs():
 
 def test_one_slow_round_of_each_size_changes_nothing():
     assert worst(tried(World(), slow=frozenset({2, 5, 8, 13, 16, 21, 24, 29, 32})), World()) < 0.05
+
+
+def test_a_size_whose_every_round_was_slow_is_priced_by_the_next_larger_one():
+    """Dearer small trees would never be grown again, and larger ones would look free."""
+    world, of_three = World(block=(6, 4.0)), frozenset(i for i, size in enumerate(TRIAL) if size == 3)
+    assert worst(tried(world, slow=of_three), world) < 0.2
+    costs = tried(world, slow=of_three).at(1).costs
+    assert costs.factors[2] > 2.0  # control: the trial was deceived
+
+
+@pytest.mark.parametrize("name", ["usual", "blocks", "cheap"])
+def test_a_disturbed_trial_costs_little(name):
+    """In each trial a third of the rounds are slow; where slow sizes kept their price, 0.74 was reached."""
+    world, fastest = SCENARIOS[name], best_fixed(SCENARIOS[name], written("medium"))[1]
+    disturbed = (frozenset(random.Random(seed).sample(range(len(TRIAL)), len(TRIAL) // 3)) for seed in range(4))
+    reached = [steer(tried(world, slow=slow).at(1), world, written("medium")).speed / fastest for slow in disturbed]
+    assert min(reached) > 0.93, reached
 
 
 def test_a_text_that_ends_within_the_trial_leaves_the_costs_unknown():

@@ -168,11 +168,15 @@ class CostModel:
         return self._sizes.factors
 
     def beyond(self, most: int) -> list[float]:
-        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes."""
+        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes.
+
+        A tree takes at most what a larger one takes. So a size that looked slow by chance is priced by the next larger one,
+        and is tried again.
+        """
         factors = self.factors or (1.0,)
         sized = enumerate(islice(chain(factors, repeat(factors[-1])), most), 1)
-        seconds = ((self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized)
-        return list(accumulate(seconds, max, initial=0.0))
+        seconds = [(self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized]
+        return [0.0, *reversed([*accumulate(reversed(seconds), min)])]
 
     def _split(self) -> None:
         """Divide the trees' seconds among the terms. None is negative, and nodes take at most what exceeds plain rounds."""
