@@ -64,10 +64,10 @@ def parts_of(client: TestClient, body: dict[str, Any], *, stream: bool) -> list[
     return streamed(client, body) if stream else [answer(client, body)]
 
 
-def raw(body: dict[str, Any], *headers: str, version: str = "1.1") -> bytes:
+def raw(body: dict[str, Any], *headers: str) -> bytes:
     """A request for a completion, for a socket."""
     data = json.dumps(body).encode()
-    lines = [f"POST {COMPLETIONS} HTTP/{version}", "Host: a", "Content-Type: application/json", *headers]
+    lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: a", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
 
 

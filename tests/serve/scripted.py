@@ -77,7 +77,7 @@ class Script:
 @contextmanager
 def writing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str = TEMPLATE, *, special: list[str] | None = None,
-    response: Any = None, **options: Any,
+    **options: Any,
 ) -> Iterator[tuple[TestClient, Script]]:  # fmt: skip
     """A server whose model writes a script. ``special`` are further special tokens."""
     tokenizer = chat_tokenizer(template)
@@ -87,7 +87,6 @@ def writing(
         for name, layers in (("target", 2), ("draft", 1))
     ]
     pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
-    pair.tokenizer.response_template = response
     script, plain = Script(pair), prepare.sampling_of
 
     def scripted(*given: Any) -> Any:

@@ -55,8 +55,10 @@ def test_a_model_has_several_names(client: TestClient) -> None:
 
 
 def test_another_name_is_refused_unless_any_will_do(client: TestClient, lax: TestClient) -> None:
-    message = refused(client, completion(model="gpt-5"), status=404)["message"]
-    assert all(part in message for part in ("'gpt-5'", "'tiny'", "'other'", "--any-model"))
+    for path, body in ((COMPLETIONS, completion()), (CHAT, chat()), ("/tokenize", {"prompt": "a"})):
+        error = refused(client, {**body, "model": "gpt-5"}, status=404, path=path)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert all(part in error["message"] for part in ("'gpt-5'", "'tiny'", "'other'", "--any-model"))
     assert answer(lax, completion(model="gpt-5"))["model"] == "tiny"
     assert lax.get("/v1/models/gpt-5").json()["id"] == "tiny"
     refused(lax, completion(model=3))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from draftwood.serve.calls import CallReader
-from draftwood.serve.reading import MarkReader, joined, message_of
+from draftwood.serve.reading import AnswerReader, Reading
 from draftwood.serve.tool_formats import FORMATS
 from tests.serve.client import MESSAGES, answer, chat
 from tests.serve.scripted import HERMES, Script, calls_of, hermes, told, writing
@@ -84,10 +83,17 @@ def test_how_a_text_is_cut_makes_no_difference(form: str) -> None:
     for text in texts:
 
         def read(cuts: list[str]) -> dict[str, Any]:
-            reader = MarkReader(False, CallReader(FORMATS[form], {"f", "g"}))
+            reader = AnswerReader(Reading(thinks=False, form=FORMATS[form], names=frozenset("fg")))
             deltas = [delta for cut in cuts for delta in reader.push(cut)] + reader.push("", last=True)
-            found = message_of(joined(deltas))
-            return {**found, "tool_calls": [call["function"] for call in found.get("tool_calls", ())]}
+            found = reader.message()
+            calls = [call["function"] for call in found.get("tool_calls", ())]
+            parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
+            for name in ("content", "reasoning_content"):
+                assert "".join(delta.get(name, "") for delta in deltas) == (found.get(name) or "")
+            for index, call in enumerate(calls):
+                written = (part["function"]["arguments"] for part in parts if part["index"] == index)
+                assert "".join(written) == call["arguments"]
+            return {**found, "tool_calls": calls}
 
         whole = read([text])
         for size in range(1, 9):

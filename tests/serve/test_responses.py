@@ -170,7 +170,7 @@ def test_drafting_is_chosen_by_request(client: TestClient) -> None:
 def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
     with serving(make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))) as client:
         [model] = client.get("/v1/models").json()["data"]
-        assert model["nodes"] == 6
+        assert (model["methods"], model["nodes"]) == (["shared-noise", "ar"], 6)
         whole = answer(client, completion(max_tokens=40))
         texts, drafted = {whole["choices"][0]["text"]}, []
         for nodes in (1, 3):

@@ -192,31 +192,6 @@ def test_formats_are_those_of_the_template(
             assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
 
 
-def test_the_response_template_of_a_tokenizer_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = {
-        "start_anchor": "assistant\n",
-        "fields": {
-            "thinking": {"open": "<think>", "close": "</think>"},
-            "tool_calls": {"open": "<|call>", "close": "<call|>", "repeats": True, "content": "json",
-                           "transform": {"type": "function", "function": "{content}"}},
-            "content": {},
-        },
-    }  # fmt: skip
-    special = ["<|call>", "<call|>"]
-    with writing(tmp_path, monkeypatch, NATIVE + CALLS, special=special, response=template) as (client, script):
-        call = '<|call>{"name": "get_weather", "arguments": {"city": "Bern"}}<call|>'
-        text = f"<think> a hen </think> Now: {call}{call.replace('Bern', 'Rome')}"
-        found = told(client, script, text)
-        assert calls_of(found) == [("get_weather", '{"city": "Bern"}'), ("get_weather", '{"city": "Rome"}')]
-        assert (found["message"]["content"], found["message"]["reasoning_content"]) == ("Now:", "a hen")
-        parsed = script.pair.tokenizer.parse_response(text, prefix="assistant\n")
-        assert (parsed["content"], parsed["thinking"]) == ("Now:", "a hen")
-        broken = told(client, script, "Now: <|call>{no json<call|> and on")["message"]
-        assert broken["content"] == "Now:<|call>{no json<call|> and on"
-        script.text = None
-        assert "--tool-parser" in refused(client, chat(tools=TOOLS, tool_choice="required"))["message"]
-
-
 def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with writing(tmp_path / "a", monkeypatch, NATIVE + CALLS) as (client, _):
         assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]

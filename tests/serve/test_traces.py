@@ -202,12 +202,3 @@ def test_every_server_has_a_recorded_german_sentence(client: TestClient) -> None
     assert events.count('"round"') == len(trace.rounds)
     found = client.get("/v1/traces/german/rounds/0?width=800").json()
     assert found["svg"] == unstyled(draw_specdec(trace, 0, width=760))
-
-
-def test_the_methods_of_a_server_are_those_that_a_request_may_choose(client: TestClient) -> None:
-    [model] = client.get("/v1/models").json()["data"]
-    assert model["methods"] == [METHOD.method, "ar"]
-    assert model["nodes"] == 6
-    for name in model["methods"]:
-        assert answer(client, completion(speculative={"method": name}))
-    refused(client, completion(speculative={"method": "ngram"}))

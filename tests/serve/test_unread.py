@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from time import monotonic
 
 import httpx2
 import pytest
 
 from draftwood import Pair
-from draftwood.serve import unread
+from draftwood.serve import bodies
+from draftwood.serve.errors import ApiError
 from draftwood.serve.settings import MAX_BODY
 from tests.serve import shapes
-from tests.serve.client import COMPLETIONS, completion
+from tests.serve.client import COMPLETIONS
 from tests.serve.conftest import Live, live_server, make_service
 
 JSON = {"Content-Type": "application/json"}
@@ -58,36 +58,19 @@ def test_the_answer_is_seen(live: Live, path: str, headers: dict[str, str], stat
     shapes.check_error(response.json())
 
 
-def test_control_without_reading_the_rest_clients_see_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_DROPPED", -1)
+def test_control_where_the_connection_is_closed_clients_see_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    closing = ApiError(413, "too large", headers={"Connection": "close"})
+    monkeypatch.setattr(bodies, "_too_large", lambda: closing)
     with pytest.raises(httpx2.HTTPError):
         post(live, COMPLETIONS, JSON | KEY)
 
 
-def test_no_more_is_read_than_the_limit(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_DROPPED", LARGE // 4)
-    with pytest.raises(httpx2.HTTPError):
-        post(live, COMPLETIONS, JSON | KEY)
-    assert httpx2.post(f"{live.url}{COMPLETIONS}", json=completion(max_tokens=1), headers=KEY).status_code == 200
-
-
-def refusal(live: Live, *headers: str, body: bytes = b"") -> tuple[bytes, float]:
-    """The first line of the answer to a request that stops there, and the seconds until it came."""
+@pytest.mark.parametrize(("headers", "status"), [
+    (["Content-Type: application/json", f"Content-Length: {2 * MAX_BODY}", "Expect: 100-continue"], 413),
+    (["Content-Type: text/plain", "Content-Length: 1000"], 400),
+])  # fmt: skip
+def test_a_client_that_sends_no_body_gets_its_answer_at_once(live: Live, headers: list[str], status: int) -> None:
     lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: x", "Authorization: Bearer right", *headers, "", ""]
-    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
-        begun = monotonic()
-        connection.sendall("\r\n".join(lines).encode() + body)
-        return connection.recv(4096).split(b"\r\n")[0], monotonic() - begun
-
-
-def test_a_client_that_waits_for_permission_is_refused_before_it_sends(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "SILENT_SECONDS", 3600.0)
-    line, _ = refusal(live, "Content-Type: application/json", f"Content-Length: {2 * MAX_BODY}", "Expect: 100-continue")
-    assert b" 413 " in line
-
-
-def test_a_client_that_stops_sending_gets_its_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "SILENT_SECONDS", 0.05)
-    line, seconds = refusal(live, "Content-Type: text/plain", "Content-Length: 1000", body=b"only this")
-    assert b" 400 " in line
-    assert seconds >= 0.05
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        assert f" {status} ".encode() in connection.recv(4096).split(b"\r\n")[0]

@@ -6,11 +6,11 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Final, final
 
-from draftwood.core.checks import integer, number
+from draftwood.core.checks import integer, number, setting
 from draftwood.core.errors import ConfigError, ModelError
 
 _SECONDS: Final = 5.0
@@ -29,12 +29,11 @@ class Fleet:
         ConfigError: a value out of range.
     """
 
-    replicas: int = field(default=1, metadata={"help": "processes, each with models of its own"})
-    cpus: float = field(default=1.0, metadata={"help": "CPUs of each process, and its threads unless --threads is given"})
-    gpus: float = field(default=0.0, metadata={"help": "GPUs of each process"})
-    address: str | None = field(
-        default=None,
-        metadata={"help": "a cluster's address, such as auto or 10.0.0.1:6379; default: RAY_ADDRESS, else this machine"},
+    replicas: int = setting(1, "processes, each with models of its own")
+    cpus: float = setting(1.0, "CPUs of each process, and its threads unless --threads is given")
+    gpus: float = setting(0.0, "GPUs of each process")
+    address: str | None = setting(
+        None, "a cluster's address, such as auto or 10.0.0.1:6379; default: RAY_ADDRESS, else this machine"
     )
 
     def __post_init__(self) -> None:

@@ -48,11 +48,6 @@ class Replica:
         if (state := self._service.scheduler.state) != "ready":
             raise RuntimeError(f"the scheduler is {state}")
 
-    def record_routing_stats(self) -> dict[str, float]:
-        """Texts that are written and that wait, and the part of the memory for keys and values that is taken."""
-        load: dict[str, float] = self._service.scheduler.load._asdict()
-        return load
-
 
 def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
     """The service and its keys."""

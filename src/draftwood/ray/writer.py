@@ -7,10 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 from draftwood.core.checks import integer, short_repr
-from draftwood.core.errors import CacheError, ConfigError, DraftwoodError, NumericsError
+from draftwood.core.errors import CacheError, ConfigError, NumericsError
 from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED
 from draftwood.core.token_logprobs import LogprobSettings
@@ -91,12 +92,12 @@ class Writer:
     """
 
     def __init__(self, spec: ReplicaSpec, settings: WriteSettings, facts: Facts | None = None) -> None:
-        self._settings = settings
-        self._texts: _Texts | DraftwoodError
-        try:
-            self._texts = _Texts(spec, settings, facts)
-        except DraftwoodError as error:  # Ray tries a constructor again and again, and reports it at length
-            self._texts = error
+        self._spec, self._settings, self._facts = spec, settings, facts
+
+    @cached_property
+    def _texts(self) -> _Texts:
+        """Made for the first batch: Ray tries a constructor again and again, and reports its errors at length."""
+        return _Texts(self._spec, self._settings, self._facts)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a batch, and further ones.
@@ -108,13 +109,11 @@ class Writer:
             ConfigError, ModelError: as :meth:`ReplicaSpec.load`, or settings that the models refuse: each names the node. Or
                 a column is missing, or has the name of a new one.
         """
-        if isinstance(self._texts, DraftwoodError):
-            raise self._texts
-        wanted = self._settings
+        wanted, texts = self._settings, self._texts
         check_columns(list(batch), wanted)
         names, prompts = batch[wanted.id].tolist(), batch[wanted.prompt].tolist()
         seeds = batch["seed"].tolist() if "seed" in batch else [None] * len(names)
-        return {**batch, **_columns(self._texts.records(list(zip(names, prompts, seeds, strict=True))))}
+        return {**batch, **_columns(texts.records(list(zip(names, prompts, seeds, strict=True))))}
 
 
 def _columns(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

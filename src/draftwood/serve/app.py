@@ -17,15 +17,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from draftwood.core.errors import DraftwoodError
-from draftwood.serve import docs
 from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import parse, read_body
+from draftwood.serve.bodies import read_body
 from draftwood.serve.checked import checked
 from draftwood.serve.dialects.routes import DialectRoutes
 from draftwood.serve.document import document
 from draftwood.serve.errors import ApiError, error_response, refused, unavailable
 from draftwood.serve.keys import SALT, Keys
 from draftwood.serve.metrics import CONTENT_TYPE
+from draftwood.serve.page import DOCS_POLICY, docs
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.request_log import RequestLog
 from draftwood.serve.schemas import (
@@ -40,7 +40,6 @@ from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
 from draftwood.serve.trace_routes import TraceRoutes
-from draftwood.serve.unread import UnreadBodies
 
 CHATS: Final = "/v1/chat/completions"
 _LOG = logging.getLogger(__name__)
@@ -57,8 +56,7 @@ class Routes:
 
     async def texts(self, request: Request) -> Response:
         """Chats and completions."""
-        data = await read_body(request)
-        return await self.answered(request, request.url.path, await asyncio.to_thread(parse, data), Wire())
+        return await self.answered(request, request.url.path, await read_body(request), Wire())
 
     async def answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
         """The response to the body of a chat or of a completion, by its path."""
@@ -101,8 +99,8 @@ class Routes:
         return JSONResponse(document(self._service.names, self._service.options))
 
     async def docs(self, request: Request) -> Response:
-        html = docs.page(document(self._service.names, self._service.options))
-        return HTMLResponse(html, headers={"Content-Security-Policy": docs.POLICY, "X-Content-Type-Options": "nosniff"})
+        html = docs(document(self._service.names, self._service.options))
+        return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
     async def _texts(
         self, request: Request, data: Mapping[str, Any], kind: type[S], prepare: Callable[[S], Prepared],
@@ -124,8 +122,7 @@ class Routes:
 
     async def _body(self, request: Request, kind: type[B]) -> tuple[B, list[str]]:
         """The body of a request, and remarks about what is ignored."""
-        data = await read_body(request)
-        return await self._checked(request, kind, await asyncio.to_thread(parse, data))
+        return await self._checked(request, kind, await read_body(request))
 
     async def _checked(self, request: Request, kind: type[B], data: Mapping[str, Any]) -> tuple[B, list[str]]:
         """The fields of a body, and remarks about what is ignored."""
@@ -186,7 +183,7 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/v1/traces/{id}/race", traces.race),
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
-        middleware=[Middleware(RequestLog), Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
+        middleware=[Middleware(RequestLog), Middleware(Keys, keys=keys)],
         exception_handlers={
             ApiError: _refused,
             DraftwoodError: _refused,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, final
 
 from draftwood.api import Pair
@@ -14,28 +13,13 @@ from draftwood.core.limits import Limits
 from draftwood.engine.messages import checked
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
-from draftwood.serve.calls import CallReader
 from draftwood.serve.errors import bad, refused
 from draftwood.serve.messages import ChatMessage, TemplateFields
-from draftwood.serve.reading import THINK, AnswerReader, MarkReader, TemplateReader
+from draftwood.serve.reading import THINK, Reading
 from draftwood.serve.schemas import ChatBody
 from draftwood.serve.settings import ServeOptions
 from draftwood.serve.tool_formats import FORMATS, ToolFormat, format_of, written_out
 from draftwood.serve.tools import NamedTool, Tool, grammar_of_calls
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How the answers to a chat are read.
-
-    Attributes:
-        reader: makes the reader of one answer; None where an answer is content as it is.
-        shown: special tokens whose names are part of what is read.
-    """
-
-    reader: Callable[[], AnswerReader] | None = None
-    shown: frozenset[int] = frozenset()
 
 
 @final
@@ -65,12 +49,6 @@ class Chats:
     def _reads_tools(self) -> bool:
         """Whether the chat template writes tools itself; else a text of the server says how to call."""
         return self._pair.template.reads("tools")
-
-    @cached_property
-    def _response(self) -> Any:
-        """The response template of the tokenizer; None if it has none, or if the server names another format."""
-        found = getattr(self._pair.tokenizer, "response_template", None)
-        return found if self._format == "auto" and hasattr(self._pair.tokenizer, "get_response_parser") else None
 
     @cached_property
     def _special(self) -> dict[str, int]:
@@ -108,13 +86,7 @@ class Chats:
         must, schema = choice not in (None, "auto"), None if form is None else form.schema_given
         if not tools or (schema is None and not must):
             return None
-        if self._calls is None:
-            raise bad(
-                f"tool_choice is {short_repr(choice)}, but the server does not know how this model writes tool calls: start "
-                "it with --tool-parser, or send auto",
-                param="tool_choice",
-                code="unsupported_parameter",
-            )
+        assert self._calls is not None  # else there are no tools
         named = choice.function.name if isinstance(choice, NamedTool) else None
         functions = [tool.function for tool in tools if named in (None, tool.function.name)]
         many = named is None and body.parallel_tool_calls is not False
@@ -122,22 +94,15 @@ class Chats:
 
     def reading(self, body: ChatBody, request: Request, *, held: bool) -> Reading:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
-        tools, one = self._tools(body), body.parallel_tool_calls is False
-        if self._response is not None and not held and (tools or self._splits):
-            parser = self._pair.tokenizer.get_response_parser
-            prefix = self._pair.tokenizer.decode(list(request.prompt))
-            make = partial(parser, prefix=prefix, tools=[tool.to_template() for tool in tools])
-            hidden = {*request.limits.stop_token_ids, *self._pair.eos}
-            shown = frozenset(self._special.values()) - hidden
-            return Reading(reader=lambda: TemplateReader(make(), one=one), shown=shown)
+        tools = self._tools(body)
         form = self._calls if tools else None
         thinks = None if held or not self._thinks else self._begins_thinking(body, request)
-        if form is None and thinks is None:
-            return Reading()
-        names = {tool.function.name for tool in tools}
         signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
         return Reading(
-            reader=lambda: MarkReader(thinks, None if form is None else CallReader(form, names, one=one)),
+            thinks=thinks,
+            form=form,
+            names=frozenset(tool.function.name for tool in tools),
+            one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
 
@@ -171,7 +136,7 @@ class Chats:
                 param="tools",
                 code="unsupported_parameter",
             )
-        if tools and self._calls is None and self._response is None:
+        if tools and self._calls is None:
             raise bad(
                 "the server does not know how this model writes tool calls: start it with --tool-parser, or leave tools out",
                 param="tools",

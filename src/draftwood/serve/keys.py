@@ -49,7 +49,7 @@ def _wrong_key() -> ApiError:
         401,
         "the key is missing or wrong: send the header Authorization: Bearer KEY, or x-api-key: KEY",
         code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer", "Connection": "close"},
+        headers={"WWW-Authenticate": "Bearer"},
     )
 
 

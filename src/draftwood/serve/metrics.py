@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -14,51 +13,31 @@ from draftwood.serve.figures import Draft
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "draftwood:"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
-
-
-def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return Counter(f"{_PREFIX}{name}", text, labels, registry=registry)
-
-
-@final
-class DraftMetrics:
-    """Counters of drafting."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter, name = partial(_counter, registry), "spec_decode_num_"
-        self._drafts = counter(f"{name}drafts", "Drafts, one per text and round with a draft.")
-        self._nodes = counter(f"{name}draft_tokens", "Drafted tokens: nodes of trees.")
-        self._accepted = counter(f"{name}accepted_tokens", "Accepted drafted tokens.")
-        self._positions = counter(
-            f"{name}accepted_tokens_per_pos", "Drafts that accepted more tokens than this.", "position"
-        )
-        self._ranks = counter(f"{name}accepted_tokens_per_sibling_rank", "Accepted tokens by place among siblings.", "rank")
-
-    def add(self, draft: Draft) -> None:
-        """Count one draft."""
-        self._drafts.inc()
-        self._nodes.inc(draft.nodes)
-        self._accepted.inc(draft.accepted)
-        for position, rank in enumerate(draft.ranks):
-            self._positions.labels(position).inc()
-            self._ranks.labels(rank).inc()
-
-
-@final
-class PromptMetrics:
-    """Counters of prompts."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(_counter, registry)
-        self._tokens = counter("prompt_tokens", "Tokens of prompts.")
-        self._cached = counter("prefix_cache_hits", "Tokens of prompts that were copied from other texts, not read.")
-        self._hits = counter("prefix_cache_hit_requests", "Texts whose beginning was copied from another one.")
-
-    def add(self, tokens: int, cached: int) -> None:
-        """Count a prompt of so many tokens, of which some were copied."""
-        self._tokens.inc(tokens)
-        self._cached.inc(cached)
-        self._hits.inc(cached > 0)
+_COUNTERS: Final = {  # by name: the text, and a label
+    "prompt_tokens": ("Tokens of prompts.",),
+    "prefix_cache_hits": ("Tokens of prompts that were copied from other texts, not read.",),
+    "prefix_cache_hit_requests": ("Texts whose beginning was copied from another one.",),
+    "generation_tokens": ("Written tokens.",),
+    "request_cancelled": ("Texts whose client has gone.",),
+    "request_failure": ("Texts that ended with an error.",),
+    "spec_decode_num_drafts": ("Drafts, one per text and round with a draft.",),
+    "spec_decode_num_draft_tokens": ("Drafted tokens: nodes of trees.",),
+    "spec_decode_num_accepted_tokens": ("Accepted drafted tokens.",),
+    "request_success": ("Texts that ended.", "finished_reason"),
+    "round_failure": ("Rounds that raised an error.", "cause"),
+    "spec_decode_num_accepted_tokens_per_pos": ("Drafts that accepted more tokens than this.", "position"),
+    "spec_decode_num_accepted_tokens_per_sibling_rank": ("Accepted tokens by place among siblings.", "rank"),
+}
+_HISTOGRAMS: Final = {
+    "time_to_first_token": "Seconds from a request to its first token.",
+    "inter_token_latency": "Seconds from token to token.",
+    "e2e_request_latency": "Seconds from a request to its last token.",
+}
+_GAUGES: Final = {
+    "num_requests_running": "Texts that are written now.",
+    "num_requests_waiting": "Texts that wait.",
+    "kv_cache_usage_perc": "Part of the memory for keys and values that is taken, 1 for all.",
+}
 
 
 @final
@@ -87,29 +66,35 @@ class Metrics:
         if replica is not None:
             self._shown = CollectorRegistry()
             self._shown.register(_Labelled(registry, replica))
+        self._counters = {
+            name: Counter(_PREFIX + name, text, labels, registry=registry) for name, (text, *labels) in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
+            for name, text in _HISTOGRAMS.items()
+        }
 
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
+    def count(self, name: str, amount: float = 1, *labels: object) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(amount)
 
-        counter = partial(_counter, registry)
-        self.generation_tokens = counter("generation_tokens", "Written tokens.")
-        self.ended = counter("request_success", "Texts that ended.", "finished_reason")
-        self.cancelled = counter("request_cancelled", "Texts whose client has gone.")
-        self.failed = counter("request_failure", "Texts that ended with an error.")
-        self.failed_rounds = counter("round_failure", "Rounds that raised an error.", "cause")
-        self.first_token = histogram("time_to_first_token", "Seconds from a request to its first token.")
-        self.between_tokens = histogram("inter_token_latency", "Seconds from token to token.")
-        self.whole = histogram("e2e_request_latency", "Seconds from a request to its last token.")
-        self.prompts, self.drafts = PromptMetrics(registry), DraftMetrics(registry)
+    def observe(self, name: str, seconds: float) -> None:
+        """Add to a histogram."""
+        self._histograms[name].observe(seconds)
 
-    def watch(self, running: Callable[[], float], waiting: Callable[[], float], memory: Callable[[], float]) -> None:
-        """Add the numbers of texts that are written and that wait, and the part of the memory that is taken."""
-        for name, text, value in (
-            ("num_requests_running", "Texts that are written now.", running),
-            ("num_requests_waiting", "Texts that wait.", waiting),
-            ("kv_cache_usage_perc", "Part of the memory for keys and values that is taken, 1 for all.", memory),
-        ):
-            Gauge(f"{_PREFIX}{name}", text, registry=self._registry).set_function(value)
+    def add_draft(self, draft: Draft) -> None:
+        """Count one draft."""
+        for name, amount in (("drafts", 1), ("draft_tokens", draft.nodes), ("accepted_tokens", draft.accepted)):
+            self.count(f"spec_decode_num_{name}", amount)
+        for position, rank in enumerate(draft.ranks):
+            self.count("spec_decode_num_accepted_tokens_per_pos", 1, position)
+            self.count("spec_decode_num_accepted_tokens_per_sibling_rank", 1, rank)
+
+    def watch(self, **values: Callable[[], float]) -> None:
+        """Add gauges by their names, and what they show."""
+        for name, value in values.items():
+            Gauge(_PREFIX + name, _GAUGES[name], registry=self._registry).set_function(value)
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""

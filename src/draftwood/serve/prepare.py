@@ -16,10 +16,11 @@ from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.chats import Chats, Reading
+from draftwood.serve.chats import Chats
 from draftwood.serve.drafting import Drafting
 from draftwood.serve.errors import bad
 from draftwood.serve.messages import ChatMessage, TemplateFields
+from draftwood.serve.reading import Reading
 from draftwood.serve.sampling import grammar_of, sampling_of
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TokenizeBody
 

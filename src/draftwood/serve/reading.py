@@ -1,179 +1,115 @@
-"""What an answer says: its content, its reasoning and its tool calls, while it grows."""
+"""What an answer says: its reasoning, its content and its tool calls, while it grows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import Any, Final, Protocol, final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+from uuid import uuid4
 
-from draftwood.serve.calls import CallReader, Delta, begun, call_delta
+from draftwood.serve.calls import Call, begun, read_calls
+from draftwood.serve.tool_formats import ToolFormat
 
+Delta: TypeAlias = dict[str, Any]
+"""A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
 THINK: Final = ("<think>", "</think>")
 """What is around the reasoning."""
-_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-
-
-class AnswerReader(Protocol):
-    """Reads one text. How it is cut into pieces makes no difference to the parts, joined."""
-
-    @property
-    def called(self) -> bool:
-        """Whether the text called a function."""
-
-    def push(self, text: str, *, last: bool = False) -> list[Delta]:
-        """The parts of the message that are now certain; with ``last`` the text ends."""
 
 
 @final
-class MarkReader:
-    """Reads a text with the marks of reasoning, and of calls.
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the answers to a chat are read.
 
-    Args:
-        thinks: whether the text begins within the reasoning; None where reasoning is not split off.
-        calls: reads the rest; None where nothing is called.
-    """
-
-    def __init__(self, thinks: bool | None, calls: CallReader | None) -> None:
-        self._thinks, self._calls = thinks, calls
-        self._place = "outside" if thinks is None else "inside" if thinks else "before"
-        self._text = ""  # what is not given out yet
-        self._begun = thinks is None  # there was a text in this place; blanks before it say nothing
-
-    @property
-    def called(self) -> bool:
-        return self._calls is not None and self._calls.count > 0
-
-    def push(self, text: str, *, last: bool = False) -> list[Delta]:
-        if self._place == "outside" and self._begun:
-            return self._content(text, last)
-        self._text += text
-        found: list[Delta] = []
-        if self._place == "before":
-            self._find_beginning(last)
-        if self._place == "inside":
-            self._think(found, last)
-        if self._place == "outside":
-            content = self._text if self._begun else self._text.lstrip()
-            self._text, self._begun = "", bool(content)
-            found += self._content(content, last)
-        return found
-
-    def _find_beginning(self, last: bool) -> None:
-        start = self._text.lstrip()
-        if start.startswith(THINK[0]):
-            self._text, self._place = start[len(THINK[0]) :], "inside"
-        elif last or not THINK[0].startswith(start):
-            self._place, self._begun = "outside", True
-
-    def _think(self, found: list[Delta], last: bool) -> None:
-        text = self._text if self._begun else self._text.lstrip()
-        thought, mark, rest = text.partition(THINK[1])
-        held = 0 if mark or last else begun(text, THINK[1])
-        thought, self._text = (
-            (thought.rstrip(), rest) if mark or last else (text[: len(text) - held], text[len(text) - held :])
-        )
-        if thought:
-            found.append({"reasoning_content": thought})
-        self._begun = self._begun or bool(thought)
-        if mark:
-            self._place, self._begun = "outside", False
-
-    def _content(self, text: str, last: bool) -> list[Delta]:
-        if self._calls is not None:
-            return self._calls.push(text, last=last)
-        return [{"content": text}] if text else []
-
-
-@final
-class TemplateReader:
-    """Reads a text by the response template of a tokenizer. Where it does not fit, the rest is content.
-
-    Args:
-        parser: of ``transformers``, for this text.
+    Attributes:
+        thinks: whether an answer begins within the reasoning; None where reasoning is not split off.
+        form: of the calls; None where nothing is called.
+        names: of the functions.
         one: calls after the first one are left out.
+        shown: special tokens whose names are part of what is read.
     """
 
-    def __init__(self, parser: Any, *, one: bool = False) -> None:
-        self._parser = parser
-        self._most = 1 if one else None
-        self._count = 0
-        self._raw = ""  # what has no part yet
-        self._blanks: str | None = None  # that may end a region; None before its text
+    thinks: bool | None = None
+    form: ToolFormat | None = None
+    names: frozenset[str] = frozenset()
+    one: bool = False
+    shown: frozenset[int] = frozenset()
 
-    @property
-    def called(self) -> bool:
-        return self._count > 0
+
+@final
+class AnswerReader:
+    """Reads one text, and tells its parts as far as they are certain. How it is cut into pieces makes no difference to them.
+
+    Args:
+        reading: how it is read.
+
+    Attributes:
+        ids: of the calls so far.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._text = self._thought = self._content = ""
+        self._calls: list[Call] = []
+        self.ids: list[str] = []
 
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
-        found: list[Delta] = []
-        for letter in text:  # so that a fault comes at the same place, however the text is cut
-            self._raw += letter
-            self._take(found, self._parser and partial(self._parser.feed, letter))
-        if last:
-            self._take(found, self._parser and (lambda: self._parser.finalize()[1]))
-        return joined(found)
-
-    def _take(self, found: list[Delta], events: Callable[[], list[dict[str, Any]]] | None) -> None:
-        """Add what the parser finds, or all that has no part yet after a value that it cannot read."""
-        with suppress(ValueError, KeyError):
-            if events is not None:
-                found += [delta for event in events() for delta in self._deltas(event)]
-                return
-        self._parser = None
-        found.append({"content": self._raw})
-        self._raw = ""
-
-    def _deltas(self, event: dict[str, Any]) -> list[Delta]:
-        kind, field = event["type"], event["field"]
-        if kind == "region_open":
-            self._blanks = None
-        elif kind == "region_close":
-            self._raw = self._raw if field == "content" else ""  # which a mark may have closed
-            return self._calls(event["value"]) if field == "tool_calls" else []
-        elif not event["dirty"] and field in ("content", *_REASONING):
-            self._raw = ""
-            text = event["text"].lstrip() if self._blanks is None else self._blanks + event["text"]
-            said = text.rstrip()
-            if said or self._blanks is not None:
-                self._blanks = text[len(said) :]
-            return [{"content" if field == "content" else _REASONING[0]: said}] if said else []
-        return []
-
-    def _calls(self, value: Any) -> list[Delta]:
-        found = []
-        for one in value if isinstance(value, list) else [value]:
-            function = one.get("function", one) if isinstance(one, dict) else {}
-            if isinstance(name := function.get("name"), str) and (self._most is None or self._count < self._most):
-                arguments = function.get("arguments", {})
-                written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-                found.append(call_delta(self._count, name, written))
-                self._count += 1
+        """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
+        self._text += text
+        thought, rest = self._divided(last)
+        content, calls = rest, list[Call]()
+        if self._reading.form is not None:
+            content, calls = read_calls(rest, self._reading.form, self._reading.names, last=last)
+        if self._reading.one:
+            del calls[1:]
+        known, found = len(self._calls), list[Delta]()
+        if known and (part := calls[known - 1].arguments[len(self._calls[-1].arguments) :]):
+            found.append(_arguments(known - 1, part))
+        for kind, new, old in (("reasoning_content", thought, self._thought), ("content", content, self._content)):
+            if len(new) > len(old):
+                found.append({kind: new[len(old) :]})
+        for index, call in enumerate(calls[known:], known):
+            self.ids.append(call.id or self._new_id())
+            function = {"name": call.name, "arguments": ""}
+            found.append(_call({"index": index, "id": self.ids[-1], "type": "function", "function": function}))
+            if call.arguments:
+                found.append(_arguments(index, call.arguments))
+        self._thought, self._content, self._calls = thought, content, calls
         return found
 
+    def message(self) -> dict[str, Any]:
+        """The message so far."""
+        calls = [
+            {"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for id, call in zip(self.ids, self._calls, strict=True)
+        ]
+        content = self._content or (None if calls else "")
+        found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        found |= {"reasoning_content": self._thought} if self._thought else {}
+        return found | ({"tool_calls": calls} if calls else {})
 
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """The parts with neighbours of one kind in one; calls stay apart."""
-    found: list[Delta] = []
-    for delta in deltas:
-        [(kind, value)] = delta.items()
-        if found and kind in found[-1] and isinstance(value, str):
-            found[-1] = {kind: found[-1][kind] + value}
-        elif value:
-            found.append(delta)
-    return found
+    def _divided(self, last: bool) -> tuple[str, str]:
+        """The reasoning, and what comes after it."""
+        thinks, inner = self._reading.thinks, self._text.lstrip()
+        if thinks is None:
+            return "", self._text
+        if not thinks:
+            if not inner.startswith(THINK[0]):
+                return "", "" if THINK[0].startswith(inner) and not last else self._text
+            inner = inner.removeprefix(THINK[0])
+        thought, mark, rest = inner.partition(THINK[1])
+        thought = thought.lstrip()
+        if mark or last:
+            return thought.rstrip(), rest.lstrip()
+        return thought[: len(thought) - begun(thought, THINK[1])], ""
+
+    def _new_id(self) -> str:
+        form, made = self._reading.form, uuid4().hex  # Mistral's templates want nine letters
+        return made[:9] if form is not None and form.mark == "[TOOL_CALLS]" else f"call_{made}"
 
 
-def message_of(deltas: Sequence[Delta]) -> dict[str, Any]:
-    """The message that the parts make."""
-    content = "".join(delta.get("content", "") for delta in deltas)
-    thought = "".join(delta.get("reasoning_content", "") for delta in deltas)
-    calls: list[dict[str, Any]] = []
-    for part in (part for delta in deltas for part in delta.get("tool_calls", ())):
-        if part["index"] < len(calls):
-            calls[-1]["function"]["arguments"] += part["function"]["arguments"]
-        else:
-            calls.append({"id": part["id"], "type": "function", "function": dict(part["function"])})
-    found: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
-    return found | ({"reasoning_content": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
+def _call(call: dict[str, Any]) -> Delta:
+    return {"tool_calls": [call]}
+
+
+def _arguments(index: int, part: str) -> Delta:
+    return _call({"index": index, "function": {"arguments": part}})

@@ -90,7 +90,7 @@ class Rows:
         """End texts without a further event. Those that have ended are ignored."""
         for job in jobs:
             if job in self._jobs:
-                self._metrics.cancelled.inc()
+                self._metrics.count("request_cancelled")
                 self._leave_row(job)
                 self._end(job)
 
@@ -119,12 +119,12 @@ class Rows:
             self._restart(error)
         else:
             for row, found in batch.failed.items():
-                self._metrics.failed_rounds.labels("request").inc()
+                self._metrics.count("round_failure", 1, "request")
                 _LOG.error("a text of %s failed", jobs[row].name, exc_info=found)
                 self._emit(jobs[row], failed(found))
             for piece in pieces:
                 self._take(jobs[piece.row], piece)
-            self._metrics.failed_rounds.labels("drafter").inc(batch.draft_errors - self._draft_errors)
+            self._metrics.count("round_failure", batch.draft_errors - self._draft_errors, "drafter")
             self._draft_errors = batch.draft_errors
         if not self._admitted:
             self.close()
@@ -144,14 +144,17 @@ class Rows:
         now, count, metrics = perf_counter(), len(piece.tokens), self._metrics
         event = TextDelta.from_piece(piece, _recorded(job, piece))
         if job.last is None:
-            metrics.prompts.add(len(job.request.prompt), job.stats.cached_tokens)
-            metrics.first_token.observe(now - job.arrived)
+            cached = job.stats.cached_tokens
+            metrics.count("prompt_tokens", len(job.request.prompt))
+            metrics.count("prefix_cache_hits", cached)
+            metrics.count("prefix_cache_hit_requests", cached > 0)
+            metrics.observe("time_to_first_token", now - job.arrived)
         else:
             for _ in range(count):
-                metrics.between_tokens.observe((now - job.last) / count)
-        metrics.generation_tokens.inc(count)
+                metrics.observe("inter_token_latency", (now - job.last) / count)
+        metrics.count("generation_tokens", count)
         if event.draft is not None:
-            metrics.drafts.add(event.draft)
+            metrics.add_draft(event.draft)
         job.last, job.held = now, piece.held
         self._emit(job, event)
 
@@ -160,11 +163,11 @@ class Rows:
         if isinstance(event, ApiError):
             if job.held:
                 job.deliver(TextDelta(tokens=(), text=job.held, finish_reason=None))
-            self._metrics.failed.inc()
+            self._metrics.count("request_failure")
             self._end(job)
         elif event.finish_reason is not None:
-            self._metrics.ended.labels(event.finish_reason).inc()
-            self._metrics.whole.observe(perf_counter() - job.arrived)
+            self._metrics.count("request_success", 1, event.finish_reason)
+            self._metrics.observe("e2e_request_latency", perf_counter() - job.arrived)
             self._end(job)
         job.deliver(event)
 
@@ -178,7 +181,7 @@ class Rows:
         Where none is written yet, the error came from reading the first prompt, and its text ends.
         """
         _LOG.error("a round failed", exc_info=error)
-        self._metrics.failed_rounds.labels("target").inc()
+        self._metrics.count("round_failure", 1, "target")
         admitted = self._admitted
         written = max(1, len(admitted) - self._present().waiting)
         self.close()

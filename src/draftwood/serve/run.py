@@ -12,7 +12,6 @@ import uvicorn
 
 from draftwood.core.errors import ConfigError
 from draftwood.serve.app import make_app
-from draftwood.serve.connections import Connection
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
 
@@ -76,7 +75,7 @@ def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
     """A server that runs on a socket of :func:`listen`."""
     config = uvicorn.Config(
         make_app(service, keys),
-        http=Connection,
+        http="h11",
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Final, Literal, TypeAlias, TypeVar, final
 
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import release_free_memory
@@ -24,14 +24,6 @@ IDLE_SECONDS: Final = 1.0
 """After so long without a text, freed memory is given back. That takes 20 to 90 ms for the bundled pair, and its first text
 after it takes memory anew, so a pause between two texts of one client does not pay for it."""
 _LOG = logging.getLogger(__name__)
-
-
-class Load(NamedTuple):
-    """Texts that are written and that wait, and the part of the memory for keys and values that is taken, 1 for all."""
-
-    running: int
-    waiting: int
-    memory: float
 
 
 @final
@@ -61,13 +53,11 @@ class Scheduler:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
         self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
-        metrics.watch(lambda: self.load.running, lambda: self.load.waiting, lambda: self.load.memory)
-
-    @property
-    def load(self) -> Load:
-        """What there is to do at this moment."""
-        running = self._rows.running
-        return Load(running, max(0, self.texts - running), self._rows.memory)
+        metrics.watch(
+            num_requests_running=lambda: self._rows.running,
+            num_requests_waiting=lambda: max(0, self.texts - self._rows.running),
+            kv_cache_usage_perc=lambda: self._rows.memory,
+        )
 
     def start(self) -> None:
         """Begin to write."""

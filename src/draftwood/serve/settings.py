@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import choice, integer, number, several
+from draftwood.core.checks import choice, integer, number, setting, several
 from draftwood.core.errors import ConfigError
 from draftwood.serve.log import LogFormat
 
@@ -18,16 +18,8 @@ ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 MAX_BODY: Final = 4 << 20
 """Most bytes of a request."""
-MAX_DEPTH: Final = 64
-"""Most levels of lists and objects in a request."""
-MAX_MEMBERS: Final = 4096
-"""Most members of an object in a request."""
 BODY_SECONDS: Final = 30.0
 """A request that is not complete after so many seconds is refused."""
-MAX_DROPPED: Final = 128 << 20
-"""Most bytes of a refused request that are read, so that its client sees the answer."""
-SILENT_SECONDS: Final = 1.0
-"""A client of a refused request that sends nothing for so long gets its answer."""
 KEEP_ALIVE_SECONDS: Final = 10.0
 """A stream that is silent for so long gets a comment, so that proxies keep it."""
 
@@ -41,47 +33,32 @@ class ServeOptions:
         ConfigError: a value out of range, or a host that others reach without a key.
     """
 
-    host: str = field(default="127.0.0.1", metadata={"help": "address; others than this machine's own need a key"})
-    port: int = field(default=8000, metadata={"help": "port; 0 takes a free one"})
-    name: tuple[str, ...] = field(
-        default=(), metadata={"help": "name of the model in the interface; can be repeated; default: the target's"}
+    host: str = setting("127.0.0.1", "address; others than this machine's own need a key")
+    port: int = setting(8000, "port; 0 takes a free one")
+    name: tuple[str, ...] = setting((), "name of the model in the interface; can be repeated; default: the target's")
+    any_model: bool = setting(False, "answer requests for models of any name")
+    unknown_fields: UnknownFields = setting(
+        "remark", "fields that are not known: ignored with a remark in the answer, or refused"
     )
-    any_model: bool = field(default=False, metadata={"help": "answer requests for models of any name"})
-    unknown_fields: UnknownFields = field(
-        default="remark", metadata={"help": "fields that are not known: ignored with a remark in the answer, or refused"}
+    api_key_file: Path | None = setting(None, "file with keys, one per line; requests need one")
+    no_key: bool = setting(False, "let everybody who reaches the host write texts")
+    max_rows: int = setting(8, "the most texts that are written at a time")
+    max_queue: int = setting(64, "the most texts that wait; further requests get status 429")
+    max_length: int | None = setting(None, "the most tokens of prompt and text together; default: the target's context")
+    max_memory: float | None = setting(
+        None, "GiB for keys and values of all texts; default: half of what is free at the start"
     )
-    api_key_file: Path | None = field(default=None, metadata={"help": "file with keys, one per line; requests need one"})
-    no_key: bool = field(default=False, metadata={"help": "let everybody who reaches the host write texts"})
-    max_rows: int = field(default=8, metadata={"help": "the most texts that are written at a time"})
-    max_queue: int = field(default=64, metadata={"help": "the most texts that wait; further requests get status 429"})
-    max_length: int | None = field(
-        default=None, metadata={"help": "the most tokens of prompt and text together; default: the target's context"}
+    no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
+    share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
+    max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
+    special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
+    no_tools: bool = setting(False, "refuse requests with tools")
+    tool_parser: ToolParser = setting("auto", "how the model writes tool calls; auto: as its chat template does")
+    reasoning_parser: ReasoningParser = setting(
+        "auto", "auto splits what is between think tags off the content; none leaves it there"
     )
-    max_memory: float | None = field(
-        default=None, metadata={"help": "GiB for keys and values of all texts; default: half of what is free at the start"}
-    )
-    no_prefix_cache: bool = field(
-        default=False, metadata={"help": "read every prompt as a whole, also where a text that has ended begins alike"}
-    )
-    share_prefixes: bool = field(
-        default=False, metadata={"help": "let requests of all keys share the prefix cache, not only those of one key"}
-    )
-    max_traces: int = field(default=16, metadata={"help": "the most traces that are kept; 0 keeps none, and has no page"})
-    special_tokens_in_content: bool = field(
-        default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
-    )
-    no_tools: bool = field(default=False, metadata={"help": "refuse requests with tools"})
-    tool_parser: ToolParser = field(
-        default="auto", metadata={"help": "how the model writes tool calls; auto: as its chat template does"}
-    )
-    reasoning_parser: ReasoningParser = field(
-        default="auto", metadata={"help": "auto splits what is between think tags off the content; none leaves it there"}
-    )
-    log: LogFormat = field(
-        default="text",
-        metadata={"help": "log on standard error: a line for each request, or off for warnings and errors only"},
-    )
-    drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
+    log: LogFormat = setting("text", "log on standard error: a line for each request, or off for warnings and errors only")
+    drain: float = setting(30.0, "seconds that running texts get to end after SIGTERM")
 
     def __post_init__(self) -> None:
         for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2), ("max_traces", 0)):

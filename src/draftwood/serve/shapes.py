@@ -15,7 +15,7 @@ from draftwood.serve.answers import Answer
 from draftwood.serve.jobs import TextDelta
 from draftwood.serve.logprobs import CompletionLogprobs, of_chat
 from draftwood.serve.prepare import Prepared
-from draftwood.serve.reading import MarkReader, message_of
+from draftwood.serve.reading import AnswerReader
 
 
 class Shape(ABC):
@@ -101,14 +101,14 @@ class ChatShape(Shape):
 
     def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
         super().__init__(model, texts, prepared, token_ids=token_ids)
-        make = prepared.reading.reader or (lambda: MarkReader(None, None))
-        self._readers = [make() for _ in prepared.requests]
+        self._readers = [AnswerReader(prepared.reading) for _ in prepared.requests]
 
     def first(self, index: int) -> dict[str, Any]:
         return self._head(self._chunk, [self._said(index, None, delta={"role": "assistant", "content": ""})])
 
     def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
-        return self._said(index, text, message=message_of(self._readers[index].push(text.text, last=True)))
+        self._readers[index].push(text.text, last=True)
+        return self._said(index, text, message=self._readers[index].message())
 
     def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
         deltas = self._readers[index].push(event.text, last=event.finish_reason is not None)
@@ -121,8 +121,8 @@ class ChatShape(Shape):
 
     def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
         found = super()._reason(index, text)
-        calls = found["finish_reason"] == "stop" and self._readers[index].called
-        return {**found, "finish_reason": "tool_calls"} if calls else found
+        called = found["finish_reason"] == "stop" and self._readers[index].ids
+        return {**found, "finish_reason": "tool_calls"} if called else found
 
     def _said(self, index: int, text: TextDelta | None, **said: dict[str, Any]) -> dict[str, Any]:
         entries = None if text is None else text.logprobs

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from draftwood import __version__
-from draftwood.serve.bodies import parse, read_body
+from draftwood.serve.bodies import read_body
 from draftwood.serve.checked import named
 from draftwood.serve.dialects.dialect import Dialect, Json
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
@@ -102,7 +102,7 @@ async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
 
     def made() -> T:
         try:
-            return make(kind.model_validate(parse(data)))
+            return make(kind.model_validate(data))
         except ValidationError as error:
             raise named(error) from None
 
