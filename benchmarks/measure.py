@@ -13,7 +13,6 @@ import torch
 from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 from draftwood.runners.native.stored import whole
@@ -196,7 +195,7 @@ def our_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: 
     sampling = Sampling(temperature=temperature)
     method = pair.method(setting.to_method(), temperature=temperature)
     decoders = Decoders(pair.target, pair.draft, tokenizer=None, eos=pair.eos)
-    measure_costs(decoders, method, temperature)  # as load does
+    decoders.measure_costs(method, temperature)  # as load does
     decoder = decoders.of(method, greedy=sampling.greedy)
     limits = Limits(max_new_tokens=max_new_tokens)
 

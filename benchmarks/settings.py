@@ -22,7 +22,7 @@ OURS = (
     "shared-noise", "adaptive", "adaptive-drawn", "ngram", "lookup",
 )  # fmt: skip
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
-BY_NODES = tuple(name for name, spec in _SPECS.items() if "nodes" in spec.options)
+BY_NODES = tuple(name for name, spec in _SPECS.items() if spec.takes_nodes)
 PEERS = ("generate", "assisted", "prompt-lookup")
 ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup", "llama.cpp-file")  # other programs
 PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}

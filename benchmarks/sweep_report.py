@@ -64,8 +64,7 @@ def _named(method: dict[str, Any]) -> str:
     shape = method["shape"] or (f"{method['nodes']} nodes" if method["nodes"] else "")
     if method["method"] == "shared-noise" and not shape:
         shape = "as it pays"
-    min_gain = "" if method["min_gain"] is None else f"min_gain {method['min_gain']:g}"
-    return " ".join(part for part in (method["method"], shape, min_gain, "+", method["verifier"]) if part)
+    return " ".join(part for part in (method["method"], shape, "+", method["verifier"]) if part)
 
 
 _FIGURES = ("block efficiency", "tokens/s", "÷ plain")

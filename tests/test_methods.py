@@ -12,7 +12,7 @@ import draftwood
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import check_fit, resolve
-from draftwood.core.methods import METHODS, MethodName, taking
+from draftwood.core.methods import METHODS, MethodName
 from draftwood.core.settings import Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, WidthByLength
 from draftwood.core.verifiers import VERIFIERS, VerifierName
@@ -79,13 +79,12 @@ def test_every_example_default_and_tuned_shape_is_one_that_the_method_takes(spec
 
 
 @SPECS
-def test_options_are_taken_by_those_that_say_so_and_refused_by_the_others(spec):
-    for option, value in (("nodes", 6), ("min_gain", 0.5)):
-        if spec.name in taking(option):
-            build(Method(method=spec.name, **{option: value}), draft_for(spec), greedy=False)
-        else:
-            with pytest.raises(ConfigError, match=rf"^{option} .*{spec.name}"):
-                Method(method=spec.name, **{option: value})
+def test_a_node_budget_is_taken_by_those_that_say_so_and_refused_by_the_others(spec):
+    if spec.takes_nodes:
+        build(Method(method=spec.name, nodes=6), draft_for(spec), greedy=False)
+    else:
+        with pytest.raises(ConfigError, match=rf"^nodes .*{spec.name}"):
+            Method(method=spec.name, nodes=6)
 
 
 @SPECS
@@ -172,7 +171,7 @@ def test_what_is_refused_without_models_is_what_the_decoder_refuses(name, temper
     draft = toy(MAX_NODES if name == "block" else 0) if has_draft else None
     for verifier in get_args(VerifierName):
         for shape in (None, "4", "3x4", "2-2-2", "9x99", "none"):
-            for nodes in (None, 5) if name == "auto" or name in taking("nodes") else (None,):
+            for nodes in (None, 5) if name == "auto" or METHODS[name].takes_nodes else (None,):
                 method = Method(method=name, verifier=verifier, shape=shape, nodes=nodes)
 
                 def decode(method=method) -> None:

@@ -25,7 +25,6 @@ from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.learnt import Knowledge
-from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 from draftwood.hardware.machine import load_average
@@ -154,7 +153,7 @@ class _Bench:
         limits = self.limits if tokens is None else replace(self.limits, max_new_tokens=tokens)
         greedy = self.sampling.greedy
         resolved = process.resolve(method, greedy=greedy)
-        measure_costs(process, resolved, self.sampling.temperature)  # as load does
+        process.measure_costs(resolved, self.sampling.temperature)  # as load does
         decoder = process.of(resolved, greedy=greedy)
         requests = [Request(prompt=prompt, seed=seed + 100 * row, limits=limits) for row in range(self.batch)]
         sleep(PAUSE)

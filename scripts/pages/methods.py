@@ -25,7 +25,7 @@ def _methods() -> Iterator[str]:
     yield from _row(*["---"] * 8)
     for spec in METHODS.values():
         shapes = ", ".join(f"`{example}` ({kind.wanted})" for kind, example in spec.shapes.items()) or "-"
-        options = ", ".join(f"`--{option.replace('_', '-')}`" for option in sorted(spec.options)) or "-"
+        options = "`--nodes`" if spec.takes_nodes else "-"
         verifiers = [f"**{name}**" if name == spec.verifier else name for name in spec.verifiers]
         yield from _row(
             f"`{spec.name}`", spec.summary, _NEEDS[spec.needs], shapes, spec.size, options, ", ".join(verifiers), spec.source

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 COUNT = 4
-OF_FOUR = AdaptiveSettings(children=COUNT)
 TRUE = [2.5, -0.1, -1.5, 0.4]
 
 
 def world(nodes, seed=0):
     """Nodes whose choices follow a model with the true weights."""
     rng = np.random.default_rng(seed)
-    truth = AcceptanceModel(OF_FOUR, TRUE)
+    truth = AcceptanceModel(TRUE)
     out = []
     for _ in range(nodes):
         scores, uncertainty = (-np.sort(rng.exponential(1.0, COUNT).cumsum())).tolist(), float(rng.uniform(0.1, 3.0))
@@ -30,14 +28,14 @@ def surprise(model, nodes):
 
 
 def taught(nodes):
-    model = AcceptanceModel(OF_FOUR)
+    model = AcceptanceModel()
     for scores, uncertainty, choice in nodes:
         model.learn(scores, uncertainty, choice)
     return model
 
 
 def test_probabilities_add_up_and_fall_with_gap_and_rank():
-    model = AcceptanceModel(OF_FOUR)
+    model = AcceptanceModel()
     full = np.exp(model.log_probs([0.0, -0.5, -0.5, -4.0], 0.5))
     cut = np.exp(model.log_probs([0.0, -1.0], 2.5))
     assert [full.sum(), cut.sum()] == pytest.approx([1.0, 1.0])
@@ -47,15 +45,15 @@ def test_probabilities_add_up_and_fall_with_gap_and_rank():
 
 def test_it_learns_the_distribution_that_the_rounds_reveal():
     held_out = world(2_000, seed=9)
-    truth = AcceptanceModel(OF_FOUR, TRUE)
-    start, learnt, best = (surprise(m, held_out) for m in (AcceptanceModel(OF_FOUR), taught(world(4_000)), truth))
+    truth = AcceptanceModel(TRUE)
+    start, learnt, best = (surprise(m, held_out) for m in (AcceptanceModel(), taught(world(4_000)), truth))
     assert start - best > 0.05
     assert learnt - best < 0.1 * (start - best)
 
 
 def test_the_first_rounds_do_no_harm():
     held_out = world(2_000, seed=9)
-    start = surprise(AcceptanceModel(OF_FOUR), held_out)
+    start = surprise(AcceptanceModel(), held_out)
     for seed in range(5):
         assert surprise(taught(world(12, seed)), held_out) < start + 0.02
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.probe import Probe
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
 
@@ -75,9 +75,10 @@ def test_reading_text_is_no_cost_of_a_level():
     assert controller.costs.level == before
 
 
-def test_one_slow_level_counts_little():
-    for outlier, low, high in ((AdaptiveSettings().outlier, 1.0, 1.1), (math.inf, 1.4, 3.0)):  # the second is a control
-        controller, _ = lived(0.5, 200, controller=Controller(AdaptiveSettings(outlier=outlier)))
+def test_one_slow_level_counts_little(monkeypatch):
+    for outlier, low, high in ((constants.OUTLIER, 1.0, 1.1), (math.inf, 1.4, 3.0)):  # the second is a control
+        monkeypatch.setattr(constants, "OUTLIER", outlier)
+        controller, _ = lived(0.5, 200)
         controller.end_level(0, 1.0, 0.5, 1, 20 * LEVEL)
         assert low <= controller.costs.level / LEVEL < high
 
@@ -119,15 +120,14 @@ def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
 
 
 def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text_and_plain_decoding_is_timed_now_and_then():
-    settings = AdaptiveSettings()
     controller, drafted = lived(0.9, 400, 2)
     first = next(i for i, depth in enumerate(drafted) if depth)
-    assert first == pytest.approx(1 / settings.probe_text, abs=1)
+    assert first == pytest.approx(1 / constants.PROBE_TEXT, abs=1)
     without = drafted[first:].count(0)
-    assert without % settings.probe_rounds == 0
+    assert without % constants.PROBE_ROUNDS == 0
     assert 0 < without <= 0.08 * 400
     _, later = lived(0.9, 20, 2, controller=Controller(learnt=controller.learnt))
-    assert later.index(2) == settings.probe_skip + settings.probe_rounds  # what is known is used at once
+    assert later.index(2) == constants.PROBE_SKIP + constants.PROBE_ROUNDS  # what is known is used at once
 
 
 def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
@@ -188,26 +188,26 @@ def begun(rows: int = 1) -> Controller:
 
 
 def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_shares_of_them():
-    controller, settings = begun(), AdaptiveSettings()
+    controller = begun()
     costs = controller.costs.value()
     assert costs.base == pytest.approx(TARGET)
-    assert costs.tree == pytest.approx(settings.first_tree * TARGET)
-    assert costs.node == pytest.approx(settings.first_node * TARGET)
-    assert costs.level == pytest.approx(settings.first_level * TARGET)
+    assert costs.tree == pytest.approx(constants.FIRST_TREE * TARGET)
+    assert costs.node == pytest.approx(constants.FIRST_NODE * TARGET)
+    assert costs.level == pytest.approx(constants.FIRST_LEVEL * TARGET)
     assert not controller.another_level(0, 1.0, 1)  # not before it was tried
     assert [controller.another_level(depth, 0.3**depth, 1) for depth in (1, 2)] == [True, False]  # 0.09 < a level
     assert controller.tree_size([0.9] * 24) == 24
-    assert controller.tree_size([0.5, 0.4, 0.5 * settings.first_node]) == 2
-    assert controller.tree_size([0.9 * settings.first_tree]) == 0
+    assert controller.tree_size([0.5, 0.4, 0.5 * constants.FIRST_NODE]) == 2
+    assert controller.tree_size([0.9 * constants.FIRST_TREE]) == 0
     # Each node is one more token for every row; the first costs are those of a forward of as many tokens.
-    assert begun(8).costs.node == pytest.approx(8 * settings.first_node / (1 + 7 * settings.first_node) * TARGET)
+    assert begun(8).costs.node == pytest.approx(8 * constants.FIRST_NODE / (1 + 7 * constants.FIRST_NODE) * TARGET)
 
 
 def test_a_guess_also_pays_for_the_return_to_plain_decoding():
-    controller, settings = begun(), AdaptiveSettings()
+    controller = begun()
     costs = controller.costs
     tree, back, node = costs.tree / TARGET, costs.back / TARGET, costs.node / TARGET
-    assert back == pytest.approx(settings.first_back)
+    assert back == pytest.approx(constants.FIRST_BACK)
     enough = tree + back + node + 0.01
     assert not controller.shows_guess([[enough - 0.02]])
     assert controller.shows_guess([[enough]])
@@ -224,21 +224,21 @@ def test_a_guess_also_pays_for_the_return_to_plain_decoding():
 
 
 def test_a_probe_waits_until_its_loss_is_a_small_share_of_the_text():
-    probe = Probe(settings := AdaptiveSettings())
+    probe = Probe()
     for _ in range(2):
         probe.begin_text()
         rounds = 0
         while not probe.due(1.0):
             probe.end_round(1.0, 0.0, 1.0)
             rounds += 1
-        assert rounds == pytest.approx(1 / settings.probe_text, abs=1)
-    for _ in range(settings.probe_rounds):
+        assert rounds == pytest.approx(1 / constants.PROBE_TEXT, abs=1)
+    for _ in range(constants.PROBE_ROUNDS):
         probe.start()
         probe.end_round(2.0, 1.5, 1.0)
-    assert probe.wait == pytest.approx(1.5 * settings.probe_rounds / settings.probe_share)
+    assert probe.wait == pytest.approx(1.5 * constants.PROBE_ROUNDS / constants.PROBE_SHARE)
     probe.wait = 0.0
     probe.begin_text()
-    probe.end_round(1.0 / settings.probe_text + 0.1, 0.0, 1.0)
+    probe.end_round(1.0 / constants.PROBE_TEXT + 0.1, 0.0, 1.0)
     assert not probe.due(1.0)  # the last probe lost more than a plain round
 
 
@@ -265,9 +265,9 @@ def test_a_guess_that_did_not_pay_is_tried_again_late_in_a_text():
     assert 0 < sum(shown) < 0.05 * 400
 
 
-def fed(sizes, seconds, rounds=200, **settings) -> Controller:
+def fed(sizes, seconds, rounds=200) -> Controller:
     """A controller that has seen trees of these sizes by turns, and now and then none."""
-    controller = Controller(AdaptiveSettings(**settings))
+    controller = Controller()
     controller.end_level(0, 1.0, 1.0, 1, LEVEL)
     for i in range(rounds):
         nodes = sizes[i % len(sizes)] if i % 20 > 2 else 0

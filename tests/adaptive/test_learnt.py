@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from draftwood.core.errors import ConfigError
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge, Learnt
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from tests.adaptive.simulator import World, steer, text
 from tests.adaptive.test_controller import lived
 
@@ -142,5 +142,7 @@ def test_the_page_holds_every_constant():
     block = PAGE.read_text().split("<!-- constants -->\n")[1].split("<!-- /constants -->")[0]
     head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
     assert head == ["constant", "default", "unit", "meaning", "set by"]
-    assert [line[:2] for line in lines] == [[f"`{one.name}`", str(one.default)] for one in fields(AdaptiveSettings)]
+    assert [line[:2] for line in lines] == [
+        [f"`{name.lower()}`", str(value)] for name, value in vars(constants).items() if name.isupper()
+    ]
     assert all(len(line) == len(head) and all(line) for line in lines)

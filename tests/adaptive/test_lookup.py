@@ -14,12 +14,12 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram_index import NgramIndex, ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
@@ -79,7 +79,7 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     drafter = ngram(3)
     sampler = distribution_of([3], sources=[[3, 4, 90, 4]])
     assert drafter.draft(torch.tensor([3]), sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
-    assert PromptLookup(AdaptiveSettings(), 3).guess(sampler, [3])[0].tokens == [4]
+    assert PromptLookup(3).guess(sampler, [3])[0].tokens == [4]
 
 
 def distribution_of(*texts, stops=(), sources=()):
@@ -91,7 +91,7 @@ AGAIN = distribution_of(TEXT)
 
 
 def test_chances_follow_what_came():
-    lookup = PromptLookup(AdaptiveSettings(), 4)
+    lookup = PromptLookup(4)
     [before] = lookup.guess(AGAIN, [4])
     assert before.tokens == [3, 4, 5, 6]
     assert len(set(before.probabilities)) == 1  # nothing is known yet
@@ -105,7 +105,7 @@ def test_chances_follow_what_came():
 
 
 def test_guesses_keep_to_limits_and_ends_and_rows():
-    lookup = PromptLookup(AdaptiveSettings(), 4)
+    lookup = PromptLookup(4)
     sources = [[5, 6, 7], [5, 8, 9]]
     both = distribution_of([5], [5], sources=sources)
     assert [guess.tokens for guess in lookup.guess(both, [4, 1])] == [[6, 7, 5], [8]]
@@ -145,7 +145,7 @@ def rounds_of(prompt, tokens):
     learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
         draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),
-        lookup=PromptLookup(AdaptiveSettings(), 9), clock=lambda: now[0],
+        lookup=PromptLookup(9), clock=lambda: now[0],
     )  # fmt: skip
     engine = Decoder(target, drafter, Greedy())
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens))
@@ -164,7 +164,7 @@ def test_where_a_guess_is_sure_nothing_is_drafted_and_without_one_the_draft_is_a
     assert not any(drafted[5:])
     assert stats.block_efficiency > 5
     drafted, _ = rounds_of([7, 0], tokens=8)
-    first = 1 + AdaptiveSettings().probe_skip + AdaptiveSettings().probe_rounds  # the first one reads the prompt
+    first = 1 + constants.PROBE_SKIP + constants.PROBE_ROUNDS  # the first one reads the prompt
     assert not any(drafted[:first])
     assert drafted[first] > 1  # nothing stood before
 
@@ -182,13 +182,13 @@ def test_it_is_what_auto_means_and_has_no_shape():
 
 def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     """A few lucky tokens do not pass for certainty."""
-    lookup = PromptLookup(AdaptiveSettings(), 4)
+    lookup = PromptLookup(4)
     lookup.guess(AGAIN, [4])
     lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
     [lucky] = lookup.guess(AGAIN, [4])
     assert min(lucky.probabilities) > 0.25
     assert max(lucky.probabilities) < 0.8
-    lookup = PromptLookup(AdaptiveSettings(), 4)
+    lookup = PromptLookup(4)
     for _ in range(40):
         lookup.guess(AGAIN, [4])
         lookup.learn([[9]])
@@ -198,7 +198,7 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
 
 def test_equal_rows_are_one_observation():
     def learnt(*new: list[int]) -> PromptLookup:
-        lookup = PromptLookup(AdaptiveSettings(), 4)
+        lookup = PromptLookup(4)
         lookup.guess(distribution_of(*[TEXT] * len(new)), [4] * len(new))
         lookup.learn(new)
         return lookup
@@ -208,7 +208,7 @@ def test_equal_rows_are_one_observation():
 
 
 def test_what_lookup_meets_in_a_pause_is_forgotten():
-    lookup = PromptLookup(AdaptiveSettings(), 4)
+    lookup = PromptLookup(4)
     lookup.guess(AGAIN, [4])
     lookup.learn([[3, 9]])
     before = list(lookup.hits), list(lookup.guesses), lookup.probabilities

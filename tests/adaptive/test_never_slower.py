@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.guesses import GuessDrafter
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.learnt import Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
@@ -61,11 +61,11 @@ def test_in_a_later_process_a_text_is_not_slower(name, world):
 
 
 def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
-    lookup = PromptLookup(settings := AdaptiveSettings(), hits=[20.0] * 16, guesses=[20.0] * 16)
+    lookup = PromptLookup(hits=[20.0] * 16, guesses=[20.0] * 16)
     assert min(lookup.probabilities) > 0.7
     sampler = sampler_of(Sampling(), [[1, 2, 1]], VOCAB)
     lookup.guess(sampler, [4])
-    assert lookup.guesses == [settings.lookup_text] * 16
+    assert lookup.guesses == [constants.LOOKUP_TEXT] * 16
     before = lookup.probabilities[0]
     for _ in range(3):
         lookup.guess(sampler, [4])
@@ -99,7 +99,7 @@ def alone(
 ) -> tuple[float, float]:
     """Simulated seconds of a text over those of plain decoding, and tokens per forward. ``equal`` rows write one text."""
     now, controllers = [0.0], Controllers()
-    drafter = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
+    drafter = BestFirstDrafter(None, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])
     if always:
         controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
         controllers.at(rows).tree_size = lambda values, drawn=False: len(values)

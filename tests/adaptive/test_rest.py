@@ -10,12 +10,11 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.schedule import RESTING
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
@@ -34,10 +33,9 @@ TABLE = torch.zeros(40, 40)
 Made = tuple[Decoder, list[int], list[float]]
 
 
-def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE, **constants: Any) -> Made:
+def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE) -> Made:
     """A decoder whose drafts never pay, the looks of its drafter, and its clock."""
-    settings, now, looks = AdaptiveSettings(**constants), [0.0], [0]
-    controllers = Controllers(settings)
+    now, looks, controllers = [0.0], [0], Controllers()
     monkeypatch.setattr(Controller, "another_level", lambda *_: False)
     monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
     guess = controllers.lookup.guess
@@ -48,12 +46,9 @@ def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE, *
         return guess(*given)
 
     monkeypatch.setattr(controllers.lookup, "guess", look)
-    if kind == "lookup":
-        drafter: Any = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
-    else:
-        draft = ClockedRunner(TABLE, now, lambda *_: LOOK)
-        grower = build(Method(method="adaptive"), draft, greedy=False)[0].grower
-        drafter = BestFirstDrafter(grower, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])
+    draft = None if kind == "lookup" else ClockedRunner(TABLE, now, lambda *_: LOOK)
+    grower = build(Method(method=kind), draft, greedy=False)[0].grower
+    drafter = BestFirstDrafter(grower, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])
     return Decoder(ClockedRunner(TABLE, now, lambda *_: base), drafter, Coupled()), looks, now
 
 
@@ -75,8 +70,10 @@ def test_a_draft_that_never_pays_costs_a_fiftieth_at_most(kind: str, monkeypatch
 
 @pytest.mark.parametrize("kind", ["adaptive", "lookup"])
 def test_control_without_rests_it_costs_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, looks, now = decoder(kind, monkeypatch, rest_rounds=0)
-    write(made)
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "REST_ROUNDS", 0)
+        made, looks, now = decoder(kind, patch)
+        write(made)
     assert looks[0] == ROUNDS
     assert now[0] > 1.05 * BASE * ROUNDS
     made, looks, _ = decoder(kind, monkeypatch, base=100 * LOOK / 0.4)

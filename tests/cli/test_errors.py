@@ -24,8 +24,6 @@ CASES: dict[str, list[tuple[list[str], str]]] = {
         (["--method", "rsd-s", "--shape", "2-2-2"], "shape '2-2-2' does not fit method 'rsd-s': give width x length"),
         (["--method", "chain", "--nodes", "5"], "nodes is a budget for methods 'dynamic' and 'shared-noise'"),
         (["--method", "shared-noise", "--shape", "3x"], "shape '3x' does not fit method 'shared-noise': give branching"),
-        (["--min-gain", "0.5"], "min_gain is 0.5, but method 'auto' does not draw its tree level by level"),
-        (["--method", "chain", "--min-gain", "7"], "min_gain is 7.0: a level brings at most one accepted token"),
         (["--verifier", "greedy"], "verifier 'greedy' is for temperature 0 only"),
         (["--verifier", "tolerance"], "verifier 'tolerance' is for temperature 0 only"),
         (["--beta", "3"], "beta and tau are for temperature 0"),

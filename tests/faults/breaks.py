@@ -78,7 +78,7 @@ def easier(factor):
     return change
 
 
-class EasyCoupled(Coupled):
+class EasyCoupled(Coupled, name="coupled"):
     """A drafted child is kept if its perturbed probability comes within ``factor`` of the best."""
 
     def __init__(self, factor):

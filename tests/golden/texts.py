@@ -37,7 +37,6 @@ METHODS: list[dict[str, Any]] = [
     {"method": "rsd-s"},
     {"method": "rsd-s", "verifier": "traversal"},
     {"method": "rsd-c", "verifier": "traversal"},
-    {"method": "rsd-s", "min_gain": 0.3},
     {"method": "dynamic"},
     {"method": "dynamic", "nodes": 8, "verifier": "recursive"},
     {"method": "shared-noise"},

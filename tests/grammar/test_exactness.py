@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.draft.adaptive.guesses import GuessDrafter
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.exactness.tape import total_variation
 from draftwood.grammar.grammar import Grammar
@@ -126,7 +125,7 @@ def test_forced_tokens_are_drafted_without_a_draft_model_and_are_exact(verifier)
             return guesses
 
     target = runners()[0]
-    drafter = GuessDrafter(Watched(AdaptiveSettings()), always(Generous()))
+    drafter = BestFirstDrafter(None, budgets=always(Generous()), lookup=Watched())
     noise = NOISES if verifier.reads == "argmax" else None
     found, wanted = (
         engine_distribution(

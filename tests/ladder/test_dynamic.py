@@ -22,14 +22,17 @@ from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import Generous, best_first, ragged, tiny_gpt, tiny_runner
-from tests.ladder.test_expected_gain import Depths
 from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, distance, reference_distribution, runners
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
 
 
-class Shapes(Depths):
+class Shapes:
     """A drafter that notes the forms of its trees, per depth limit."""
+
+    def __init__(self, inner):
+        self.inner, self.seen = inner, set()
+        self.name, self.draw, self.runner, self.commit = inner.name, inner.draw, inner.runner, inner.commit
 
     def draft(self, root, sampler, rng, limits):
         tree = self.inner.draft(root, sampler, rng, limits)

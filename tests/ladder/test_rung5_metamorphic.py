@@ -12,7 +12,6 @@ from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.limits import Limits
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.policies import ConstantBranching, StochasticBeam
 from draftwood.engine.decode import Decoder
@@ -102,7 +101,7 @@ class Fickle(Generous):
         return min(len(values), (9, 5, 2, 0)[self.rounds // 2 % 4])
 
 
-@pytest.mark.parametrize("lookup", [None, PromptLookup(AdaptiveSettings(), 6)])
+@pytest.mark.parametrize("lookup", [None, PromptLookup(6)])
 def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):

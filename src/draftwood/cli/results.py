@@ -37,7 +37,7 @@ def summary(stats: Stats, decoder: Decoder) -> str:
 def name_of(method: Method) -> str:
     """A short name of a method with its settings."""
     spec = METHODS.get(method.method)
-    grows = spec is not None and spec.grows and "nodes" in spec.options and method.nodes is None
+    grows = spec is not None and spec.grows and spec.takes_nodes and method.nodes is None
     parts = [method.method, method.shape or ("as it pays" if grows else "")]
     parts += [f"{method.nodes} nodes" if method.nodes else "", "" if method.verifier == "auto" else f"+ {method.verifier}"]
     return " ".join(part for part in parts if part)

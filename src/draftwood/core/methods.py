@@ -21,8 +21,6 @@ MethodName: TypeAlias = Literal[
 ]  # fmt: skip
 Needs: TypeAlias = Literal["nothing", "draft", "block"]
 """No draft model, any draft model, or one that scores a whole block in one forward."""
-Option: TypeAlias = Literal["nodes", "min_gain"]
-"""Options that only some methods take."""
 
 
 @final
@@ -43,7 +41,7 @@ class MethodSpec:
         shape: the default shape.
         nodes: the most nodes of a tree without shape and node budget; None if there is a default shape.
         grows: such a tree grows as far as it pays.
-        options: the options that the method takes.
+        takes_nodes: the method takes a node budget.
         tuned: the shapes that ``draftwood tune`` runs: small, medium and large; None is the default size.
         tuned_verifiers: the verifiers that ``draftwood tune`` runs above temperature 0.
     """
@@ -60,7 +58,7 @@ class MethodSpec:
     nodes: int | None = None
     grows: bool = False
     greedy_draw: Draw | None = None
-    options: frozenset[Option] = frozenset()
+    takes_nodes: bool = False
     tuned: tuple[str | None, ...] = ()
     tuned_verifiers: tuple[VerifierName, ...] = ("auto",)
 
@@ -100,8 +98,6 @@ class MethodSpec:
         return shape
 
 
-_MIN_GAIN: Final[frozenset[Option]] = frozenset({"min_gain"})
-_NODES: Final[frozenset[Option]] = frozenset({"nodes"})
 _BOTH: Final[tuple[VerifierName, ...]] = ("recursive", "traversal")
 _SPECS: Final = (
     MethodSpec(
@@ -119,7 +115,6 @@ _SPECS: Final = (
         source="Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318",
         shapes={Length: "4"},
         shape="4",
-        options=_MIN_GAIN,
         tuned=("2", "4", "7"),
         tuned_verifiers=_BOTH,
     ),
@@ -130,7 +125,6 @@ _SPECS: Final = (
         draw=Draw.INDEPENDENT,
         shapes={WidthByLength: "3x4"},
         shape="3x4",
-        options=_MIN_GAIN,
     ),
     MethodSpec(
         name="rsd-c",
@@ -138,7 +132,6 @@ _SPECS: Final = (
         source="RSD-C: Jeon et al. 2024, arXiv 2402.14160",
         shapes={Branching: "2-2-2"},
         shape="2-2-2",
-        options=_MIN_GAIN,
         tuned=("2-1", "2-2-1", "3-2-1-1"),
         tuned_verifiers=_BOTH,
     ),
@@ -148,7 +141,6 @@ _SPECS: Final = (
         source="RSD-S: Jeon et al. 2024, arXiv 2402.14160; Kool et al. 2019",
         shapes={WidthByLength: "3x4"},
         shape="3x4",
-        options=_MIN_GAIN,
         tuned=("2x2", "4x3", "4x6"),
         tuned_verifiers=_BOTH,
     ),
@@ -160,7 +152,7 @@ _SPECS: Final = (
         verifier="traversal",
         shapes={WidthByLength: "4x8"},
         nodes=14,
-        options=_NODES,
+        takes_nodes=True,
         tuned=(None,),
     ),
     MethodSpec(
@@ -172,7 +164,7 @@ _SPECS: Final = (
         shapes={Branching: "2-2-2", WidthByLength: "4x6"},
         nodes=24,
         grows=True,
-        options=_NODES,
+        takes_nodes=True,
         tuned=(None,),
     ),
     MethodSpec(
@@ -230,8 +222,3 @@ _SPECS: Final = (
     ),
 )
 METHODS: Final[dict[str, MethodSpec]] = {spec.name: spec for spec in _SPECS}
-
-
-def taking(option: Option) -> list[str]:
-    """The names of the methods that take an option."""
-    return [spec.name for spec in METHODS.values() if option in spec.options]

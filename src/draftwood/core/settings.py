@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, flag, integer, number, setting, short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.core.methods import METHODS, MethodName, Option, taking
+from draftwood.core.methods import METHODS, MethodName
 from draftwood.core.shapes import MAX_NODES
 from draftwood.core.unknown import known_fields
 from draftwood.core.verifiers import VerifierName
@@ -119,8 +119,7 @@ def no_format(backend: str, dtype: str) -> ConfigError:
     return ConfigError(f"dtype {dtype} is impossible with --backend {backend}: use float32 or bfloat16, or --backend torch")
 
 
-def _named(option: Option) -> str:
-    return f"methods {', '.join(taking(option))}"
+_WITH_NODES: Final = [spec.name for spec in METHODS.values() if spec.takes_nodes]
 
 
 @final
@@ -134,8 +133,6 @@ class Method:
             the temperature and the models.
         shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
         nodes: the node budget of a tree; without budget and shape, a shared-noise tree grows as far as it pays.
-        min_gain: the least expected number of accepted tokens for another level, from 0 to 1, in a tree that is drawn level
-            by level; by default every tree has its full shape.
         beta, tau: verifier ``tolerance`` keeps tokens among the target's ``beta`` best and within ``tau`` nats of the best,
             at temperature 0. Either setting selects that verifier, and the text may then differ from the target's.
     """
@@ -143,11 +140,7 @@ class Method:
     method: MethodName = setting("auto", "drafting method; 'draftwood info' lists them")
     verifier: VerifierName = setting("auto", "verifier of drafts")
     shape: str | None = setting(None, "2-2-2 is branching, 3x5 width x length, 4 a chain")
-    nodes: int | None = setting(None, f"node budget ({_named('nodes')})")
-    min_gain: float | None = setting(
-        None,
-        f"stop drafting where another level is expected to bring fewer accepted tokens, from 0 to 1 ({_named('min_gain')})",
-    )
+    nodes: int | None = setting(None, f"node budget (methods {', '.join(_WITH_NODES)})")
     beta: int | None = setting(
         None, f"changes the text: keep drafts among the target's BETA best tokens ({BETA} if only --tau is given)"
     )
@@ -162,19 +155,10 @@ class Method:
             raise ConfigError(f"shape is {short_repr(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
         if self.nodes is not None and not 1 <= integer("nodes", self.nodes) <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
-        if self.nodes is not None and self.method != "auto" and "nodes" not in METHODS[self.method].options:
+        if self.nodes is not None and self.method != "auto" and self.method not in _WITH_NODES:
             raise ConfigError(
-                f"nodes is a budget for methods {' and '.join(map(repr, taking('nodes')))}, but the method is "
+                f"nodes is a budget for methods {' and '.join(map(repr, _WITH_NODES))}, but the method is "
                 f"{self.method!r}: choose one of them, or leave nodes out"
-            )
-        if self.min_gain is not None and not 0 <= number("min_gain", self.min_gain) <= 1:
-            raise ConfigError(
-                f"min_gain is {self.min_gain}: a level brings at most one accepted token, so give a number from 0 to 1"
-            )
-        if self.min_gain is not None and (self.method == "auto" or "min_gain" not in METHODS[self.method].options):
-            raise ConfigError(
-                f"min_gain is {self.min_gain}, but method {self.method!r} does not draw its tree level by level: choose one "
-                f"of {', '.join(taking('min_gain'))}, or leave it out"
             )
         if (self.beta, self.tau) != (None, None):
             check_tolerance(BETA if self.beta is None else self.beta, TAU if self.tau is None else self.tau)

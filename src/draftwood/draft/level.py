@@ -17,7 +17,6 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree, TreeBuilder
-from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.none import FAILED
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.sampler import Sampler
@@ -95,14 +94,11 @@ class LevelDrafter:
     Args:
         runner: the draft model.
         policy: gives a level its children.
-        min_gain: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`ExpectedGain`);
-            without it, trees have the full depth of the policy.
     """
 
-    def __init__(self, runner: Runner, policy: LevelPolicy, min_gain: float | None = None) -> None:
+    def __init__(self, runner: Runner, policy: LevelPolicy) -> None:
         self.runner = runner
         self.policy = policy
-        self.min_gain = min_gain
         self._evaluated = 0
 
     @property
@@ -120,9 +116,8 @@ class LevelDrafter:
         level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
-        expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))
         self._evaluated, stop, failure = 0, None, None
-        for width, above in zip(widths, (1, *widths), strict=False):
+        for _ in widths:
             try:
                 log_probs.append(self._score(level, builder, sampler))
             except Exception as error:  # the levels so far stay: their nodes were drawn before anything read them
@@ -130,11 +125,6 @@ class LevelDrafter:
                 break
             logp, columns_rng, tokens = drawing_space(log_probs[-1], rng)
             possible = _possible(logp, drafted, level.depth, sampler, limits)
-            if expected is not None:
-                possible = expected.mask(possible, width // above)
-                if not expected.open:
-                    stop = "another level brings less than min_gain"
-                    break  # before a level without nodes is built
             level = self.policy.expand(level, possible, columns_rng)
             if tokens is not None:
                 level = replace(level, tokens=torch.where(level.tokens >= 0, tokens[level.tokens.clamp(min=0)], -1))
@@ -143,8 +133,6 @@ class LevelDrafter:
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
-            if expected is not None:
-                expected.descend(drafted, level.parents.tolist())
         return self._finish(builder, sampler, log_probs, stop, failure)
 
     def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from threading import Lock
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
+from draftwood.core.errors import DraftwoodError
 from draftwood.core.fit import resolve
+from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.draft.adaptive.trial import TRIAL
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.methods import build
 from draftwood.engine.prefixes import PrefixCache
+from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.unpadded import Unpadded
+from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
+
+_TRIAL_PROMPT: Final = 32  # tokens
+_TRIAL_LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  # more than the rounds can write
 
 
 @final
@@ -57,11 +67,6 @@ class Decoders:
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self._known = dict(known or {})
         self._controllers: dict[str, Controllers] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens of the target."""
-        return self._target.vocab_size
 
     @property
     def learnt(self) -> dict[str, Knowledge]:
@@ -104,6 +109,25 @@ class Decoders:
             grammars=self._grammars,
             prefixes=self.prefixes,
         )
+
+    def measure_costs(self, method: Method, temperature: float) -> None:
+        """Decode a text that only measures what drafting costs, unless a method grows no trees of a draft, or knows it.
+
+        Args:
+            method: a method without ``auto``.
+            temperature: of the text.
+        """
+        sampling, spec = Sampling(temperature=temperature), METHODS[method.method]
+        if not (spec.grows and spec.needs == "draft") or method.shape or method.nodes:
+            return
+        controllers = self.controllers(method, greedy=sampling.greedy)
+        if controllers.timed:
+            return
+        prompt = [token % self._target.vocab_size for token in range(_TRIAL_PROMPT)]
+        rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)
+        with suppress(DraftwoodError), controllers.trial(), closing(rounds):
+            for _ in islice(rounds, len(TRIAL)):  # an error, as of too short a context, is reported when a text meets it
+                pass
 
 
 _Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]

@@ -16,12 +16,11 @@ from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
 from draftwood.draft import Drafter
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, TreeShape
-from draftwood.draft.adaptive.guesses import GuessDrafter
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
@@ -72,9 +71,9 @@ def levels(policy: Callable[[Any], LevelPolicy]) -> Builder:
     """The builder of a method that draws level by level; ``policy`` makes its policy from a shape."""
 
     def build_levels(args: BuildArgs) -> Drafter:
-        made, gain = policy(args.shape), args.method.min_gain
+        made = policy(args.shape)
         _check_depth(args, len(made.widths))
-        return LevelDrafter(args.runner, made, None if gain is None else float(gain))
+        return LevelDrafter(args.runner, made)
 
     return build_levels
 
@@ -105,7 +104,7 @@ def _shared_noise(args: BuildArgs) -> Drafter:
         return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
-    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(args)))
+    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
 def _block(args: BuildArgs) -> BlockChain:
@@ -126,16 +125,16 @@ def _drawn(args: BuildArgs, shape: TreeShape) -> Grower:
     """At temperature 0 nothing is drawn, and any tree is exact."""
     name = args.method.method
     if args.greedy:
-        expander = GumbelExpander(AdaptiveSettings().children, name=name, draw=Draw.POINT_MASS)
+        expander = GumbelExpander(constants.CHILDREN, name=name, draw=Draw.POINT_MASS)
         return _gumbel(args.runner, expander, shape)
     return LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN, name=name), shape)
 
 
 def _growing_shape(args: BuildArgs) -> TreeShape:
     """The largest tree of a method that grows as far as it pays."""
-    settings, runner = args.controllers.settings, args.runner
-    depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
-    return TreeShape(settings.nodes, settings.width, depth)
+    runner = args.runner
+    depth = min(constants.DEPTH, runner.block) if isinstance(runner, BlockRunner) else constants.DEPTH
+    return TreeShape(constants.NODES, constants.WIDTH, depth)
 
 
 def _adaptive_drawn(args: BuildArgs) -> BestFirstDrafter:
@@ -145,7 +144,7 @@ def _adaptive_drawn(args: BuildArgs) -> BestFirstDrafter:
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
     controllers, runner, shape = args.controllers, args.runner, _growing_shape(args)
-    expander = GumbelExpander(controllers.settings.children, controllers.acceptance)
+    expander = GumbelExpander(constants.CHILDREN, controllers.acceptance)
     grower = _gumbel(runner, expander, shape)
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
@@ -189,7 +188,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "adaptive-drawn": _adaptive_drawn,
     "block": _block,
     "ngram": lambda args: ngram(cast(Length, args.shape).length),
-    "lookup": lambda args: GuessDrafter(args.controllers.lookup, args.controllers.at),
+    "lookup": lambda args: BestFirstDrafter(None, budgets=args.controllers.budget, lookup=args.controllers.lookup),
 }
 VERIFIER_BUILDERS: Final[dict[str, Callable[[Method], Verifier]]] = {
     "recursive": lambda method: Recursive(),

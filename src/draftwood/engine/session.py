@@ -22,7 +22,6 @@ from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import arguments, tracing
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLike, Prompt, limits_of, sampling_of
-from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.in_use import InUse
@@ -161,7 +160,7 @@ class Session(ABC):
     def measure_costs(self) -> None:
         """Measure what drafting costs where method ``auto`` needs it, by two texts of 36 rounds that are thrown away."""
         for temperature in (0.0, 1.0):
-            measure_costs(self._decoders, self.method(temperature=temperature), temperature)
+            self._decoders.measure_costs(self.method(temperature=temperature), temperature)
 
     @property
     def learnt(self) -> dict[str, Knowledge]:

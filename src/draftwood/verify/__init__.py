@@ -11,7 +11,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
-from draftwood.core.verifiers import Reads
+from draftwood.core.verifiers import VERIFIERS, Reads
 
 
 @runtime_checkable
@@ -46,3 +46,18 @@ class Verifier(Protocol):
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Keep one path of each row's tree and draw the token after it."""
         ...
+
+
+class Known:
+    """A verifier of :data:`draftwood.core.verifiers.VERIFIERS`; its attributes are the facts of that table."""
+
+    name: str
+    lossless: bool
+    draws: frozenset[Draw]
+    reads: Reads
+    greedy_only: bool
+
+    def __init_subclass__(cls, name: str) -> None:
+        spec = VERIFIERS[name]
+        cls.name, cls.lossless, cls.draws = spec.name, spec.lossless, spec.draws
+        cls.reads, cls.greedy_only = spec.reads, spec.greedy_only

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, TypeAlias, final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.draws import ALL_DRAWS, Draw
 from draftwood.core.log_probs import best_tokens
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
-from draftwood.core.verifiers import Reads
+from draftwood.verify import Known
 
 Choose: TypeAlias = Callable[[int, int, int], int]
 """The target's choice of a token, given the row, the node and the node's depth."""
@@ -97,14 +96,8 @@ def matched_at_once(
 
 
 @final
-class Coupled:
+class Coupled(Known, name="coupled"):
     """Match the target's shared-noise choice; exact for any tree that is independent of the shared noise or made with it."""
-
-    name: ClassVar[str] = "coupled"
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    reads: ClassVar[Reads] = "argmax"
-    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Follow the best token under the noise of each text position.
@@ -116,14 +109,8 @@ class Coupled:
 
 
 @final
-class Greedy:
+class Greedy(Known, name="greedy"):
     """Match the target's most likely token: exact at temperature 0 only, where all probability is on that token."""
-
-    name: ClassVar[str] = "greedy"
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    reads: ClassVar[Reads] = "argmax"
-    greedy_only: ClassVar[bool] = True
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """As :meth:`Coupled.verify` without noise; ``rng`` is not used."""

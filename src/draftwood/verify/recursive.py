@@ -8,29 +8,22 @@ own distribution ``Q_j`` given the earlier siblings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
-from draftwood.core.verifiers import Reads
+from draftwood.verify import Known
 from draftwood.verify.siblings import SiblingProbs, probs_at
 
 
 @final
-class Recursive:
+class Recursive(Known, name="recursive"):
     """Recursive rejection sampling; see the module's text."""
-
-    name: ClassVar[str] = "recursive"
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LOG_PROBS
-    reads: ClassVar[Reads] = "probabilities"
-    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Walk down from the root on the host; at most ``depth x branching`` batched steps, each with one host sync."""

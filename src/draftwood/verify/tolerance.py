@@ -7,23 +7,22 @@ Source: "Speculative Decoding: Exploiting Speculative Execution for Accelerating
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.draws import ALL_DRAWS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.settings import BETA, TAU, check_tolerance
 from draftwood.core.tree import DraftTree
-from draftwood.core.verifiers import Reads
+from draftwood.verify import Known
 from draftwood.verify.coupled import follow_table
 
 
 @final
-class Tolerance:
+class Tolerance(Known, name="tolerance"):
     """Keeps a drafted token that is among the target's ``beta`` best, with a log-probability within ``tau`` of the best one.
 
     Of several such children it keeps the likeliest. After the last one comes the target's best token.
@@ -36,23 +35,11 @@ class Tolerance:
         ConfigError: a value out of range.
     """
 
-    name: ClassVar[str] = "tolerance"
-    draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    greedy_only: ClassVar[bool] = True
-
     def __init__(self, beta: int = BETA, tau: float = TAU) -> None:
         check_tolerance(beta, tau)
         self.beta, self.tau = beta, float(tau)
-
-    @property
-    def lossless(self) -> bool:
-        """True where only the best token is kept."""
-        return self.beta == 1 or self.tau == 0
-
-    @property
-    def reads(self) -> Reads:
-        """Where only the best token is kept, the choice alone."""
-        return "argmax" if self.lossless else "probabilities"
+        if self.beta == 1 or self.tau == 0:  # only the best token is kept
+            self.lossless, self.reads = True, "argmax"
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """One pass over all nodes, one host sync; ``rng`` is not used.

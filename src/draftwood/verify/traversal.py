@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
-from draftwood.core.verifiers import Reads
+from draftwood.verify import Known
 from draftwood.verify.siblings import SiblingProbs, probs_at
 
 
@@ -47,14 +46,8 @@ class Parents:
 
 
 @final
-class Traversal:
+class Traversal(Known, name="traversal"):
     """Traversal verification; see the module's text."""
-
-    name: ClassVar[str] = "traversal"
-    lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LOG_PROBS
-    reads: ClassVar[Reads] = "probabilities"
-    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """``depth x branching`` batched steps without a host sync; then one draw for the path and one for the token."""

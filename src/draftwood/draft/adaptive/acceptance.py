@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import final
 
-from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive import constants
 
 _SMALLEST_GAP_WEIGHT = 0.05  # a larger gap never makes a child more probable
 
@@ -22,19 +22,17 @@ class AcceptanceModel:
     """The model and its running estimate (AdaGrad; Duchi et al. 2011).
 
     Args:
-        settings: the first weights and the step size.
         weights: known weights to start from.
 
     Attributes:
         weights: of the gap, the log rank, "none of these" and the uncertainty.
     """
 
-    def __init__(self, settings: AdaptiveSettings | None = None, weights: Sequence[float] | None = None) -> None:
-        settings = settings or AdaptiveSettings()
-        self.weights = list(settings.acceptance_start if weights is None else weights)
-        self._rate = settings.acceptance_rate
-        self._log_rank = [math.log(rank) for rank in range(1, settings.children + 1)]
-        self._squares = [settings.acceptance_prior] * len(self.weights)
+    def __init__(self, weights: Sequence[float] | None = None) -> None:
+        self.weights = list(constants.ACCEPTANCE_START if weights is None else weights)
+        self._rate = constants.ACCEPTANCE_RATE
+        self._log_rank = [math.log(rank) for rank in range(1, constants.CHILDREN + 1)]
+        self._squares = [constants.ACCEPTANCE_PRIOR] * len(self.weights)
 
     def log_probs(self, scores: Sequence[float], uncertainty: float) -> list[float]:
         """Log-probabilities of each child of a node and, last, of none of them.

@@ -13,14 +13,14 @@ from itertools import accumulate, zip_longest
 from operator import mul
 from typing import final
 
-from draftwood.core.estimates import Ratio
+from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import CostModel
+from draftwood.draft.adaptive.estimates import Ratio
 from draftwood.draft.adaptive.gains import GainModel
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 _DRAFTED = 2.0  # plain rounds: about as long as a round with a draft, at most
 
@@ -28,8 +28,8 @@ _DRAFTED = 2.0  # plain rounds: about as long as a round with a draft, at most
 class _Probes:
     """The probes of the three choices: no tree, a tree of the draft, and a guess alone."""
 
-    def __init__(self, settings: AdaptiveSettings, waits: Waits) -> None:
-        self.plain, self.draft, self.guess = self.all = tuple(Probe(settings, wait) for wait in waits)
+    def __init__(self, waits: Waits) -> None:
+        self.plain, self.draft, self.guess = self.all = tuple(map(Probe, waits))
 
     @property
     def show_a_tree(self) -> bool:
@@ -53,13 +53,11 @@ class Controller(Budget):
     """A budget that grows what pays.
 
     Args:
-        settings: its constants.
         learnt: the knowledge of another controller, to start from.
         rows: texts of a round.
         acceptance: the acceptance model; a new one by default.
 
     Attributes:
-        settings: its constants.
         costs: the model of seconds.
         gains: the model of tokens.
         acceptance: the acceptance model, shared with the tree's expander.
@@ -70,27 +68,25 @@ class Controller(Budget):
 
     def __init__(
         self,
-        settings: AdaptiveSettings | None = None,
         learnt: Learnt | None = None,
         *,
         rows: int = 1,
         acceptance: AcceptanceModel | None = None,
     ) -> None:
-        self.settings = s = settings or AdaptiveSettings()
         known = learnt or NOTHING
         costs = known.costs if known.costs.base else None
-        self.costs = CostModel(s, costs, rows=rows, timed=known.timed, factors=known.factors)
-        self.gains = GainModel(s, known.gains, known.reach, known.calibration)
-        self.acceptance = acceptance or AcceptanceModel(s)
+        self.costs = CostModel(costs, rows=rows, timed=known.timed, factors=known.factors)
+        self.gains = GainModel(known.gains, known.reach, known.calibration)
+        self.acceptance = acceptance or AcceptanceModel()
         self.speed = 0.0
-        self._recent = Ratio(s.forget)
-        self._worth = Ratio(s.forget_calibration, known.worth, s.calibration_prior)
-        self._probes = _Probes(s, known.waits)
+        self._recent = Ratio(constants.FORGET)
+        self._worth = Ratio(constants.FORGET_CALIBRATION, known.worth, constants.CALIBRATION_PRIOR)
+        self._probes = _Probes(known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
         self._plain = 0  # successive rounds without a tree
-        self._probes.plain.left = s.probe_skip + s.probe_rounds
+        self._probes.plain.left = constants.PROBE_SKIP + constants.PROBE_ROUNDS
 
     @property
     def learnt(self) -> Learnt:
@@ -155,7 +151,7 @@ class Controller(Budget):
             if self._worth.value >= 1.0:
                 self._probes.draft.cancel()
                 return True
-            rounds = _DRAFTED * self.settings.probe_rounds
+            rounds = _DRAFTED * constants.PROBE_ROUNDS
             self._round.probe_loss = base * min(1.0, rounds * (1.0 - self._worth.value))
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
@@ -178,7 +174,7 @@ class Controller(Budget):
 
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
         if not depth and self._plain:  # knowledge fades with rounds without a draft
-            keep = self.settings.forget**self._plain
+            keep = constants.FORGET**self._plain
             self.costs.age(keep)
             self.gains.age(keep)
             if self._worth.value < 1.0:
@@ -193,7 +189,7 @@ class Controller(Budget):
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
         more than it brings. Of a drawn tree, the number that was best for the rounds before."""
-        forget, calibration, past = self.settings.forget, self.gains.calibration, self._curve
+        forget, calibration, past = constants.FORGET, self.gains.calibration, self._curve
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
@@ -228,15 +224,17 @@ class Controller(Budget):
         drafted = state.above > 0.0 or nodes > 1
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
-        if self._plain > self.settings.probe_skip:
+        if self._plain > constants.PROBE_SKIP:
             self._time_plain(seconds)
         self._count(tokens, seconds)
 
     def rest(self, looking: float) -> int:
-        s, base = self.settings, self.costs.base
+        base = self.costs.base
         if not base or any(probe.left for probe in self._probes.all):
             return 0
-        return min(int(looking / (s.look_share * base)), int(s.rest_share * self._plain), s.rest_rounds)
+        return min(
+            int(looking / (constants.LOOK_SHARE * base)), int(constants.REST_SHARE * self._plain), constants.REST_ROUNDS
+        )
 
     def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
         for probe in self._probes.all:

@@ -12,7 +12,6 @@ from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.adaptive.trial import CostTrial
 
 
@@ -21,19 +20,16 @@ class Controllers:
     """A controller for each number of rows, rounded up to a power of two, and the models that they share.
 
     Args:
-        settings: constants of all of them.
         known: the knowledge of others, to start from.
 
     Attributes:
-        settings: as given.
         acceptance: the acceptance model of the tree's expander.
         lookup: prompt lookup, with its learnt probabilities.
     """
 
-    def __init__(self, settings: AdaptiveSettings | None = None, known: Knowledge | None = None) -> None:
-        self.settings = s = settings or AdaptiveSettings()
-        self.acceptance = AcceptanceModel(s, known.acceptance if known else None)
-        self.lookup = PromptLookup(s, hits=known.hits, guesses=known.guesses) if known else PromptLookup(s)
+    def __init__(self, known: Knowledge | None = None) -> None:
+        self.acceptance = AcceptanceModel(known.acceptance if known else None)
+        self.lookup = PromptLookup(hits=known.hits, guesses=known.guesses) if known else PromptLookup()
         self._known = dict(known.by_rows) if known else {}
         self._made: dict[int, Controller] = {}
         self._trial: CostTrial | None = None
@@ -71,7 +67,7 @@ class Controllers:
             if learnt is None and (others := self._learnt()):
                 near = others[min(others, key=lambda other: abs(other.bit_length() - size.bit_length()))]
                 learnt = replace(NOTHING, gains=near.gains, reach=near.reach, calibration=near.calibration)
-            self._made[size] = Controller(self.settings, learnt, rows=size, acceptance=self.acceptance)
+            self._made[size] = Controller(learnt, rows=size, acceptance=self.acceptance)
         return self._made[size]
 
     @property

@@ -7,9 +7,9 @@ from dataclasses import asdict, fields
 from itertools import accumulate, chain, islice, repeat
 from typing import Final, final
 
-from draftwood.core.estimates import Plane, RunningMean
+from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.estimates import Plane, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
-from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 _TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
 
@@ -23,17 +23,16 @@ class _Sizes:
     Rounds change them slowly: a size that looks slow by chance would not be tried again.
 
     Args:
-        settings: how fast the past is forgotten.
         factors: those of a trial, from one node on; without them all are 1.
 
     Attributes:
         back: seconds of first rounds without a tree after one with a tree, in plain rounds.
     """
 
-    def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
+    def __init__(self, factors: Sequence[float]) -> None:
         self._seen, self._last = {0}, 0
-        self.back = RunningMean(settings.forget, settings.outlier)
-        self._factors = [RunningMean(settings.forget, settings.outlier, factor, _TRIAL_WEIGHT) for factor in factors]
+        self.back = RunningMean()
+        self._factors = [RunningMean(factor, _TRIAL_WEIGHT) for factor in factors]
 
     def add_factor(self, nodes: int, factor: float) -> None:
         """Record a tree."""
@@ -71,7 +70,6 @@ class CostModel:
     ``first_node`` of a single token's for each further token.
 
     Args:
-        settings: how fast the past is forgotten, and the first shares.
         known: the terms of another model.
         rows: texts of a forward.
         timed: the other model has timed trees with levels.
@@ -84,34 +82,32 @@ class CostModel:
 
     def __init__(
         self,
-        settings: AdaptiveSettings,
         known: Costs | None = None,
         *,
         rows: int = 1,
         timed: bool = False,
         factors: Sequence[float] = (),
     ) -> None:
-        self._settings = settings
-        shares = _shares(settings, rows), settings.first_weight
+        shares = _shares(rows), constants.FIRST_WEIGHT
         self.timed = timed
-        self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
+        self._first = shares if known is None else (known, constants.PRIOR_WEIGHT)  # terms and their weight
         self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
-        self._plain = RunningMean(settings.forget, settings.outlier)
-        self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
-        self._levels = Plane(settings.forget, settings.outlier, settings.prior_weight)
-        self._sizes = _Sizes(settings, factors)
+        self._plain = RunningMean()
+        self._trees = Plane()
+        self._levels = Plane()
+        self._sizes = _Sizes(factors)
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
-        s, (first, weight) = self._settings, self._first
+        first, weight = self._first
         c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
         self.tree, self.node, self.change = c.tree, c.node, c.change
         self.level, self.frontier_node = c.level, c.frontier_node
-        self._trees = Plane(s.forget, s.outlier, s.prior_weight, (c.node, c.change))
-        self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
+        self._trees = Plane((c.node, c.change))
+        self._levels = Plane((c.frontier_node, 0.0))
         self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
-        self._sizes.back = RunningMean(s.forget, s.outlier, 1.0 + c.back / c.base, weight)
+        self._sizes.back = RunningMean(1.0 + c.back / c.base, weight)
 
     @property
     def base(self) -> float:
@@ -190,10 +186,10 @@ class CostModel:
         self.tree = max(0.0, beyond - self.node * trees.mean_1) if self.base else 0.0
 
 
-def _shares(s: AdaptiveSettings, rows: int) -> Costs:
+def _shares(rows: int) -> Costs:
     """The terms before anything was measured, in plain rounds."""
-    node = s.first_node * rows / (1.0 + s.first_node * (rows - 1))
+    node = constants.FIRST_NODE * rows / (1.0 + constants.FIRST_NODE * (rows - 1))
     return Costs(
-        base=1.0, tree=s.first_tree, node=node, back=s.first_back, level=s.first_level,
-        frontier_node=s.first_level * s.first_node,
+        base=1.0, tree=constants.FIRST_TREE, node=node, back=constants.FIRST_BACK, level=constants.FIRST_LEVEL,
+        frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
     )  # fmt: skip

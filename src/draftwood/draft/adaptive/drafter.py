@@ -1,9 +1,12 @@
 """Best-first trees: the candidates of the largest path probability, under a budget.
 
+Candidates come from a draft model, from prompt lookup, or from both.
+
 A candidate's path probability estimates the probability that the output runs through it. It is the product of conditional
 probabilities along the path (:class:`Expander`). With shared noise, a child's conditional probability is that of being the
 target's choice, learnt from round to round. Any such tree is exact, since the verifier only matches. At temperature 0 the
-noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability itself.
+noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability itself. Guesses alone depend on the texts and
+on past rounds, so every verifier is exact for them.
 
 Trees of drawn children are cut in the same way, and stay exact. The existence of a drawn node may depend on anything except
 its own token and the tokens below it. Its path probability depends on the draft's distributions above it and the number of
@@ -29,6 +32,7 @@ from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
+from draftwood.core.shapes import MAX_NODES
 from draftwood.core.tree import DraftTree
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
@@ -45,22 +49,24 @@ class BestFirstDrafter:
     """Keeps the best nodes of a tree that a grower grows within a budget.
 
     Args:
-        grower: adds candidates with the draft model.
+        grower: adds candidates with the draft model; None without one.
         budgets: how much of the grower's shape is used, by the number of rows; all of it by default.
-        lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is exact.
+        lookup: guesses from the texts, which become candidates too; with a grower for shared noise only, where any tree is
+            exact.
         clock: a clock in seconds; simulations have their own.
     """
 
     def __init__(
         self,
-        grower: Grower,
+        grower: Grower | None,
         *,
         budgets: Callable[[int], Budget] | None = None,
         lookup: PromptLookup | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.grower, self.runner = grower, grower.runner
-        self.lookup = lookup
+        self.grower, self.lookup = grower, lookup
+        self.runner = None if grower is None else grower.runner
+        self.draw = Draw.POINT_MASS if grower is None else grower.expander.draw
         self._schedule = Schedule(budgets or (lambda rows: Budget()), clock)
         self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
@@ -68,11 +74,9 @@ class BestFirstDrafter:
 
     @property
     def name(self) -> str:
+        if self.grower is None:
+            return "lookup"
         return self.grower.expander.name if self.lookup is None else "adaptive"
-
-    @property
-    def draw(self) -> Draw:
-        return self.grower.expander.draw
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         schedule = self._schedule
@@ -90,9 +94,11 @@ class BestFirstDrafter:
             budget=schedule.budget,
             clock=schedule.clock,
             behind=self._behind or schedule.joined,
+            stop="no guess pays",
         )
         try:
-            self.grower.expand(draft)
+            if self.grower is not None:
+                self.grower.expand(draft)
         except Exception as error:
             if draft.distributions:
                 raise  # which of the drawn nodes are the best is not known without the next level
@@ -118,7 +124,9 @@ class BestFirstDrafter:
         trees = draft.trees
         if all(len(tree.tokens) == 1 for tree in trees):
             return [[0]] * len(trees)
-        ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
+        if self.grower is None:
+            draft.stop = "the guess ends"
+        ranked = [tree.ranked(MAX_NODES if self.grower is None else self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
         size = self._schedule.budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
@@ -133,9 +141,10 @@ class BestFirstDrafter:
         tree = tree_tensors(draft.trees, self._kept, device)
         has_distributions = bool(draft.distributions)
         needed = has_distributions and self.draw in DRAWS_WITH_LOG_PROBS and not greedy
+        children = 0 if self.grower is None else self.grower.expander.count
         return DraftTree(
             **tree._asdict(),
-            branching=self.grower.expander.count + (self.lookup is not None),
+            branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
             draft_log_probs=_distributions(draft, self._kept, tree) if needed else None,
             ranking=partial(_distributions, draft, self._kept, tree) if has_distributions and not needed else None,
@@ -146,7 +155,7 @@ class BestFirstDrafter:
         schedule = self._schedule
         began = schedule.clock()
         if schedule.resting:
-            self.runner.commit([[]] * this_round.tree.rows, this_round.hidden)
+            self._read(this_round, [[]] * this_round.tree.rows)
             self._behind = True
             schedule.end_rest(this_round)
             return
@@ -158,9 +167,9 @@ class BestFirstDrafter:
             chain = [kept[node] for node in (0, *this_round.paths[row])]
             seen.append([tree.numbers[one] for one in chain[: len(joined[row])] if one in tree.numbers])
             for candidate, choice in zip(chain, new, strict=True):
-                if (children := tree.children.get(candidate)) is not None:
+                if self.grower is not None and (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
-        self.runner.commit(seen, this_round.hidden)
+        self._read(this_round, seen)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
         if schedule.learns:
@@ -169,6 +178,11 @@ class BestFirstDrafter:
             schedule.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
         self._behind = not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
+
+    def _read(self, this_round: Round, seen: list[list[int]]) -> None:
+        """The draft model, if there is one, keeps these nodes of each row."""
+        if self.runner is not None:
+            self.runner.commit(seen, this_round.hidden)
 
 
 def _distributions(draft: DraftRound, kept: Sequence[list[int]], tree: TreeTensors) -> LogProbs:

@@ -12,7 +12,6 @@ from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.candidates import Children
-from draftwood.draft.expected_gain import acceptance
 from draftwood.draft.policies import shared_scores
 
 _IMPOSSIBLE: Final = -float("inf")
@@ -105,7 +104,8 @@ class SampledExpander:
 
 
 def _sampled(tokens: list[int], likeliest: float) -> Children:
-    log_probs, left, accept = [], 1.0, acceptance(likeliest)
+    """Children drawn from a distribution with this largest probability. It estimates that of the first one's acceptance."""
+    log_probs, left, accept = [], 1.0, (1.0 + likeliest * likeliest) / 2
     for _ in tokens:
         log_probs.append(math.log(max(left * accept, _SMALLEST)))
         left *= 1.0 - accept

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from draftwood.core.estimates import Ratio
-from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.estimates import Ratio
 
 
 @final
@@ -18,21 +18,18 @@ class GainModel:
     recent rounds. The calibration is the ratio of accepted to expected tokens over many rounds.
 
     Args:
-        settings: how fast the past is forgotten.
         gains, reach, calibration: known values to start from; the first two by depth.
     """
 
     def __init__(
         self,
-        settings: AdaptiveSettings,
         gains: Sequence[float] = (1.0,),
         reach: Sequence[float] = (),
         calibration: float = 1.0,
     ) -> None:
-        self._settings = settings
-        self._gains = [Ratio(settings.forget_gains, gain, 1.0) for gain in gains]
-        self._reach = [Ratio(settings.forget_gains, share, 1.0) for share in reach]
-        self._calibration = Ratio(settings.forget_calibration, calibration, settings.calibration_prior)
+        self._gains = [Ratio(constants.FORGET_GAINS, gain, 1.0) for gain in gains]
+        self._reach = [Ratio(constants.FORGET_GAINS, share, 1.0) for share in reach]
+        self._calibration = Ratio(constants.FORGET_CALIBRATION, calibration, constants.CALIBRATION_PRIOR)
         self._above = 0.0  # of the last level
 
     @property
@@ -65,18 +62,18 @@ class GainModel:
     def add_reach(self, depth: int, above: float) -> None:
         """Record the probability above the level that could come next."""
         while len(self._reach) < depth:
-            self._reach.append(Ratio(self._settings.forget_gains))
+            self._reach.append(Ratio(constants.FORGET_GAINS))
         self._reach[depth - 1].add(above, self._above)
 
     def add_refusal(self, depth: int) -> None:
         """Record that a level was not drafted: its estimate rises a little, so that it is tried again."""
-        self._gains[min(depth, len(self._gains) - 1)].drift(self._settings.drift)
+        self._gains[min(depth, len(self._gains) - 1)].drift(constants.DRIFT)
 
     def add_level(self, depth: int, above: float, gain: float) -> None:
         """Record a level."""
         self._above = above
         while len(self._gains) <= depth:
-            self._gains.append(Ratio(self._settings.forget_gains, self._gains[-1].value, 1.0))
+            self._gains.append(Ratio(constants.FORGET_GAINS, self._gains[-1].value, 1.0))
         self._gains[depth].add(gain, above)
 
     def add_verified(self, tokens: float, expected: float) -> None:

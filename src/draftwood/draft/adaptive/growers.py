@@ -56,7 +56,7 @@ class DraftRound:
     drafting: float = 0.0
     distributions: list[LogProbs] = field(default_factory=list)
     by_depth: bool = False
-    stop: str = "depth limit"
+    stop: str = ""
     _began: float = 0.0
     _sizes: list[int] = field(default_factory=list)
 
@@ -110,6 +110,7 @@ class LevelGrower:
 
     def expand(self, draft: DraftRound) -> None:
         """Grow every row's tree within the row's limit and the budget."""
+        draft.stop = "depth limit"
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
         seen, (nodes, width, depths) = 0, self.shape
         for depth in range(depths):
@@ -180,6 +181,7 @@ class BlockGrower:
         if draft.sampler.looks_back:
             self._levels.expand(draft)
             return
+        draft.stop = "depth limit"
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
         if not any(frontiers):
             draft.end_growth(0)

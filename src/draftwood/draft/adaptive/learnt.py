@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
-from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive import constants
 from draftwood.draft.ngram_index import MAX_AGREED
 
 
@@ -139,7 +139,7 @@ class Knowledge:
         by_rows = found["by_rows"]
         if not isinstance(by_rows, Mapping) or not all(str(rows).isdecimal() and int(rows) > 0 for rows in by_rows):
             raise ConfigError(f"by_rows is {by_rows!r}, but must have numbers of rows as names: write it with to_json")
-        lengths = {"acceptance": len(AdaptiveSettings().acceptance_start), "hits": MAX_AGREED, "guesses": MAX_AGREED}
+        lengths = {"acceptance": len(constants.ACCEPTANCE_START), "hits": MAX_AGREED, "guesses": MAX_AGREED}
         lists = {name: _numbers(name, found[name], -math.inf if name == "acceptance" else 0.0) for name in lengths}
         for name, length in lengths.items():
             if len(lists[name]) != length:

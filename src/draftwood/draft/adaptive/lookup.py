@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, final
 
-from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive import constants
 from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
 from draftwood.sampling.sampler import Sampler
 
@@ -29,7 +29,6 @@ class PromptLookup:
     one token fewer. A verifier that only matches is exact for any guess.
 
     Args:
-        settings: how fast the past is forgotten, and the first probability.
         length: the most tokens of a guess.
         hits, guesses: the attributes of another one, to start from.
 
@@ -40,14 +39,12 @@ class PromptLookup:
 
     def __init__(
         self,
-        settings: AdaptiveSettings,
         length: int | None = None,
         *,
         hits: Sequence[float] = (),
         guesses: Sequence[float] = (),
     ) -> None:
-        self._settings = settings
-        self._length = settings.nodes if length is None else length
+        self._length = constants.NODES if length is None else length
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
         self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
         self.probabilities = self._estimates()
@@ -65,8 +62,8 @@ class PromptLookup:
     def _fade(self) -> None:
         """Hits in earlier texts count less."""
         for at, weight in enumerate(self.guesses):
-            if weight > self._settings.lookup_text:
-                keep = self._settings.lookup_text / weight
+            if weight > constants.LOOKUP_TEXT:
+                keep = constants.LOOKUP_TEXT / weight
                 self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
         self.probabilities = self._estimates()
 
@@ -93,7 +90,7 @@ class PromptLookup:
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
         """Compare the last guesses, drafted or not, with the new tokens of each row. Equal rows are one observation."""
-        forget = self._settings.lookup_forget
+        forget = constants.LOOKUP_FORGET
         rows = [(tuple(found), agreed, tuple(new)) for (found, agreed), new in zip(self._found, tokens, strict=True)]
         for found, agreed, new in dict.fromkeys(rows):
             for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
@@ -107,7 +104,7 @@ class PromptLookup:
 
     def _estimates(self) -> list[float]:
         """By tokens that agree, less 1. Each estimate is the prior of the next, so a few lucky tokens are not certainty."""
-        out, estimate, prior = [], self._settings.lookup_first, self._settings.lookup_prior
+        out, estimate, prior = [], constants.LOOKUP_FIRST, constants.LOOKUP_PRIOR
         for right, of in zip(self.hits, self.guesses, strict=True):
             estimate = (right + prior * estimate) / (of + prior)
             out.append(min(max(estimate, _SMALLEST), 1.0 - _SMALLEST))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive import constants
 
 
 @final
@@ -16,7 +16,6 @@ class Probe:
     expected.
 
     Args:
-        settings: length of a probe, and the shares.
         wait: seconds until the first probe.
 
     Attributes:
@@ -25,10 +24,9 @@ class Probe:
         wait: seconds of the pause that are left.
     """
 
-    def __init__(self, settings: AdaptiveSettings, wait: float = 0.0) -> None:
+    def __init__(self, wait: float = 0.0) -> None:
         self.left = self.size = 0
         self.wait = wait
-        self._settings = settings
         self._loss = self._lost = 0.0  # of the last probe, and of this one
         self._text = 0.0  # seconds of the present text
 
@@ -43,13 +41,13 @@ class Probe:
             plain: seconds of a round without a tree.
             expected: seconds that the probe is expected to lose.
         """
-        text, loss = self._settings.probe_text * self._text, max(self._loss, plain) if expected is None else expected
+        text, loss = constants.PROBE_TEXT * self._text, max(self._loss, plain) if expected is None else expected
         return self.left > 0 or (self.wait <= 0.0 and text >= loss)
 
     def start(self) -> None:
         """Make this round part of a probe."""
         if not self.left:
-            self.left, self.size, self._lost = self._settings.probe_rounds, 0, 0.0
+            self.left, self.size, self._lost = constants.PROBE_ROUNDS, 0, 0.0
 
     def cancel(self) -> None:
         """End the probe: the choice is now the preferred one."""
@@ -66,4 +64,4 @@ class Probe:
         self.left -= 1
         if not self.left:
             self._loss = max(self._lost, plain) if expected is None else expected
-            self.wait = self._loss / self._settings.probe_share
+            self.wait = self._loss / constants.PROBE_SHARE

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from draftwood.core.estimates import RunningMean
 from draftwood.core.rounds import Round
 from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.estimates import RunningMean
 from draftwood.sampling.rows import Row
 
 RESTING: Final = "no draft has paid lately"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
-_FORGET, _OUTLIER = 0.97, 3.0  # of the mean seconds of looking
 
 
 @final
@@ -25,7 +24,7 @@ class Rest:
     """
 
     def __init__(self) -> None:
-        self._looking = RunningMean(_FORGET, _OUTLIER)
+        self._looking = RunningMean()
         self._left = self._rounds = 0
         self._tokens = self._seconds = 0.0
 

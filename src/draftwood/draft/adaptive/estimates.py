@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import final
 
+from draftwood.draft.adaptive import constants
+
 
 @final
 class RunningMean:
     """Mean of recent values. A value above ``outlier`` times the mean counts as that much: machines have slow spells."""
 
-    def __init__(self, forget: float, outlier: float, value: float = 0.0, weight: float = 0.0) -> None:
+    def __init__(self, value: float = 0.0, weight: float = 0.0) -> None:
         self.value, self.weight = value, weight
-        self._forget, self._outlier = forget, outlier
 
     def add(self, value: float) -> None:
         if self.weight:
-            value = min(value, self._outlier * self.value)
-        self.weight = self._forget * self.weight + 1.0
+            value = min(value, constants.OUTLIER * self.value)
+        self.weight = constants.FORGET * self.weight + 1.0
         self.value += (value - self.value) / self.weight
 
 
@@ -50,13 +51,13 @@ class Ratio:
 class Plane:
     """``y = mean + slope_1 (x_1 - mean_1) + slope_2 (x_2 - mean_2)``, by least squares over recent observations.
 
-    A ridge of ``weight`` observations holds the slopes at their prior until ``x`` has varied enough. In each of these,
+    A ridge of ``prior_weight`` observations holds the slopes at their prior until ``x`` has varied enough. In each of these,
     ``x_1`` deviates from its mean by 1, and ``x_2``, which is 0 or 1, by a half.
     """
 
-    def __init__(self, forget: float, outlier: float, weight: float, prior: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(self, prior: tuple[float, float] = (0.0, 0.0)) -> None:
         self.weight = self.mean = self.mean_1 = self.mean_2 = 0.0
-        self._forget, self._outlier, self._ridge, self._prior = forget, outlier, weight, prior
+        self._prior = prior
         self._moments = (0.0,) * 5  # centred: 11, 12, 22, 1y, 2y
 
     def start(self, mean: float, mean_1: float, mean_2: float, weight: float) -> None:
@@ -69,9 +70,9 @@ class Plane:
 
     def add(self, x_1: float, x_2: float, y: float) -> None:
         """Add an observation; ``y`` above ``outlier`` times the mean counts as that much."""
-        forget, before = self._forget, self._forget * self.weight
+        forget, before = constants.FORGET, constants.FORGET * self.weight
         if before and self.mean > 0.0:
-            y = min(y, self._outlier * self.mean)
+            y = min(y, constants.OUTLIER * self.mean)
         self.weight = before + 1.0
         off_1, off_2, off = x_1 - self.mean_1, x_2 - self.mean_2, y - self.mean
         share = before / self.weight
@@ -89,7 +90,7 @@ class Plane:
 
     def slopes(self) -> tuple[float, float]:
         m_11, m_12, m_22, m_1y, m_2y = self._moments
-        ridge_1, ridge_2 = self._ridge, self._ridge / 4
+        ridge_1, ridge_2 = constants.PRIOR_WEIGHT, constants.PRIOR_WEIGHT / 4
         m_11, m_22 = m_11 + ridge_1, m_22 + ridge_2
         m_1y, m_2y = m_1y + ridge_1 * self._prior[0], m_2y + ridge_2 * self._prior[1]
         over = m_11 * m_22 - m_12 * m_12
