@@ -71,7 +71,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks translate --data examples/pairs --ablation": ABLATION,
     "benchmarks translate --data examples/pairs --exact": EXACT,
     "train lm": f"{TINY} --vocab 300",
-    "train draft": f"{TINY} --sampled 0",
+    "train draft": f"{TINY} --tokens 500",
     "train average": "",
     "train translator": "--steps 1 --warmup 1 --vocab 320 --hidden 16 --heads 2 --encoder-layers 1 --decoder-layers 1 "
     "--intermediate 16 --report-pairs 2 --batch 400",

@@ -67,15 +67,9 @@ EDITS = [
     (change("digests", 1, to=""), "edited"),
     (change("traces", to={}), "edited"),
     (change("traces", 0, "seed", to="7"), "edited"),
-    (change("traces", 0, "text", to="\ud800"), "edited"),
     (change("traces", 0, "tokens", 0, to=99), "edited"),
-    (change("traces", 0, "texts", "0", to="b"), "edited"),
-    (change(*ROUND, "end", to=-1.0), "edited"),
     (change(*ROUND, "seconds", "draft", to=math.inf), "edited"),
-    (change(*ROUND, "parts", to=[{"text": "a", "drafted": True}]), "edited"),
     (change(*ROUND, "nodes", 1, "target_prob", to=0.5), "edited"),
-    (change(*ROUND, "nodes", 1, "verdict", to="root"), "edited"),
-    (change(*ROUND, "trials", 0, "chance", to=0.125), "edited"),
 ]
 
 

@@ -73,11 +73,10 @@ def trained(lm_config: Callable[..., LMConfig], tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def draft_config(corpus: Path, trained: tuple[Path, dict[str, Any]]) -> Callable[..., DraftConfig]:
     """Settings of a tiny drafter for the tiny language model, with changes."""
-    tiny = {**TINY, "layers": 1, "hidden": 16, "intermediate": 32, "steps": 50}
-    sampling = {"sampled": 8, "sample_rows": 4, "prefix": 4}
+    tiny = {**TINY, "layers": 1, "hidden": 16, "intermediate": 32, "steps": 50, "tokens": 2_500}
 
     def make(out: Path, **changes: Any) -> DraftConfig:
-        return DraftConfig(**{**tiny, **sampling, "data": corpus, "target": trained[0], "out": out, **changes})
+        return DraftConfig(**{**tiny, "data": corpus, "target": trained[0], "out": out, **changes})
 
     return make
 

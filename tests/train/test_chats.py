@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Backend
+from draftwood.engine.batch import Batch
+from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
+from draftwood.sampling.settings import Sampling
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
-from draftwood.train.loop import claim
-from draftwood.train.sample import drawn
 from tests.faults.folders import tiny_llama, tiny_tokenizer
-from tests.runners.zoo import windowed
 from tests.tiny_chat import chat_tokenizer
 
 
@@ -35,13 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def writer(
-    turns: tuple[list[int], ...] = (), kind: str | None = None, backend: Backend = "torch", **settings: Any
-) -> tuple[Writer, Any, Any]:
+def writer(turns: tuple[list[int], ...] = (), **settings: Any) -> tuple[Writer, Any, Any]:
     tokenizer = chat_tokenizer()
-    vocab = len(tokenizer)
-    model = windowed(kind, vocab_size=vocab) if kind else tiny_llama(vocab, max_position_embeddings=256).eval()
-    runner = make_runners(model, None, backend=backend).target
+    model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
+    runner = make_runners(model, None, backend="torch").target
     return Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(**settings), 0), tokenizer, model
 
 
@@ -55,17 +49,15 @@ def parts(chat: Chat, tokenizer: Any) -> list[tuple[str, str]]:
     return [tuple(part.split("\n", 1)) for part in text.split("<s>")[1:]]  # type: ignore[misc]
 
 
-def without_template_tokens(made: Writer, tokenizer: Any) -> None:
+def without_template_tokens(model: Any, tokenizer: Any) -> None:
     """Let nothing that is drawn look like the beginning of a turn."""
-    real, start = made._scores, torch.tensor([tokenizer.convert_tokens_to_ids("<s>")])
-    made._scores = lambda: real().index_fill(1, start, -torch.inf)  # type: ignore[method-assign]
+    start = torch.tensor([tokenizer.convert_tokens_to_ids("<s>")])
+    model.lm_head.register_forward_hook(lambda _, __, scores: scores.index_fill(-1, start, -1e4))
 
 
 def test_turns_alternate_and_answers_are_marked() -> None:
     made, tokenizer, model = writer()
-    without_template_tokens(made, tokenizer)
-    shapes: list[tuple[int, int]] = []
-    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
+    without_template_tokens(model, tokenizer)
     for chat in itertools.islice(made.chats(), 20):
         roles = [role for role, _ in parts(chat, tokenizer)]
         assert len(roles) >= 2  # tokens of the template come between sampled ones
@@ -75,44 +67,21 @@ def test_turns_alternate_and_answers_are_marked() -> None:
         answers = "".join(text for role, text in parts(chat, tokenizer) if role == "assistant")
         written = tokenizer.decode([t for t, answered in zip(chat.tokens, chat.answered, strict=True) if answered])
         assert written == answers.replace("<end>\n", "<end>")
-    assert {columns for rows, columns in shapes if rows > 1} == {1}  # forwards of several rows read one token of each
 
 
-@pytest.mark.parametrize(
-    ("kind", "backend"),
-    [(None, "torch"), ("mistral", "torch"), ("gemma2", "torch"), (None, "native"), ("mistral", "native")],
-)
-def test_scores_of_rows_at_different_positions_are_those_of_the_model_alone(kind: str | None, backend: Backend) -> None:
-    made, _, model = writer(kind=kind, backend=backend)
-    seen: list[tuple[list[list[int]], torch.Tensor]] = []
-    real = made._scores
+def test_answers_have_a_temperature_of_the_settings_and_user_turns_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, tokenizer, _ = writer(temperature=(0.6,))
+    add, found = Batch.add, dict[str, set[Sampling]]()
 
-    def watched() -> torch.Tensor:
-        found = real()
-        seen.append(([list(row.tokens) for row in made._rows], found.clone()))
-        return found
+    def watched(batch: Batch, request: Request, sampling: Sampling) -> int:
+        role = tokenizer.decode(request.prompt).split("<s>")[-1].split("\n")[0]
+        found.setdefault(role, set()).add(sampling)
+        return add(batch, request, sampling)
 
-    made._scores = watched  # type: ignore[method-assign]
-    list(itertools.islice(made.chats(), 12))
-    texts, scores = seen[-1]
-    assert len({len(text) for text in texts}) > 1
-    for text, found in zip(texts, scores, strict=True):
-        with torch.inference_mode():
-            alone = model(input_ids=torch.tensor([text])).logits[0, -1]
-        torch.testing.assert_close(found, alone, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_answers_are_drawn_from_the_models_distribution(temperature: float) -> None:
-    made, _, _ = writer(temperature=(temperature,))
-    made._rows = [made._new_chat() for _ in range(4000)]
-    for row in made._rows:
-        row.answering = True
-    scores = torch.linspace(-1.0, 1.0, 282).repeat(4000, 1)
-    drawn = np.bincount(made._next(scores.clone()), minlength=282)
-    wanted = 4000 * (scores[0] / temperature).softmax(-1).numpy()
-    chi = float(((drawn - wanted) ** 2 / wanted).sum())
-    assert chi < 282 + 5 * (2 * 282) ** 0.5
+    monkeypatch.setattr(Batch, "add", watched)
+    list(itertools.islice(made.chats(), 20))
+    assert found["assistant"] == {Sampling(temperature=0.6)}
+    assert found["user"] == {Sampling(temperature=0.9, min_p=0.05)}
 
 
 def is_greedy(chat: Chat, model: Any) -> bool:
@@ -158,20 +127,6 @@ def test_files_of_other_lengths_are_continued_and_counted(
     assert len(read_chats(config.out)) == 164
 
 
-@pytest.mark.parametrize("vocab", [700, 3])
-def test_tokens_are_drawn_by_their_probabilities(vocab: int) -> None:
-    probabilities = torch.linspace(-3.0, 3.0, vocab).softmax(-1)
-    probabilities[vocab // 3] = 0.0
-    tokens = drawn(probabilities.repeat(20_000, 1), torch.Generator().manual_seed(0))
-    found = np.bincount(tokens, minlength=vocab)
-    wanted = 20_000 * (probabilities / probabilities.sum()).numpy()
-    assert len(found) == vocab
-    assert found[vocab // 3] == 0
-    possible = wanted > 0
-    chi = float(((found - wanted)[possible] ** 2 / wanted[possible]).sum())
-    assert chi < vocab + 5 * (2 * vocab) ** 0.5
-
-
 def texts(turns: tuple[list[int], ...] = ()) -> list[Chat]:
     tokenizer = tiny_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
@@ -211,8 +166,8 @@ def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
     assert "1 + 1?" in turns
     assert "Translate German to English: Guten Morgen." in turns
     assert any("A fox ran." in turn and len(turn) > 30 for turn in turns)
-    made, tokenizer, _ = writer(turns=([5, 6, 7],))
-    without_template_tokens(made, tokenizer)
+    made, tokenizer, model = writer(turns=([5, 6, 7],))
+    without_template_tokens(model, tokenizer)
     firsts = [parts(chat, tokenizer)[0][1] for chat in itertools.islice(made.chats(), 40)]
     assert tokenizer.decode([5, 6, 7]) + "<end>\n" in firsts
     assert len(set(firsts)) > 1
@@ -234,14 +189,6 @@ def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_p
     write_chats(config)
     with pytest.raises(ConfigError, match="other settings"):
         write_chats(replace(config, seed=5))
-    record = config.out / "run.json"
-    settings = json.loads(record.read_text())
-    record.write_text(json.dumps({**settings, "loss": "ce"}))
-    with pytest.raises(ConfigError, match=r"other settings \(loss='ce' there, 'kl' here\)"):  # which has left since
-        claim(config)
-    record.write_text(json.dumps({k: v for k, v in settings.items() if k != "temperature"}))
-    with pytest.raises(ConfigError, match="other settings"):  # a record from before there were temperatures
-        write_chats(replace(config, temperature=(0.5,)))
     written = sorted(config.out.iterdir())
     write_chats(config)  # all of it is there
     assert sorted(config.out.iterdir()) == written

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train.chat_files import Chat, save_part
-from draftwood.train.config import DraftConfig, LMConfig
-from draftwood.train.draft import kl, load_target, train_draft
+from draftwood.train.chats import write_chats
+from draftwood.train.config import ChatsConfig, DraftConfig, LMConfig
+from draftwood.train.draft import kl, train_draft
 from draftwood.train.lm import train_lm
-from draftwood.train.sample import sample, sampled_blocks
 
 Make = Callable[..., DraftConfig]
 
@@ -40,61 +41,24 @@ def test_distillation_raises_acceptance_and_a_shuffled_teacher_does_not(
         return kl(target_logp[..., order], draft_logp)
 
     monkeypatch.setattr("draftwood.train.draft.kl", shuffled)
-    shutil.copytree(tmp_path / "true" / "sampled", tmp_path / "false" / "sampled")
+    shutil.copytree(tmp_path / "true" / "chats", tmp_path / "false" / "chats")
     assert rise(train_draft(draft_config(tmp_path / "false", tvd_weight=0.0))) < rise(metrics) / 2
 
 
-def test_written_blocks_are_kept_and_do_not_depend_on_a_stop(draft_config: Make, tmp_path: Path) -> None:
-    target, _ = load_target(draft_config(tmp_path))
-    starts = [[5, 6, 7], [8, 9, 10, 11], [12]]
+def test_chats_that_are_written_already_serve(draft_config: Make, trained: tuple[Path, Any], tmp_path: Path) -> None:
+    def run(out: str = "out") -> dict[str, Any]:
+        return train_draft(draft_config(tmp_path / out, chats=chats, context=32))
 
-    def write(count: int, folder: str) -> Tensor:
-        return sampled_blocks(target, starts, 0, count, 32, rows=4, seed=3, cache=tmp_path / folder)
-
-    whole = write(12, "whole")
-    assert whole.shape == (12, 32)
-    assert (whole[:, 0] == 0).all()
-    write(4, "stopped")
-    first = (tmp_path / "stopped" / "00000.npy").stat().st_mtime_ns
-    assert torch.equal(write(12, "stopped"), whole)
-    assert (tmp_path / "stopped" / "00000.npy").stat().st_mtime_ns == first
-    assert not torch.equal(whole[:4], whole[4:8])
-    with pytest.raises(ConfigError, match="blocks of 32 tokens, not 16"):
-        sampled_blocks(target, starts, 0, 12, 16, rows=4, seed=3, cache=tmp_path / "whole")
-
-
-def test_samples_follow_the_distribution_of_the_target(draft_config: Make, tmp_path: Path) -> None:
-    target, tokenizer = load_target(draft_config(tmp_path))
-    prompt = tokenizer("The fox", return_tensors="pt").input_ids
-    rows = sample(target, prompt.expand(2000, -1), prompt.shape[1] + 2, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        first = target(prompt).logits[0, -1].float().softmax(-1)
-        second = target(rows[:, :-1]).logits[:, -1].float().softmax(-1).mean(0)
-    for place, distribution in ((-2, first), (-1, second)):
-        seen = torch.bincount(rows[:, place], minlength=len(distribution)) / len(rows)
-        assert (seen - distribution).abs().sum() / 2 < 3 * (len(distribution) / len(rows)) ** 0.5 / 2
-
-
-def test_chats_serve_in_place_of_sampled_blocks(draft_config: Make, tmp_path: Path) -> None:
-    def run(out: str = "out", **changes: Any) -> dict[str, Any]:
-        defaults = {"sampled": 1024, "sample_rows": 64, "prefix": 16}
-        return train_draft(draft_config(tmp_path / out, **{**defaults, "chats": chats, "context": 32, **changes}))
-
-    target, tokenizer = load_target(draft_config(tmp_path / "out"))
-    start = torch.full((80, 1), tokenizer.eos_token_id)
-    rows = sample(target, start, 40, torch.Generator().manual_seed(0)).tolist()
-    chats = tmp_path / "chats"
+    chats, tokenizer = tmp_path / "chats", AutoTokenizer.from_pretrained(trained[0])
     chats.mkdir()
     with pytest.raises(ConfigError, match=r"the 0 chats .* are too few .* blocks of 32 tokens"):
         run()
-    with pytest.raises(ConfigError, match=r"the target writes nothing now: leave sampled, prefix out"):
-        run(sampled=8, prefix=4)
-    save_part(chats / "00000.npz", [Chat(ids, [True] * len(ids)) for ids in rows], len(tokenizer))
-    metrics = run()  # in the same folder: what was refused did not claim it
-    assert metrics["sampled_tokens"] == 72 * 40 // 32 * 32  # eight of the 80 chats are held out
-    assert not (tmp_path / "out" / "sampled").exists()
+    write_chats(ChatsConfig(target=trained[0], out=chats, tokens=3_000, longest=40))
+    metrics = run()
+    assert not (tmp_path / "out" / "chats").exists()
+    assert metrics["sampled_tokens"] > 2_000
     assert rise(metrics) > 0.1
-    save_part(chats / "00001.npz", [Chat([len(tokenizer)], [True])], len(tokenizer))
+    save_part(chats / "99999.npz", [Chat([len(tokenizer)], [True])], len(tokenizer))
     with pytest.raises(ConfigError, match=f"holds token {len(tokenizer)}, and the target has {len(tokenizer)} tokens"):
         run("other")
 
@@ -118,5 +82,5 @@ def test_a_drafter_goes_on_from_a_language_model_with_the_tokenizer_of_the_targe
         train_draft(draft_config(tmp_path / "c", start=small.out, hidden=32))
     with pytest.raises(ModelError, match=r"holds no config\.json"):
         train_draft(draft_config(tmp_path / "d", start=tmp_path))
-    with pytest.raises(ModelError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(ModelError, match="tokenizer"):
         train_lm(lm_config(tmp_path / "e", tokenizer=tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,14 @@ from transformers import AutoTokenizer
 
 from draftwood.core.errors import ConfigError
 from draftwood.train.config import TranslatorConfig
-from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, batch_of, batches_of, encode_pairs, read_pairs
+from draftwood.train.corpus import read_sentence_pairs
+from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, batch_of, batches_of, encode_pairs
 from draftwood.train.tokenizer import train_pair_tokenizer
-
-Make = Callable[..., TranslatorConfig]
 
 
 def write(folder: Path, name: str, lines: list[str]) -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
     (folder / name).write_bytes(lzma.compress(data) if name.endswith(".xz") else data)
-
-
-def settings(folder: Path) -> TranslatorConfig:
-    return TranslatorConfig(data=folder, out=folder / "out")
 
 
 def test_pairs_of_all_names_are_read_plain_or_packed(tmp_path: Path) -> None:
@@ -34,7 +28,7 @@ def test_pairs_of_all_names_are_read_plain_or_packed(tmp_path: Path) -> None:
     write(tmp_path, "a.train.de.xz", ["Ja"])
     write(tmp_path, "a.train.en", ["yes"])
     write(tmp_path, "a.train.fr", ["oui"])
-    assert read_pairs(settings(tmp_path), "train") == (["Ja", "Hund", "Katze"], ["yes", "dog", "cat"])
+    assert read_sentence_pairs(tmp_path, "train", ("de", "en")) == (["Ja", "Hund", "Katze"], ["yes", "dog", "cat"])
 
 
 @pytest.mark.parametrize(("files", "message"), [
@@ -55,14 +49,14 @@ def test_bad_files_are_named(tmp_path: Path, files: dict[str, list[str] | bytes]
         else:
             write(tmp_path, name, lines)
     with pytest.raises(ConfigError, match=message):
-        read_pairs(settings(tmp_path), "train")
+        read_sentence_pairs(tmp_path, "train", ("de", "en"))
 
 
 def test_a_missing_folder_and_one_language_twice_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        read_pairs(settings(tmp_path / "nowhere"), "train")
+        read_sentence_pairs(tmp_path / "nowhere", "train", ("de", "en"))
     with pytest.raises(ConfigError, match="both 'de'"):
-        read_pairs(TranslatorConfig(data=tmp_path, out=tmp_path, target_language="de"), "train")
+        read_sentence_pairs(tmp_path, "train", ("de", "de"))
 
 
 def test_text_comes_back_from_tokens(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.train import spec_drafter as module
 from draftwood.train.config import SpecDrafterConfig
-from draftwood.train.lm import load_tokenizer
 from draftwood.train.spec_drafter import load_translator, masked_block_loss, train_spec_drafter, written_outputs
 from draftwood.train.translator import translate
 from tests.helpers import interrupted
@@ -43,7 +43,7 @@ def test_what_is_saved_drafts_for_its_target_only(
 ) -> None:
     drafter = MaskedBlockDrafter.from_pretrained(drafted[0], dtype=torch.float32).eval()
     target, _ = load_translator(translator[0])
-    tokenizer = load_tokenizer(drafted[0])
+    tokenizer = AutoTokenizer.from_pretrained(drafted[0])
     drafter.check_target(target)
     assert drafter.config.target == drafted[1]["target"]
     ids = torch.tensor([tokenizer("ein rotes Boot liegt hier")["input_ids"]])

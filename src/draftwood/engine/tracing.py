@@ -14,7 +14,6 @@ from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
-from draftwood.trace.rows import Rules
 from draftwood.trace.settings import TraceLike, TraceSettings, trace_settings
 
 
@@ -54,16 +53,7 @@ def recorder(
     kept: TraceSettings | None = None,
 ) -> Recorder:
     """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
-    verifier, kept = decoder.pipeline.verifier, kept or TraceSettings()
-    rules = Rules(
-        verifier=verifier.name,
-        argmax=verifier.reads == "argmax",
-        greedy=sampling.greedy,
-        tokens=kept.tokens,
-        vocab=decoder.pipeline.target.vocab_size,
-        beta=None if verifier.lossless else method.beta,
-        tau=None if verifier.lossless else method.tau,
-    )
+    verifier = decoder.pipeline.verifier
     head = Trace(
         target=name_of(decoder.pipeline.target),
         draft=None if draft is None else name_of(draft),
@@ -81,12 +71,12 @@ def recorder(
         texts={},
         rounds=[],
         mask=_mask_of(draft),
-        beta=rules.beta,
-        tau=rules.tau,
+        beta=None if verifier.lossless else method.beta,
+        tau=None if verifier.lossless else method.tau,
     )
     heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
     shown = frozenset[int]().union(*(one.shown for one in requests))
-    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.pipeline.tokenizer, shown=shown)
+    return Recorder(heads, kept or TraceSettings(), tokenizer=decoder.pipeline.tokenizer, shown=shown)
 
 
 def name_of(runner: Runner) -> str:

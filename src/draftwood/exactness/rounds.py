@@ -15,15 +15,35 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.exactness.decisions import RANDOM_DRAWS, Decision, Trial, decisions, drafted
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
+from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.walks import WALKS
 
 DEEPEST: Final = 8  # deeper trials share one test
 LAST: Final = 4  # later siblings share one test
+RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
+"""Draws that choose siblings at random from recorded distributions."""
+_MIN_MASS: Final = 1e-4  # probability that must remain after earlier siblings; below it rounding errors are too large
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A child that was tried.
+
+    Attributes:
+        depth, rank: its depth, and its number among its siblings in draw order; both from 1 on.
+        chance: the probability of accepting it, given all earlier trials.
+    """
+
+    depth: int
+    rank: int
+    chance: float
+    accepted: bool
 
 
 @final
@@ -72,30 +92,55 @@ class Rounds:
             now = [Remembered() for _ in rows]
             self._origins(this_round.tree, rows, now)
             if self._verifier in WALKS:
-                for decision, row, current in zip(decisions(this_round, self._verifier), rows, now, strict=True):
-                    self._add_decision(decision, row, current)
+                self._verdicts(this_round, rows, now)
         self._before.update(zip(rows, now, strict=True))
 
-    def _add_decision(self, decision: Decision, row: int, now: Remembered) -> None:
-        self._trials += decision.trials
-        before = self._before.get(row, Remembered())
-        share = torch.rand(2, generator=self._generator, dtype=torch.float64)
-        if decision.trials:
-            trial, within = decision.trials[0], float(share[0])
-            chance = min(1.0, trial.chance)
-            now.first = chance * within if trial.accepted else chance + (1 - chance) * within
+    def _verdicts(self, this_round: Round, rows: Sequence[int], now: Sequence[Remembered]) -> None:
+        """Compare each row's verdict with the distributions behind it."""
+        arrays = RoundArrays(this_round, argmax=False)
+        tree, last = arrays.tree, torch.tensor(list(this_round.verdict.next_tokens))
+        columns = (last if arrays.columns is None else torch.searchsorted(arrays.columns.cpu(), last)).tolist()
+        depths = tree.depths.tolist()
+        for at, (path, token, row, current) in enumerate(zip(this_round.paths, columns, rows, now, strict=True)):
+            walk, end, children = WALKS[self._verifier](arrays, at, path), path[-1] if path else 0, tree.children[at]
+            ranks = {child: rank for below in children for rank, child in enumerate(below, 1)}
+            trials = [
+                Trial(depth=depths[at][test.node], rank=ranks[test.node], chance=test.chance, accepted=test.node in path)
+                for test in walk.tests
+            ]
+            target = torch.from_numpy(arrays.target_vector(at, end))
+            residual = target if walk.last is None else torch.from_numpy(walk.last)
+            before = self._before.get(row, Remembered())
+            share = torch.rand(2, generator=self._generator, dtype=torch.float64)
+            self._add_trials(trials, float(share[0]), before, current)
+            pit = self._add_extra(residual, target, token, float(share[1]), before, current)
+            self._extra.setdefault(bool(children[end]), []).append(pit)
+
+    def _add_trials(self, trials: Sequence[Trial], share: float, before: Remembered, now: Remembered) -> None:
+        """Add a row's tests in their order; ``share`` is the point within the first outcome's own probability."""
+        self._trials += trials
+        if trials:
+            chance = min(1.0, trials[0].chance)
+            now.first = chance * share if trials[0].accepted else chance + (1 - chance) * share
             if before.first is not None:
                 self._pairs["first trial"].append((before.first, now.first))
-        residual, target, token = decision.residual.double(), decision.target.double(), decision.token
+
+    def _add_extra(
+        self, residual: Tensor, target: Tensor, token: int, share: float, before: Remembered, now: Remembered
+    ) -> float:
+        """Add the token after the path, drawn from ``residual``, where the target's own distribution is ``target``.
+
+        Returns:
+            Its PIT value with tokens ordered by residual over target: after a rejection, tokens that the draft underrates
+            come last.
+        """
         cumulative = residual.cumsum(0)
-        now.extra = float((cumulative[token] - (1 - share[1]) * residual[token]) / cumulative[-1])
+        now.extra = float((cumulative[token] - (1 - share) * residual[token]) / cumulative[-1])
         if before.extra is not None:
             self._pairs["extra token"].append((before.extra, now.extra))
-        # Tokens are ordered by residual over target: after a rejection, tokens that the draft underrates come last.
         ratio = torch.where(target > 0, residual / target, 0.0)
-        lower = (ratio < ratio[token]) | ((ratio == ratio[token]) & (torch.arange(len(ratio), device=ratio.device) < token))
-        pit = float((residual[lower].sum() + share[1] * residual[token]) / cumulative[-1])
-        self._extra.setdefault(decision.after_rejection, []).append(pit)
+        lower = (ratio < ratio[token]) | ((ratio == ratio[token]) & (torch.arange(len(ratio)) < token))
+        return float((residual[lower].sum() + share * residual[token]) / cumulative[-1])
 
     def _origins(self, tree: DraftTree, rows: Sequence[int], now: list[Remembered]) -> None:
         """Test whether the first children of two successive roots were drawn with the same noise."""
@@ -147,3 +192,39 @@ def _same_noise(now: Tensor, token: int, then: Tensor, earlier: int) -> Tensor:
     pick, earlier_pick = torch.tensor([token]), torch.tensor([earlier])
     ratio: Tensor = ratios(now[likely], then[likely], likely, now[earlier_pick], then[earlier_pick], earlier_pick, pick)
     return ratio
+
+
+def drafted(tree: DraftTree, generator: torch.Generator) -> list[tuple[int, float]]:
+    """For each drawn node, its rank among its siblings from 1 on, and its PIT value in its recorded distribution.
+
+    Tokens are ordered by id.
+    """
+    if tree.draft_log_probs is None or tree.draw not in RANDOM_DRAWS:
+        return []
+    probs = tree.draft_log_probs.dense().double().exp()
+    cumulative = probs.cumsum(-1)
+    out = []
+    for row, children in enumerate(tree.children):
+        for parent, below in enumerate(children[: probs.shape[1]]):
+            if below:
+                out += _siblings(tree, row, parent, probs[row, parent], cumulative[row, parent], generator)
+    return out
+
+
+def _siblings(
+    tree: DraftTree, row: int, parent: int, probs: Tensor, cumulative: Tensor, generator: torch.Generator
+) -> list[tuple[int, float]]:
+    children = tree.children[row][parent]
+    tokens = [tree.host.tokens[row][child] for child in children]
+    own, ends, total = probs[tokens].tolist(), cumulative[tokens].tolist(), float(cumulative[-1])
+    shares = torch.rand(len(children), generator=generator, dtype=torch.float64).tolist()
+    gone: dict[int, float] = {}
+    out = []
+    for rank, (token, p, end, share) in enumerate(zip(tokens, own, ends, shares, strict=True), 1):
+        rest = total - sum(gone.values())
+        if rest > _MIN_MASS:
+            below = end - p - sum(q for other, q in gone.items() if other < token)
+            out.append((rank, min(1.0, max(0.0, (below + share * p) / rest))))
+        if tree.draw is Draw.WITHOUT_REPLACEMENT:
+            gone[token] = p
+    return out

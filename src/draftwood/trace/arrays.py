@@ -97,7 +97,7 @@ class RoundArrays:
 
     Args:
         made: the round.
-        argmax: the verifier reads the target's choice only.
+        argmax: log-probabilities up to a constant of each node are enough; :data:`draftwood.trace.walks.WALKS` need more.
 
     Attributes:
         made: as given.

@@ -89,15 +89,9 @@ def _number(text: str) -> float:
     return float(text) + 0.0
 
 
-def _plain(value: Any) -> Any:
-    """A record as dictionaries, lists, texts and numbers."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(getattr(value, name)) for name in _hints(type(value))}
-    if isinstance(value, list):
-        return value if not value or isinstance(value[0], int | float | str) else [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return value
+def _plain(trace: Trace) -> Any:
+    """A trace as dictionaries, lists, texts and numbers."""
+    return json.loads(json.dumps(trace, default=vars))
 
 
 @cache

@@ -18,7 +18,9 @@ from draftwood.core.rounds import Round
 from draftwood.core.token_texts import TokenTexts
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Distribution, Part, Trace, TracedRound
-from draftwood.trace.rows import RowRecord, Rules
+from draftwood.trace.rows import RowRecord
+from draftwood.trace.settings import TraceSettings
+from draftwood.trace.walks import WALKS
 
 
 class Observed(Protocol):
@@ -69,17 +71,15 @@ class Recorder:
 
     Args:
         heads: one trace per request, without tokens, texts and rounds.
-        rules: how the rounds were verified.
-        rounds: the most rounds of a text that are kept.
+        kept: the bounds of a trace.
         tokenizer: decodes tokens; None for token ids only.
         shown: special tokens whose names are part of the texts.
     """
 
     def __init__(
-        self, heads: Sequence[Trace], rules: Rules, *, rounds: int, tokenizer: Any = None,
-        shown: frozenset[int] = frozenset(),
-    ) -> None:  # fmt: skip
-        self._rules, self._kept, self._tokenizer, self._shown = rules, rounds, tokenizer, shown
+        self, heads: Sequence[Trace], kept: TraceSettings, *, tokenizer: Any = None, shown: frozenset[int] = frozenset()
+    ) -> None:
+        self._kept, self._tokenizer, self._shown = kept, tokenizer, shown
         self._arrays: RoundArrays | None = None
         self._texts = [self._begun(head) for head in heads]
 
@@ -92,12 +92,13 @@ class Recorder:
         text.seconds += sum(piece.round.seconds.values())
         text.finish_reason = piece.finish_reason or text.finish_reason
         number, text.seen = text.seen, text.seen + 1
-        if number >= self._kept:
+        if number >= self._kept.rounds:
             self._learn(text, piece.tokens)
             return None
         parts = _parts(text.marks, piece)
         with torch.inference_mode():
-            row = RowRecord(self._of(piece.round), piece.round_row, self._rules, text.rng.at([position]))
+            arrays = self._of(piece.round, text.head.verifier)
+            row = RowRecord(arrays, piece.round_row, text.head, self._kept.tokens, text.rng.at([position]))
             made = row.make(
                 number=number, position=position, tokens=list(piece.tokens), text=piece.text, parts=parts, end=text.seconds
             )
@@ -105,10 +106,10 @@ class Recorder:
         self._learn(text, _tokens_of(made))
         return made
 
-    def _of(self, made: Round) -> RoundArrays:
+    def _of(self, made: Round, verifier: str) -> RoundArrays:
         """The arrays of a round, which all of its rows share."""
         if self._arrays is None or self._arrays.made is not made:
-            self._arrays = RoundArrays(made, argmax=self._rules.argmax)
+            self._arrays = RoundArrays(made, argmax=verifier not in WALKS)
         return self._arrays
 
     def traces(self) -> list[Trace]:
@@ -131,7 +132,7 @@ class Recorder:
         """A text of which the prompt is known."""
         head = replace(head, prompt_text=self._decoded(head.prompt), source_text=self._decoded(head.source))
         marks = None if self._tokenizer is None else Marks(self._tokenizer, head.prompt, self._shown)
-        text = _Text(head=head, rng=CounterRng([head.seed], greedy=self._rules.greedy), marks=marks, words={})
+        text = _Text(head=head, rng=CounterRng([head.seed], greedy=head.temperature == 0), marks=marks, words={})
         self._learn(text, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
         return text
 

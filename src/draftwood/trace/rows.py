@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import final
 
@@ -14,31 +13,8 @@ from draftwood.core.counter_rng import CounterRoundRng, Stream
 from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays, real_nodes
-from draftwood.trace.records import Choice, Distribution, Node, Part, TracedRound, Trial, Verdict
+from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial, Verdict
 from draftwood.trace.walks import WALKS, Walk
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What a record needs to know of the run.
-
-    Attributes:
-        verifier: its name.
-        argmax: it reads the target's choice only.
-        greedy: temperature 0.
-        tokens: likeliest tokens of a distribution that are kept.
-        vocab: number of tokens of the target.
-        beta, tau: settings of verifier ``tolerance``; else None.
-    """
-
-    verifier: str
-    argmax: bool
-    greedy: bool
-    tokens: int
-    vocab: int
-    beta: int | None = None
-    tau: float | None = None
 
 
 @final
@@ -48,28 +24,29 @@ class RowRecord:
     Args:
         arrays: the round.
         row: the row's index in it.
-        rules: of the run.
+        head: of the text's trace: how the run was verified.
+        most: likeliest tokens of a distribution that are kept.
         rng: the random numbers of the text at the position of the root.
     """
 
-    def __init__(self, arrays: RoundArrays, row: int, rules: Rules, rng: CounterRoundRng) -> None:
-        self._arrays, self._row, self._rules, self._rng = arrays, row, rules, rng
+    def __init__(self, arrays: RoundArrays, row: int, head: Trace, most: int, rng: CounterRoundRng) -> None:
+        self._arrays, self._row, self._head, self._most, self._rng = arrays, row, head, most, rng
         self._tree: DraftTree = arrays.made.tree
         self._path = arrays.made.paths[row]
         self._real = real_nodes(self._tree, row)
         self._number = {node: i for i, node in enumerate(self._real)}
-        self._target = arrays.target_distributions(row, max(rules.tokens, rules.beta or 0))
-        self._draft = arrays.draft_distributions(row, rules.tokens)
+        self._target = arrays.target_distributions(row, max(most, head.beta or 0))
+        self._draft = arrays.draft_distributions(row, most)
         self._shared = self._noise()
 
     def make(
         self, *, number: int, position: int, tokens: list[int], text: str, parts: list[Part], end: float
     ) -> TracedRound:
         """The record; the arguments are its fields of these names."""
-        arrays, row, rules = self._arrays, self._row, self._rules
+        arrays, row, verifier = self._arrays, self._row, self._head.verifier
         last, trials, walk = self._shown(self._end), list[Trial](), None
-        if rules.verifier in WALKS:
-            walk = WALKS[rules.verifier](arrays, row, self._path)
+        if verifier in WALKS:
+            walk = WALKS[verifier](arrays, row, self._path)
             trials, rest = self._trials(walk)
             last = rest or last
         tree = self._tree
@@ -90,7 +67,7 @@ class RowRecord:
             seconds=dict(arrays.made.seconds),
             end=end,
             stop=tree.stop,
-            uniform=None if rules.greedy or not walk else self._rng.uniform(Stream.TOKEN)[0],
+            uniform=None if self._greedy or not walk else self._rng.uniform(Stream.TOKEN)[0],
             path_uniform=self._path_uniform(),
         )
 
@@ -98,9 +75,13 @@ class RowRecord:
     def _end(self) -> int:
         return self._path[-1] if self._path else 0
 
+    @property
+    def _greedy(self) -> bool:
+        return self._head.temperature == 0
+
     def _shown(self, node: int) -> Distribution:
         """The target's distribution at a node, as long as all others."""
-        found, most = self._target[node], self._rules.tokens
+        found, most = self._target[node], self._most
         if len(found.tokens) <= most:
             return found
         return Distribution(
@@ -108,7 +89,7 @@ class RowRecord:
         )
 
     def _path_uniform(self) -> float | None:
-        if self._rules.verifier != "traversal" or self._rules.greedy:
+        if self._head.verifier != "traversal" or self._greedy:
             return None
         return self._rng.uniform(Stream.PATH)[0]
 
@@ -150,24 +131,26 @@ class RowRecord:
 
     def _noise(self) -> list[dict[int, float]] | None:
         """Shared noise of drafted tokens and of those on the path, by depth below the root; None without."""
-        if self._rules.verifier != "coupled" or self._rules.greedy:
+        if self._head.verifier != "coupled" or self._greedy:
             return None
         shared = self._tree.draw is Draw.SHARED_NOISE
         own = {self._tree.host.tokens[self._row][node] for node in self._real[1:]} if shared else set[int]()
         wanted = sorted(own.union(self._arrays.made.tokens[self._row]))
         count = max(self._tree.max_depth if shared else 0, len(self._path) + 1)
-        found = self._rng.shared(0, count, self._rules.vocab, torch.tensor(wanted, device=self._tree.tokens.device))
+        found = self._rng.shared(
+            0, count, self._arrays.made.target_log_probs.vocab, torch.tensor(wanted, device=self._tree.tokens.device)
+        )
         assert found is not None
         return [dict(zip(wanted, line, strict=True)) for line in found[0].tolist()]
 
     def _choices(self) -> list[Choice]:
         """The target's own tokens along the path."""
-        noise, beta = self._shared, self._rules.beta
+        noise, beta = self._shared, self._head.beta
         chosen, choices = self._arrays.made.tokens[self._row], []
         for depth, node in enumerate((0, *self._path)):
             best = self._target[node]
             token = chosen[depth] if beta is None else best.tokens[0]
-            kept = [token] if beta is None else _tolerated(best, beta, self._rules.tau or 0.0)
+            kept = [token] if beta is None else _tolerated(best, beta, self._head.tau or 0.0)
             given = None if noise is None else noise[depth][token]
             choices.append(Choice(node=self._number[node], token=token, noise=given, kept=kept))
         return choices
@@ -175,7 +158,7 @@ class RowRecord:
     def _trials(self, walk: Walk) -> tuple[list[Trial], Distribution | None]:
         """The records of all tests, and the distribution of the next token if it is not the target's own."""
         vectors = [vector for test in walk.tests for vector in (test.residual, test.proposal) if vector is not None]
-        made = iter(self._arrays.distribution([*vectors, *([] if walk.last is None else [walk.last])], self._rules.tokens))
+        made = iter(self._arrays.distribution([*vectors, *([] if walk.last is None else [walk.last])], self._most))
         parents, uniforms, trials = self._tree.host.parents[self._row], self._uniforms(walk), []
         for test, uniform in zip(walk.tests, uniforms, strict=True):
             above = parents[test.node]

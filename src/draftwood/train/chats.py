@@ -8,38 +8,37 @@ beginning of a training text.
 Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
 repeat themselves more.
 
-The rows of a batch hold different chats at different positions. A new chat replaces a finished one at once; where rows are
-padded, its beginning is read in a forward of its own. Then a row reads one token at a time, also the template's, which are
-known: several tokens of one row would be padding in all others.
+Each turn is a request of the engine, drawn by plain decoding. The next turn continues the memory of the text before it.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, final
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions
+from draftwood.engine.batch import Batch
+from draftwood.engine.decode import Decoder
+from draftwood.engine.prefixes import PrefixCache
+from draftwood.engine.requests import Request
 from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
 from draftwood.loading.names import locate
 from draftwood.runners.context import context
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
-from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template, text_starts, text_turns
-from draftwood.train.config import ChatsConfig
+from draftwood.train.config import ChatsConfig, DraftConfig, DrafterConfig
 from draftwood.train.number_format import number_format
-from draftwood.train.sample import drawn
+from draftwood.verify.recursive import Recursive
 
 MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
 USER_TEMPERATURE = 0.9
@@ -50,29 +49,24 @@ ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 @final
-class _Row:
-    """A chat in progress: its tokens so far, which of them are answers, the template's next tokens, and whose turn it is."""
+@dataclass(kw_only=True)
+class _Chat:
+    """A chat in progress: its tokens so far, which of them are answers, and whose turn it is."""
 
-    def __init__(self, given: Sequence[int], temperature: float, *, answering: bool) -> None:
-        self.text = Row(tokens=list(given))
-        self.answered = [False] * len(given)
-        self.given: list[int] = []
-        self.temperature = temperature  # of answers
-        self.answering = answering
-        self.turn = 0  # tokens sampled in this turn
+    tokens: list[int]
+    answered: list[bool]
+    temperature: float  # of answers
+    answering: bool
 
-    @property
-    def tokens(self) -> list[int]:
-        return self.text.tokens
-
-    def begin_turn(self, given: Sequence[int], *, answering: bool) -> None:
-        """Begin the next turn, with these tokens of the template."""
-        self.given, self.answering, self.turn = list(given), answering, 0
+    def add(self, tokens: Sequence[int], *, written: bool) -> None:
+        """Append tokens of the template, or tokens that are written in this turn."""
+        self.tokens += tokens
+        self.answered += [written and self.answering] * len(tokens)
 
 
 @final
 class Writer:
-    """Samples chats, one token of every row per step.
+    """Writes chats, many at a time.
 
     Args:
         runner: of a causal language model.
@@ -85,82 +79,76 @@ class Writer:
     def __init__(
         self, runner: Runner, template: Template, turns: Sequence[Sequence[int]], config: ChatsConfig, seed: int
     ) -> None:
-        self._runner, self._template, self._turns, self._config = runner, template, turns, config
+        prefixes = PrefixCache()
+        prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
+        self._decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
+        self._template, self._turns, self._config = template, turns, config
         self._rng = random.Random(seed)
-        self._generator = torch.Generator(runner.device).manual_seed(seed)
-        self._rows: list[_Row] = []
 
-    def _new_chat(self) -> _Row:
+    def chats(self) -> Iterator[Chat]:
+        """Finished chats; an endless iterator. It needs the runner until it is closed."""
+        longest = self._config.longest
+        writing: dict[int, _Chat] = {}
+        with self._decoder.batch(reuse=self._template.has_turns) as batch:
+            while True:
+                while len(writing) < self._config.rows:
+                    chat = self._new_chat()
+                    writing[self._begin_turn(batch, chat)] = chat
+                for piece in batch.step():
+                    chat = writing[piece.row]
+                    chat.add(piece.tokens, written=True)
+                    if piece.finish_reason is None:
+                        continue
+                    del writing[piece.row]
+                    if self._goes_on(chat):
+                        writing[self._begin_turn(batch, chat)] = chat
+                    else:
+                        yield Chat(chat.tokens[:longest], chat.answered[:longest])
+
+    def _new_chat(self) -> _Chat:
         head, to_answer = self._template.head, self._template.to_answer
         temperature = self._rng.choice(self._config.temperature)
         if not self._template.has_turns:
-            begun = self._rng.choice(self._turns) if self._turns else ()
-            return _Row([*head, *begun], temperature, answering=True)
-        if self._turns and self._rng.random() < _FROM_TEXT:
-            return _Row([*head, *self._rng.choice(self._turns), *to_answer], temperature, answering=True)
-        return _Row(head, temperature, answering=False)
+            given, answering = [*head, *(self._rng.choice(self._turns) if self._turns else ())], True
+        elif self._turns and self._rng.random() < _FROM_TEXT:
+            given, answering = [*head, *self._rng.choice(self._turns), *to_answer], True
+        else:
+            given, answering = list(head), False
+        return _Chat(tokens=given, answered=[False] * len(given), temperature=temperature, answering=answering)
 
-    @torch.inference_mode()
-    def chats(self) -> Iterator[Chat]:
-        """Finished chats; an endless iterator. It clears the runner, and needs it until it is closed."""
-        self._runner.clear()
-        while True:
-            self._fill()
-            following = self._next(self._scores())
-            over = [at for at, token in enumerate(following) if self._append(self._rows[at], token)]
-            self._runner.commit([[0]] * len(self._rows))
-            gone = [self._rows[at] for at in over]
-            self._rows = [row for row in self._rows if row not in gone]
-            for row in reversed(gone):
-                yield Chat(row.tokens[: self._config.longest], row.answered[: self._config.longest])
+    def _begin_turn(self, batch: Batch, chat: _Chat) -> int:
+        """Let the model write the next turn of a chat; returns the row's number."""
+        room = self._config.longest - len(chat.tokens)
+        limits = Limits(max_new_tokens=room if chat.answering else min(LONGEST_TURN, room))
+        answer, user = Sampling(temperature=chat.temperature), Sampling(temperature=USER_TEMPERATURE, min_p=MIN_P)
+        request = Request(prompt=list(chat.tokens), seed=self._rng.getrandbits(32), limits=limits)
+        return batch.add(request, answer if chat.answering else user)
 
-    def _fill(self) -> None:
-        """Begin chats until there are enough rows."""
-        new = [self._new_chat() for _ in range(self._config.rows - len(self._rows))]
-        for row in new:
-            self._rows.append(row)
-            if self._runner.pads:
-                self._runner.prefill(row.text, len(row.tokens) - 1)
-                self._runner.set_rows([one.text for one in self._rows])
-        if new and not self._runner.pads:
-            self._runner.set_rows([one.text for one in self._rows])
-
-    def _append(self, row: _Row, token: int) -> bool:
-        """Append the template's next token, or else this sampled one; whether the chat is finished."""
+    def _goes_on(self, chat: _Chat) -> bool:
+        """Append the template's tokens after a turn; returns whether the chat has room for another one."""
         template, longest = self._template, self._config.longest
-        if row.given:
-            row.tokens.append(row.given.pop(0))
-            row.answered.append(False)
-            return len(row.tokens) >= longest
-        row.tokens.append(token)
-        row.answered.append(row.answering)
-        row.turn += 1
-        ended = token in template.ends
-        if row.answering and ended:
-            full = len(row.tokens) + len(template.to_user) + LONGEST_TURN > longest
-            if not template.has_turns or full or self._rng.random() > ANOTHER_TURN:
-                return True
-            row.begin_turn(template.to_user[1:], answering=False)
-        elif not row.answering and (ended or row.turn == LONGEST_TURN):
-            row.begin_turn(template.to_answer[1 if ended else 0 :], answering=True)
-        return len(row.tokens) >= longest
+        ended = chat.tokens[-1] in template.ends
+        if not chat.answering:
+            given = template.to_answer[1 if ended else 0 :]
+        else:
+            full = len(chat.tokens) + len(template.to_user) + LONGEST_TURN > longest
+            if not ended or not template.has_turns or full or self._rng.random() > ANOTHER_TURN:
+                return False
+            given = template.to_user[1:]
+        chat.add(given, written=False)
+        chat.answering = not chat.answering
+        return len(chat.tokens) < longest
 
-    def _scores(self) -> Float[Tensor, "row vocab"]:
-        """Scores after the last token of every row."""
-        last = torch.tensor([[row.tokens[-1]] for row in self._rows], device=self._runner.device)
-        itself = torch.ones(len(last), 1, 1, dtype=torch.bool, device=last.device)
-        return self._runner.extend(last, torch.zeros_like(last), itself).logits[:, 0].float()
 
-    def _next(self, scores: Float[Tensor, "row vocab"]) -> list[int]:
-        """A sampled token for every row."""
-        for of_row, row in zip(scores, self._rows, strict=True):
-            temperature = row.temperature if row.answering else USER_TEMPERATURE
-            if not row.answering or not temperature:
-                least = of_row.max() + temperature * math.log(MIN_P)
-                of_row.masked_fill_(of_row < least, -torch.inf)
-            of_row /= temperature or 1.0
-        tokens: list[int] = drawn(scores.softmax(-1), self._generator).tolist()
-        return tokens
+def chats_for(config: DraftConfig | DrafterConfig, longest: int | None = None) -> Path:
+    """The folder of chats that a drafter is trained on: the given one, or one in its output folder, written now."""
+    if config.chats is not None:
+        return config.chats
+    chats = ChatsConfig(
+        target=config.target, out=config.out / "chats", data=config.data, tokens=config.tokens, seed=config.seed
+    )
+    write_chats(chats if longest is None else replace(chats, longest=longest))
+    return chats.out
 
 
 def write_chats(config: ChatsConfig) -> None:
@@ -182,7 +170,8 @@ def write_chats(config: ChatsConfig) -> None:
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
     if longest < (least := len(template.head) + len(template.to_answer) + 2):
         raise ConfigError(f"longest is {longest}, but the chat template alone takes {least - 2} tokens: give more")
-    turns = [ids for ids in _first_turns(config, tokenizer, template) if len(ids) < longest // 2]
+    room = min(longest // 2, longest - least + 2)
+    turns = [ids for ids in _first_turns(config, tokenizer, template) if len(ids) < room]
     loop.claim(config)
     number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
     count, written = len(found), sum(sum(chat.answered) for chat in found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -58,6 +58,11 @@ class PairsConfig(RunConfig):
     dropout: float = setting(0.1, "dropout in the residual stream")
     report_pairs: int = setting(200, "held-out pairs in reports")
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The source's and the target's language."""
+        return self.source_language, self.target_language
+
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatorConfig(PairsConfig):
@@ -94,19 +99,9 @@ class DraftConfig(TextConfig):
     heads: int = setting(4, "attention heads")
     intermediate: int = setting(384, "width of the feed-forward part")
     tvd_weight: float = setting(2.0, "weight of the total variation distance, which is added to KL(target || draft)")
-    sampled: int = setting(1024, "training blocks that the target writes itself")
-    sampled_epochs: float = setting(2.0, "epochs of these blocks, or of --chats")
-    chats: Path | None = setting(
-        None, "folder of chats that the target wrote, to train on in place of blocks that it writes now"
-    )
-    sample_rows: int = setting(64, "blocks that the target writes at the same time")
-    prefix: int = setting(16, "most tokens of a document at the start of a written block")
-
-    def __post_init__(self) -> None:
-        of_samples = (one for one in fields(self) if one.name in ("sampled", "sample_rows", "prefix"))
-        given = [one.name for one in of_samples if getattr(self, one.name) != one.default]
-        if self.chats is not None and given:
-            raise ConfigError(f"chats were given, so the target writes nothing now: leave {', '.join(given)} out")
+    tokens: int = setting(300_000, "tokens that the target writes to train on, unless --chats is given")
+    chats: Path | None = setting(None, "folder of chats or texts that the target wrote; by default, new ones in --out")
+    sampled_epochs: float = setting(2.0, "epochs of what the target wrote")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +142,6 @@ class DrafterConfig(RunConfig):
     tokens: int = setting(300_000, "tokens of answers to write, unless --chats is given")
     start: Path | None = setting(None, "drafter to train further; a new one by default")
     start_share: float = setting(0.0, "share of the weights of --start in those of the result")
-    start_layers: bool = setting(True, "a new drafter begins with the target's last layers")
     epochs: float = setting(4.0, "passes over the chats, unless --steps is given")
     batch: int = setting(8, "chats per step")
     anchors: int = setting(32, "blocks of each chat in a step")

@@ -38,6 +38,18 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
+def files_of(folder: Path, part: str, kind: str) -> dict[str, Path]:
+    """The files ``NAME.PART.KIND`` of a data folder by their NAME, sorted; a plain one comes before a packed ``.xz``.
+
+    Raises:
+        ConfigError: no folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"data folder {folder} does not exist; give one with NAME.{part}.{kind}[.xz]")
+    ends = (f".{part}.{kind}.xz", f".{part}.{kind}")
+    return dict(sorted({path.name.removesuffix(end): path for end in ends for path in folder.glob(f"*{end}")}.items()))
+
+
 def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
     """Source and target sentences of one part of every NAME in a data folder.
 
@@ -47,31 +59,21 @@ def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> 
         ConfigError: no folder, a missing file, a file that :func:`read_lines` refuses, or files with different numbers of
             lines.
     """
-    wanted = f"NAME.{part}.{languages[0]}"
-    if not folder.is_dir():
-        raise ConfigError(f"data folder {folder} does not exist; give one with {wanted}[.xz]")
+    files = [files_of(folder, part, language) for language in languages]
     if languages[0] == languages[1]:
         raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
-    patterns = [f"*.{part}.{lang}{packed}" for lang in languages for packed in ("", ".xz")]
-    names = sorted({path.name.split(f".{part}.")[0] for pattern in patterns for path in folder.glob(pattern)})
-    if not names:
-        raise ConfigError(f"data folder {folder} holds no {wanted} or {wanted}.xz")
     sides: tuple[list[str], list[str]] = ([], [])
-    for name in names:
-        read = [read_lines(_found(folder / f"{name}.{part}.{lang}")) for lang in languages]
+    for name in sorted({name for found in files for name in found}) or ["NAME"]:
+        for language, found in zip(languages, files, strict=True):
+            if name not in found:
+                raise ConfigError(f"data folder {folder} holds no {name}.{part}.{language} or {name}.{part}.{language}.xz")
+        read = [read_lines(found[name]) for found in files]
         if len(read[0]) != len(read[1]):
             counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
             raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
         for side, lines in zip(sides, read, strict=True):
             side += lines
     return sides
-
-
-def _found(plain: Path) -> Path:
-    for path in (plain, plain.with_name(plain.name + ".xz")):
-        if path.is_file():
-            return path
-    raise ConfigError(f"data folder {plain.parent} holds no {plain.name} or {plain.name}.xz")
 
 
 def _text(path: Path) -> str:

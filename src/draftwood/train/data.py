@@ -18,10 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from draftwood.core.errors import ConfigError
-from draftwood.train.corpus import read_documents
-
-_SUFFIXES = (".txt", ".txt.xz")
-
+from draftwood.train.corpus import files_of, read_documents
 
 Encoder: TypeAlias = Callable[[list[str]], list[list[int]]]
 """From documents to their token ids, without special tokens."""
@@ -56,12 +53,10 @@ def sources(folder: Path) -> list[str]:
     Raises:
         ConfigError: no folder, or no source in it.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"data folder {folder} does not exist; give one with NAME.train.txt or NAME.train.txt.xz")
-    names = {p.name.removesuffix(f".train{s}") for s in _SUFFIXES for p in folder.glob(f"*.train{s}")}
+    names = list(files_of(folder, "train", "txt"))
     if not names:
         raise ConfigError(f"data folder {folder} holds no NAME.train.txt or NAME.train.txt.xz")
-    return sorted(names)
+    return names
 
 
 def read_part(folder: Path, name: str, part: str) -> list[str]:
@@ -73,11 +68,8 @@ def read_part(folder: Path, name: str, part: str) -> list[str]:
     known = sources(folder)
     if name not in known:
         raise ConfigError(f"unknown source {name!r}; {folder} holds {', '.join(known)}")
-    for suffix in _SUFFIXES:
-        path = folder / f"{name}.{part}{suffix}"
-        if path.is_file():
-            return read_documents(path)
-    return []
+    path = files_of(folder, part, "txt").get(name)
+    return [] if path is None else read_documents(path)
 
 
 def mixed(documents: dict[str, list[str]], mix: dict[str, float], seed: int) -> list[str]:
@@ -146,13 +138,3 @@ class Blocks(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
-
-
-def token_counts(blocks: dict[str, Tensor]) -> dict[str, int]:
-    """The number of tokens of each source's blocks."""
-    return {name: tensor.numel() for name, tensor in blocks.items()}
-
-
-def first(blocks: dict[str, Tensor], count: int) -> dict[str, Tensor]:
-    """At most ``count`` blocks of each source."""
-    return {name: tensor[:count] for name, tensor in blocks.items()}

@@ -21,18 +21,16 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading import models
-from draftwood.loading.names import resolve
+from draftwood.loading.models import load_tokenizer
+from draftwood.loading.names import locate
 from draftwood.train import data, loop
 from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
+from draftwood.train.chats import chats_for
 from draftwood.train.config import DraftConfig
-from draftwood.train.lm import load_tokenizer, new_llama, saved_model
+from draftwood.train.lm import new_llama, saved_model
 from draftwood.train.number_format import number_format
-from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
-
-_HELD_OUT_SEED = 1
 
 
 def kl(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
@@ -92,10 +90,11 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
-    chats = None if config.chats is None else _chat_blocks(config.chats, config.context, len(tokenizer))
     loop.claim(config)
-    text, held_out = _text_blocks(config, documents, mix, tokenizer)
-    written, held_out["written_by_target"] = chats or _sampled(config, documents, mix, target, tokenizer)
+    written, held_out = _chat_blocks(chats_for(config, config.context), config.context, len(tokenizer))
+    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
+    text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
+    held_out |= data.held_out_blocks(config.data, mix, encode, eos, config.context)
     dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
     model = new_llama(config, tokenizer)
 
@@ -106,7 +105,7 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
         config,
         model,
         dataset,
-        partial(report, data.first(held_out, config.report_blocks)),
+        partial(report, {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}),
         loss=distillation(target, config),
         what=f"{dataset.tokens.numel():,} tokens to train on",
         tokens_until=lambda steps: steps * config.batch * config.context,
@@ -114,7 +113,7 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
     )
     loop.save(model, tokenizer, config.out)
     figures = {"held_out": measured(model, partial(report, held_out)), "sampled_tokens": written.numel(), **result}
-    return loop.record(config, model, data.token_counts(held_out), figures)
+    return loop.record(config, model, {name: blocks.numel() for name, blocks in held_out.items()}, figures)
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
@@ -122,45 +121,18 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
 
     Raises:
         ConfigError: the context is longer than the target's.
-        ModelError: the folder holds no model.
+        ModelError: there is no model.
     """
-    folder = Path(resolve(config.target))
     device = loop.device()
-    target = saved_model(folder, number_format(device.type)).requires_grad_(False)
-    tokenizer = models.load_tokenizer(folder, LoadOptions()) if folder.is_file() else load_tokenizer(folder)
+    target = saved_model(config.target, number_format(device.type)).requires_grad_(False)
+    tokenizer = load_tokenizer(locate(config.target), LoadOptions())
     limit = target.config.max_position_embeddings
     if config.context > limit:
         raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")
     return target.to(device), tokenizer
 
 
-def _text_blocks(
-    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], tokenizer: Any
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Blocks of training text, and held-out blocks of each source."""
-    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
-    text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
-    return text, data.held_out_blocks(config.data, mix, encode, eos, config.context)
-
-
-def _sampled(
-    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], target: Any, tokenizer: Any
-) -> tuple[Tensor, Tensor]:
-    """Blocks that the target writes now, to train on and held out."""
-    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
-    chosen = data.mixed(documents, mix, config.seed)
-    # 16 characters per token are more than enough for the first tokens; whole books need not be encoded again.
-    starts = [ids[: config.prefix] for ids in encode([d[: 16 * config.prefix] for d in chosen])]
-
-    def write(count: int, seed: int, folder: str) -> Tensor:
-        where = config.out / folder
-        return sampled_blocks(target, starts, eos, count, config.context, config.sample_rows, seed, where)
-
-    held_out = write(config.sample_rows, config.seed + _HELD_OUT_SEED, "sampled_held_out")
-    return write(config.sampled, config.seed, "sampled") if config.sampled else held_out[:0], held_out
-
-
-def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, Tensor]:
+def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Packed blocks of the chats in a folder, to train on and held out.
 
     Raises:
@@ -172,10 +144,10 @@ def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, Tensor
     blocks, others = (data.pack(np.array([*chain(*part)]), context) for part in (training, held_out))
     if not len(blocks) or not len(others):
         raise ConfigError(
-            f"the {len(chats)} chats in {folder} are too few for training and held-out blocks of {context} tokens;"
-            " give more chats (draftwood train chats) or a shorter context"
+            f"the {len(chats)} chats in {folder} are too few for training and held-out blocks of {context} tokens:"
+            " write more (--tokens, here or of train chats), or give a shorter context"
         )
-    return blocks, others
+    return blocks, {"written_by_target": others}
 
 
 def _times(blocks: Tensor, epochs: float) -> list[Tensor]:

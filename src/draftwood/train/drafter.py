@@ -19,8 +19,8 @@ from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
 from draftwood.train.callbacks import measured, show
 from draftwood.train.chat_files import held_out_of
-from draftwood.train.chats import write_chats
-from draftwood.train.config import ChatsConfig, DrafterConfig
+from draftwood.train.chats import chats_for
+from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import block_loss, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, Batch
@@ -40,9 +40,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     loop.require("accelerate", "training")
     name = locate(config.target)
     loop.claim(config)
-    chats = config.out / "chats" if config.chats is None else config.chats
-    if config.chats is None:
-        write_chats(ChatsConfig(target=config.target, out=chats, data=config.data, tokens=config.tokens, seed=config.seed))
+    chats = chats_for(config)
     device, options = loop.device(), LoadOptions()
     tokenizer = load_tokenizer(name, options)
     target = load_model(name, options, device, number_format(device.type)).requires_grad_(False)

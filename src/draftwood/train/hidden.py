@@ -46,12 +46,6 @@ class Slots(NamedTuple):
         entropy = -(self.target * found).sum(-1)
         return ((TVD_WEIGHT * rejected + CE_WEIGHT * entropy) * self.weight).sum()
 
-    def gradient(self, found: Float[Tensor, "slot kept"]) -> Float[Tensor, "slot kept"]:
-        """The gradient of :meth:`loss`."""
-        own = found.exp()
-        below = torch.where(own < self.target, own, 0.0)
-        return (TVD_WEIGHT * below + CE_WEIGHT * self.target) * -self.weight.unsqueeze(1)
-
 
 class Scored(NamedTuple):
     """What scores slots: ``states @ head.T + markov @ out.T``.
@@ -81,34 +75,25 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, head: Tensor, markov: Tensor, out: Tensor, *slots: Tensor) -> Tensor:
-        kind = number_format(states.device.type)
-        inputs = torch.cat([states.to(kind), markov.to(kind)], dim=1)
-        weights = torch.cat([head.to(kind), out.to(kind)], dim=1)
-        loss = torch.zeros((), device=states.device)
-        to_inputs, to_out = torch.empty_like(inputs), torch.zeros_like(out, dtype=torch.float32)
-        for start in range(0, len(inputs), size := _SLOTS.get(states.device.type, _SLOTS["cpu"])):
+        kind, size = number_format(states.device.type), _SLOTS.get(states.device.type, _SLOTS["cpu"])
+        trained = [weights.detach().float().requires_grad_() for weights in (states, markov, out)]
+        head, loss = head.to(kind), torch.zeros((), device=states.device)
+        for start in range(0, len(states), size):
             part = slice(start, start + size)
             own = Slots(*(values[part] for values in slots))
-            logp = (inputs[part] @ weights.T).float()
-            logp -= logp.logsumexp(-1, keepdim=True)
-            found = logp.gather(-1, own.tops)
-            loss += own.loss(found)
-            to_found = own.gradient(found)
-            to_scores = logp.exp_().mul_(-to_found.sum(-1, keepdim=True)).scatter_add_(-1, own.tops, to_found).to(kind)
-            to_inputs[part] = to_scores @ weights
-            to_out += to_scores.T @ inputs[part, states.shape[1] :]
-        ctx.save_for_backward(to_inputs, to_out)
-        ctx.like = states, markov, out
+            with torch.enable_grad():
+                x, y, to_scores = (weights.to(kind) for weights in (trained[0][part], trained[1][part], trained[2]))
+                logp = (x @ head.T + y @ to_scores.T).float().log_softmax(-1)
+                part_loss = own.loss(logp.gather(-1, own.tops))
+            part_loss.backward()
+            loss += part_loss.detach()
+        ctx.save_for_backward(*(weights.grad for weights in trained))
         return loss
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        to_inputs, to_out = ctx.saved_tensors
-        states, markov, out = ctx.like
-        to_states, to_markov = to_inputs.split([states.shape[1], markov.shape[1]], dim=1)
-        pairs = ((to_states, states), (to_markov, markov), (to_out, out))
-        found = [(gradient * upstream[0]).to(like.dtype) for gradient, like in pairs]
-        return (found[0], None, *found[1:], None, None, None)
+        to_states, to_markov, to_out = (gradient * upstream[0] for gradient in ctx.saved_tensors)
+        return to_states, None, to_markov, to_out, None, None, None
 
 
 def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
@@ -187,8 +172,7 @@ def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens
     drafter.draft_tokens.copy_(draft_tokens)
     nn.init.zeros_(drafter.markov_out.weight)
     nn.init.normal_(drafter.mask, std=0.02)
-    if config.start_layers:
-        copy_layers(drafter, target)
+    copy_layers(drafter, target)
     return drafter
 
 

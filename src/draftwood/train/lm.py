@@ -1,4 +1,4 @@
-"""A small Llama, trained from scratch or further: tokenizer, training, held-out losses, samples.
+"""A small Llama, trained from scratch or further: tokenizer, training, held-out losses.
 
 The architecture is Llama's (Touvron et al. 2023, arXiv 2302.13971): RMSNorm, rotary positions, SwiGLU, with tied embeddings.
 Small models of this kind write coherent stories when the text is simple (TinyStories, arXiv 2305.07759).
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import load_model
+from draftwood.loading.models import load_model, load_tokenizer
+from draftwood.loading.names import locate
 from draftwood.train import data, loop
 from draftwood.train.callbacks import measured
 from draftwood.train.config import AverageConfig, LMConfig
@@ -33,7 +34,7 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
     blocks = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
     held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
     model = new_llama(config, tokenizer)
-    subset = data.first(held_out, config.report_blocks)
+    subset = {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}
     result = loop.fit(
         config,
         model,
@@ -45,33 +46,18 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
         steps=loop.steps_of(config, len(blocks)),
     )
     loop.save(model, tokenizer, config.out)
-    figures = {
-        "held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
-        "samples": samples(model, tokenizer, seed=config.seed),
-        **result,
-    }
-    return loop.record(config, model, data.token_counts(held_out), figures)
+    figures = {"held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)), **result}
+    return loop.record(config, model, {name: blocks.numel() for name, blocks in held_out.items()}, figures)
 
 
 def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
     """The tokenizer of this run: the given one, or one in the output folder, trained if there is none yet."""
     given = config.tokenizer or config.start  # weights are useless without their own tokenizer
     if given is not None:
-        return load_tokenizer(given)
+        return load_tokenizer(given, LoadOptions())
     if not (config.out / "tokenizer.json").is_file():
         train_tokenizer(documents, config.vocab, config.context).save_pretrained(config.out)
     return AutoTokenizer.from_pretrained(config.out)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder.
-
-    Raises:
-        ModelError: the folder holds none.
-    """
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError(f"{folder} holds no tokenizer.json; give the folder of a saved model or tokenizer")
-    return AutoTokenizer.from_pretrained(folder)
 
 
 def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
@@ -97,7 +83,7 @@ def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
     return model
 
 
-def saved_model(folder: Path, dtype: torch.dtype = torch.float32, cls: type[Any] | None = None) -> Any:
+def saved_model(name: str | Path, dtype: torch.dtype = torch.float32, cls: type[Any] | None = None) -> Any:
     """A saved model in evaluation mode on the CPU.
 
     Args:
@@ -106,9 +92,7 @@ def saved_model(folder: Path, dtype: torch.dtype = torch.float32, cls: type[Any]
     Raises:
         ModelError: there is no model, or it cannot be loaded, or its files do not hold exactly its tensors.
     """
-    if not folder.is_file() and not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json; give the folder of a saved model, or a GGUF file")
-    return load_model(folder, LoadOptions(), torch.device("cpu"), dtype, cls)
+    return load_model(locate(name), LoadOptions(), torch.device("cpu"), dtype, cls)
 
 
 def _start_from(model: Any, folder: Path) -> None:
@@ -131,20 +115,6 @@ def held_out_losses(model: Any, held_out: dict[str, Tensor], batch: int) -> dict
     return losses
 
 
-def samples(model: Any, tokenizer: Any, seed: int, count: int = 4, tokens: int = 200) -> list[str]:
-    """Texts sampled from the model at temperature 1 after an empty prompt; reproducible on one machine."""
-    torch.manual_seed(seed)
-    model.eval()
-    prompt = tokenizer([""] * count, return_tensors="pt").to(model.device)
-    drawn = model.generate(
-        **prompt, max_new_tokens=min(tokens, model.config.max_position_embeddings - 1), do_sample=True, top_k=0
-    )
-    texts: list[str] = tokenizer.batch_decode(drawn, skip_special_tokens=True)
-    for text in texts:
-        print(f"--- sample\n{text}", flush=True)
-    return texts
-
-
 def average(config: AverageConfig) -> dict[str, Any]:
     """Save the mean of the models in ``config.out``; returns the contents of ``metrics.json``, with held-out losses.
 
@@ -155,7 +125,7 @@ def average(config: AverageConfig) -> dict[str, Any]:
     if len(config.models) < 2:
         raise ConfigError(f"number of models to average is {len(config.models)}; give --models two times or more")
     model = _mean(config.models)
-    tokenizer = load_tokenizer(config.models[0])
+    tokenizer = load_tokenizer(config.models[0], LoadOptions())
     names, context = data.sources(config.data), int(model.config.max_position_embeddings)
     held_out = data.held_out_blocks(config.data, names, encoder(tokenizer), tokenizer.eos_token_id, context)
     config.out.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from draftwood.train.optim import MuonAdamW
 Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
 """From a model, a batch and the state of the training to the loss."""
 
-_GONE = {"loss": "kl", "parallel": None, "cuts": None}  # settings of earlier versions, as all runs have them now
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
     *("tokens", "rows", "epochs", "chats", "dtype"),  # of chats
@@ -54,12 +53,10 @@ def claim(config: RunConfig | ChatsConfig) -> None:
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
-        # Settings may be newer than the record, or may have left since.
-        found = _GONE | _defaults(config) | json.loads(path.read_text(encoding="utf-8"))
-        now = _GONE | wanted
-        differ = sorted(k for k in now.keys() - _MAY_CHANGE if found.get(k) != now[k])
+        found = json.loads(path.read_text(encoding="utf-8"))
+        differ = sorted(k for k in wanted.keys() - _MAY_CHANGE if found.get(k) != wanted[k])
         if differ:
-            what = ", ".join(f"{k}={found.get(k)!r} there, {now[k]!r} here" for k in differ)
+            what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} here" for k in differ)
             raise ConfigError(f"{config.out} holds a run with other settings ({what}); give another folder")
     config.out.mkdir(parents=True, exist_ok=True)
     write_json(path, wanted)
@@ -68,11 +65,6 @@ def claim(config: RunConfig | ChatsConfig) -> None:
 def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
     return {name: _json_value(value) for name, value in asdict(config).items()}
-
-
-def _defaults(config: RunConfig | ChatsConfig) -> dict[str, Any]:
-    """The settings that have a default, as JSON values."""
-    return {one.name: _json_value(one.default) for one in fields(config) if one.default is not MISSING}
 
 
 def _json_value(value: Any) -> Any:

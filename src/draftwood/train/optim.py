@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from draftwood.train.number_format import number_format
 
 
-class MuonAdamW(torch.optim.Optimizer):
+class MuonAdamW(torch.optim.AdamW):
     """Muon on 2-D weights other than embeddings, AdamW on embeddings, norms and biases."""
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float]) -> None:
@@ -30,43 +30,31 @@ class MuonAdamW(torch.optim.Optimizer):
             {"params": embeddings, "muon": False, "weight_decay": weight_decay},
             {"params": vectors, "muon": False, "weight_decay": 0.0},
         ]
-        super().__init__([g for g in groups if g["params"]], {"lr": lr, "betas": betas})
+        super().__init__([g for g in groups if g["params"]], lr=lr, betas=betas)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient; the gradients of Muon's are taken away."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for group in self.param_groups:
-            for parameter in group["params"]:
+            for parameter in group["params"] if group["muon"] else ():
                 if parameter.grad is not None:
-                    update = _muon if group["muon"] else _adam
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(update(self.state[parameter], parameter.grad, group["betas"]), alpha=-group["lr"])
+                    update = _muon(self.state[parameter], parameter.grad, group["betas"][1])
+                    parameter.add_(update, alpha=-group["lr"])
+                    parameter.grad = None
+        super().step()
         return loss
 
 
-def _muon(state: dict[str, Any], grad: Tensor, betas: tuple[float, float]) -> Tensor:
+def _muon(state: dict[str, Any], grad: Tensor, beta: float) -> Tensor:
     """Orthogonalised Nesterov momentum, scaled to the root mean square of an AdamW update."""
     if not state:
-        state["momentum"] = torch.zeros_like(grad)
+        state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(grad)}  # AdamW expects a step in every state
     momentum: Tensor = state["momentum"]
-    momentum.mul_(betas[1]).add_(grad)
-    return orthogonal(grad.add(momentum, alpha=betas[1])) * (0.2 * math.sqrt(max(grad.shape)))
-
-
-def _adam(state: dict[str, Any], grad: Tensor, betas: tuple[float, float]) -> Tensor:
-    """The AdamW update without its learning rate (Loshchilov & Hutter, arXiv 1711.05101)."""
-    if not state:
-        state |= {"step": 0, "mean": torch.zeros_like(grad), "square": torch.zeros_like(grad)}
-    state["step"] += 1
-    mean: Tensor = state["mean"]
-    square: Tensor = state["square"]
-    mean.lerp_(grad, 1 - betas[0])
-    square.lerp_(grad.square(), 1 - betas[1])
-    step = int(state["step"])
-    mean_hat, square_hat = mean / (1 - betas[0] ** step), square / (1 - betas[1] ** step)
-    return mean_hat / (square_hat.sqrt() + 1e-8)
+    momentum.mul_(beta).add_(grad)
+    return orthogonal(grad.add(momentum, alpha=beta)) * (0.2 * math.sqrt(max(grad.shape)))
 
 
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from draftwood.core.errors import ConfigError
 from draftwood.train.config import PairsConfig
-from draftwood.train.corpus import read_sentence_pairs
 
 IGNORED = -100
 """The label of a position that is not in the loss."""
@@ -55,15 +55,6 @@ class TokenPairs:
         )
 
 
-def read_pairs(config: PairsConfig, part: str) -> tuple[list[str], list[str]]:
-    """Source and target sentences of the ``train`` or ``val`` part of every NAME in the data folder.
-
-    Raises:
-        ConfigError: no folder, a missing file, an empty file or line, or files that differ in their number of lines.
-    """
-    return read_sentence_pairs(config.data, part, (config.source_language, config.target_language))
-
-
 def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: int) -> TokenPairs:
     """Token ids of source and target sentences; pairs with a sentence of more than ``longest`` tokens are left out.
 
@@ -80,10 +71,7 @@ def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: in
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """The rows as int64 [row, longest], padded with ``fill`` on the right."""
-    out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
-    for line, row in zip(out, rows, strict=True):
-        line[: len(row)] = row
-    return torch.from_numpy(out)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
 
 
 def batches_of(lengths: np.ndarray[tuple[int, int], np.dtype[np.int64]], tokens: int, rng: np.random.Generator) -> list[Any]:

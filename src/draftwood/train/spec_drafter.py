@@ -16,14 +16,18 @@ from torch import Tensor
 from transformers import MarianMTModel, TrainerState
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.models import load_tokenizer, model_type
+from draftwood.loading.names import check_model
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
 from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, share_of
 from draftwood.train.callbacks import measured
 from draftwood.train.config import SpecDrafterConfig
-from draftwood.train.lm import load_tokenizer, saved_model
-from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs
+from draftwood.train.corpus import read_sentence_pairs
+from draftwood.train.lm import saved_model
+from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs
 from draftwood.train.translator import cross_entropy, translate
 
 _OUTPUTS_PER_FILE = 2_000
@@ -39,7 +43,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
     loop.require("accelerate", "training")
     target, tokenizer = load_translator(config.target)
     pad, start = tokenizer.pad_token_id, target.config.decoder_start_token_id
-    sides = {part: read_pairs(config, part) for part in ("train", "val")}
+    sides = {part: read_sentence_pairs(config.data, part, config.languages) for part in ("train", "val")}
     loop.claim(config)
     encoded = {part: encode_pairs(tokenizer, s, target.config.max_position_embeddings) for part, s in sides.items()}
     if config.outputs is not None:
@@ -82,12 +86,10 @@ def load_translator(folder: Path) -> tuple[Any, Any]:
     Raises:
         ModelError: the folder holds no Marian model, or a tokenizer without a mask token.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} holds no config.json; give the folder of a saved translation model")
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    if kind != "marian":
+    check_model(folder)
+    if (kind := model_type(folder, LoadOptions())) != "marian":
         raise ModelError(f"{folder} holds a model of type {kind!r}; give one of type 'marian'")
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, LoadOptions())
     if tokenizer.mask_token_id is None:
         raise ModelError(f"the tokenizer in {folder} has no mask token; give a model made by draftwood train translator")
     target = saved_model(folder, cls=MarianMTModel).requires_grad_(False)

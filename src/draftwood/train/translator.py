@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMT
 from draftwood.train import loop
 from draftwood.train.callbacks import measured
 from draftwood.train.config import TranslatorConfig
+from draftwood.train.corpus import read_sentence_pairs
 from draftwood.train.pairs import (
     IGNORED,
     PairBatches,
@@ -25,7 +26,6 @@ from draftwood.train.pairs import (
     encode_pairs,
     held_out_batches,
     padded,
-    read_pairs,
 )
 from draftwood.train.tokenizer import train_pair_tokenizer
 
@@ -33,16 +33,11 @@ _TRANSLATED_TOKENS = 3_000
 """Most source tokens of a batch to translate, padding included."""
 
 
-def shifted(labels: Tensor, config: Any) -> Tensor:
-    """Decoder inputs for labels int64 [row, token]: the start token, then the labels without the last one."""
-    tokens = labels.masked_fill(labels == IGNORED, config.pad_token_id)
-    return nn.functional.pad(tokens[:, :-1], (1, 0), value=config.decoder_start_token_id)
-
-
 def _scored(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The model's logits and the labels of a batch, which loses them."""
     labels = batch.pop("labels")
-    return model(**batch, decoder_input_ids=shifted(labels, model.config), use_cache=False).logits, labels
+    before = model.prepare_decoder_input_ids_from_labels(labels)
+    return model(**batch, decoder_input_ids=before, use_cache=False).logits, labels
 
 
 def train_translator(config: TranslatorConfig) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     """
     loop.require("accelerate", "training")
     loop.require("sacrebleu", "this training")
-    train, val = read_pairs(config, "train"), read_pairs(config, "val")
+    train, val = (read_sentence_pairs(config.data, part, config.languages) for part in ("train", "val"))
     loop.claim(config)
     tokenizer = _tokenizer(config, train)
     pairs, held_out = (encode_pairs(tokenizer, sides, config.context) for sides in (train, val))
@@ -77,7 +72,6 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     figures = {
         "too_long_pairs": {"train": pairs.too_long, "val": held_out.too_long},
         "held_out": measured(model, lambda m: quality(m, tokenizer, held_out)),
-        "examples": measured(model, lambda m: examples(m, tokenizer, held_out.spread(8))),
         **result,
     }
     return loop.record(config, model, {"target": sum(map(len, held_out.targets))}, figures)
@@ -158,12 +152,3 @@ def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
         for index, row in zip(chosen, written[:, 1:].tolist(), strict=True):
             out[index] = row[: row.index(eos) + 1] if eos in row else row
     return out
-
-
-def examples(model: Any, tokenizer: Any, pairs: TokenPairs) -> dict[str, Any]:
-    """A few sources, translations and references for inspection; also printed."""
-    sides = {"source": pairs.sources, "written": translate(model, pairs.sources), "reference": pairs.targets}
-    texts = {name: tokenizer.batch_decode(rows, skip_special_tokens=True) for name, rows in sides.items()}
-    for row in zip(*texts.values(), strict=True):
-        print(" | ".join(row), flush=True)
-    return texts

@@ -13,8 +13,7 @@ from draftwood.trace.labels import sans_width, shorten, title_of
 from draftwood.trace.records import Trace, TracedRound
 
 WIDE: Final = 1360  # from this width on, all columns stand in one row
-MIDDLE: Final = 760  # from this width on, draft above verification; below, one part under the other
-NARROW: Final = 348  # the least width
+MIDDLE: Final = 760  # from this width on, the parts below one another are wide
 _MARGIN: Final = 16.0
 _TOP: Final = 94.0  # below title and column heads
 
@@ -25,7 +24,7 @@ def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
     Args:
         trace: the recorded text.
         number: the round's place in ``trace.rounds``.
-        width: room in pixels. The parts stand in one row, in two or in four; below 348 pixels it is the same as 348.
+        width: room in pixels. The parts stand in one row, or one below the other; below 348 pixels it is the same as 348.
 
     Raises:
         ConfigError: there is no such round.
@@ -38,9 +37,7 @@ def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
         f"Round {made.number + 1} of {trace.method} with the {trace.verifier} verifier", words, f"dw{made.number}-{width}"
     )
     scene = Scene(trace, made, canvas)
-    if width >= WIDE:
-        return _in_one_row(scene)
-    return _in_two_rows(scene) if width >= MIDDLE else _in_one_column(scene)
+    return _in_one_row(scene) if width >= WIDE else _in_one_column(scene, wide=width >= MIDDLE)
 
 
 def round_of(trace: Trace, number: int) -> TracedRound:
@@ -117,34 +114,6 @@ def _feedback(scene: Scene, x: float, y: float, anchor: str) -> None:
     scene.canvas.text(x, y + 16, legend, "note", anchor=anchor, size=SMALL)
 
 
-def _in_two_rows(scene: Scene) -> str:
-    """Draft above; target, verification and output below."""
-    left, top = _MARGIN + 16, _TOP + 22
-    columns = DraftColumns(72, 108, 244, 88)
-    _draft_heads(scene, left, columns, _TOP - 2)
-    panel = draw_draft(scene, left, top, columns)
-    lower = top + panel.height + 64
-    rows = {node: lower + 16 + place * 26 for place, node in enumerate(range(len(scene.round.nodes)))}
-    _head(scene, left, lower - 16, "Target model|probability")
-    draw_target(scene, left, rows, 286, 72)
-    verdicts = VerdictColumns(left + 286 + 20, 100, 92)
-    _head(scene, verdicts.left, lower - 16, TITLES.get(scene.trace.verifier, "Verification"))
-    tried = draw_verdicts(scene, lower, verdicts)
-    output = verdicts.right + 22
-    _head(scene, output, lower - 26, "Output|token")
-    end = draw_output(scene, output, 92, tried, lower - 10)
-    bottom = max(lower + max(tried.height, len(rows) * 26 + 10), end + PILL) + 18
-    _back(scene, bottom, top, output + 46, end)
-    return _finished(scene, output + 92 + _MARGIN, bottom + 48)
-
-
-def _back(scene: Scene, bottom: float, top: float, x: float, start: float) -> None:
-    """The feedback arrow along the bottom and the left edge."""
-    points = [(x, start + PILL / 2), (x, bottom), (_MARGIN, bottom), (_MARGIN, top + PITCH), (_MARGIN + 14, top + PITCH)]
-    scene.canvas.line(points, arrow=True)
-    _feedback(scene, _MARGIN + 4, bottom + 18, "start")
-
-
 def _draft_heads(scene: Scene, left: float, columns: DraftColumns, y: float) -> None:
     if columns.label:
         _head(scene, left, y, "Draft|iteration")
@@ -153,27 +122,28 @@ def _draft_heads(scene: Scene, left: float, columns: DraftColumns, y: float) -> 
     _head(scene, left + columns.drafted, y, "Draft|token")
 
 
-def _in_one_column(scene: Scene) -> str:
-    left, top = _MARGIN + 12, _TOP + 22
-    columns = DraftColumns(0, 70, 78, 34)
+def _in_one_column(scene: Scene, *, wide: bool) -> str:
+    """The parts one below the other."""
+    left, top, room = _MARGIN + 12, _TOP + 22, 720 if wide else 312
+    columns = DraftColumns(72, 108, 244, 88) if wide else DraftColumns(0, 70, 78, 34)
     _draft_heads(scene, left, columns, _TOP - 2)
     panel = draw_draft(scene, left, top, columns)
     lower = top + panel.height + 46
     rows = {node: lower + 16 + place * 26 for place, node in enumerate(range(len(scene.round.nodes)))}
     _head(scene, left, lower - 10, "Target model probability")
-    draw_target(scene, left, rows, 312, 84)
+    draw_target(scene, left, rows, room, 84)
     lower += len(rows) * 26 + 50
     _head(scene, left, lower - 10, TITLES.get(scene.trace.verifier, "Verification"))
-    verdicts = VerdictColumns(left, 108, 84)
+    verdicts = VerdictColumns(left, 440 if wide else 108, 120 if wide else 84)
     tried = draw_verdicts(scene, lower, verdicts)
     lower += tried.height + 34
     _head(scene, left, lower - 10, "Output token")
-    bottom = lower + PILL + 12
+    bottom, in_line = lower + PILL + 12, room // 104
     for place, node in enumerate([0, *scene.round.path, None]):
-        x, y = left + place % 3 * 104, lower + 12 + place // 3 * (PILL + 8)
+        x, y = left + place % in_line * 104, lower + 12 + place // in_line * (PILL + 8)
         scene.own_pill(x, y, 96) if node is None else scene.pill(x, y, 96, node)
         bottom = y + PILL + 12
     points = [(left + 100, bottom), (10, bottom), (10, top + PITCH), (left - 4, top + PITCH)]
     scene.canvas.line(points, arrow=True)
     _feedback(scene, left, bottom + 18, "start")
-    return _finished(scene, left + 312 + 12, bottom + 48)
+    return _finished(scene, left + room + 12, bottom + 48)
