@@ -135,11 +135,6 @@ def test_the_hub_is_asked_once_or_not_at_all(
     assert len(asked) == requests
 
 
-def test_offline_mode_is_named() -> None:
-    with pytest.raises(ModelError, match="it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub"):
-        load("nobody/no-model", options=ON_CPU)
-
-
 def test_a_model_in_the_cache_needs_no_hub(
     online: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

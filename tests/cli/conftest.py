@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,6 @@ import torch
 from click.testing import CliRunner, Result
 
 from draftwood.cli import main
-from draftwood.engine.decode import Decoder
 
 CONTEXT = 96
 Run: TypeAlias = Callable[..., Result]
@@ -87,27 +86,6 @@ def environment() -> dict[str, str]:
     """For a process of its own: it finds the package, and one thread is enough."""
     path = os.pathsep.join(p for p in sys.path if p)
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
-
-
-@pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make Ctrl-C come after so many finished texts."""
-
-    def stop(count: int) -> None:
-        seen = 0
-
-        def results(*args: Any, **more: Any) -> Iterator[Any]:
-            nonlocal seen
-            for found in real(*args, **more):
-                if seen == count:
-                    raise KeyboardInterrupt
-                seen += 1
-                yield found
-
-        real = Decoder.results
-        monkeypatch.setattr(Decoder, "results", results)
-
-    return stop
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from draftwood.cli import main
 from draftwood.cli.chat_settings import SECTIONS as CHAT_SECTIONS
 from draftwood.cli.progress import importing
 from draftwood.cli.settings import SECTIONS
+from draftwood.cli.translate import SECTIONS as TRANSLATE_SECTIONS
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = "/nowhere/model"
@@ -64,6 +65,11 @@ OPTIONS = ["--target", "--stop-token-ids", "--logit-bias", "--ignore-eos", "--ma
 SECTIONS_OF = {
     "generate": (SECTIONS, [*OPTIONS, "--trust-remote-code", "--batch-size"], ["--processors"]),
     "chat": (CHAT_SECTIONS, [*OPTIONS, "--system", "--quiet"], ["--processors", "--batch-size"]),
+    "translate": (
+        TRANSLATE_SECTIONS,
+        ["--target", "--verifier", "--k", "--output", "--compare", "--show", "--max-new-tokens", "--backend"],
+        ["--profile", "--weights", "--temperature"],
+    ),
 }
 CODE = """
 import json, os, sys

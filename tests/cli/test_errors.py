@@ -13,7 +13,6 @@ import pytest
 from draftwood.cli import settings, single
 from draftwood.core.errors import DraftwoodError, NumericsError
 from draftwood.core.settings import Method
-from draftwood.sampling.settings import Sampling
 from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1
@@ -159,9 +158,9 @@ def test_models_and_prompts_that_cannot_be_used(run: Run, pair: list[str], model
 
 def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one() -> None:
     for method in (Method(method="chain"), Method(method="rsd-s"), Method(nodes=5)):
-        settings.check_fit(settings.Models(target="smollm2"), method, Sampling())
+        settings.check_fit(settings.Models(target="smollm2"), method, 1.0)
         with pytest.raises(DraftwoodError, match="draft"):
-            settings.check_fit(settings.Models(target="another"), method, Sampling())
+            settings.check_fit(settings.Models(target="another"), method, 1.0)
 
 
 def test_an_empty_prompt_starts_from_the_beginning_of_text(run: Run, pair: list[str]) -> None:

@@ -14,7 +14,6 @@ from click.testing import Result
 
 import draftwood
 from draftwood import Method, load_translator
-from draftwood.cli import translate
 from draftwood.cli.job import output as files
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
@@ -275,12 +274,3 @@ def test_wrong_options_are_refused_in_one_sentence(
     assert (result.exit_code, said in result.stderr) == (code, True), result.output
     assert result.stdout == ""
     assert result.stderr.count("Error: ") == 1
-
-
-def test_help_lists_the_options_by_subject(run: Run) -> None:
-    text = run("translate", "--help").output
-    places = [text.index(f"\n{title}:") for title in translate.SECTIONS]
-    assert places == sorted(places)
-    for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens", "--backend"):
-        assert f"  {name}" in text
-    assert not any(name in text for name in ("--profile", "--weights", "--temperature"))

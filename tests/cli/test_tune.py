@@ -10,7 +10,7 @@ import pytest
 
 from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import Method
-from draftwood.tune.measure import Runs
+from draftwood.tune import run as measuring
 from tests.cli.conftest import Run
 
 QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
@@ -116,7 +116,7 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
     run: Run, pair: list[str], texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(cache)
-    mine, real, calls = texts.with_name("mine.json"), Runs.timed, []
+    mine, real, calls = texts.with_name("mine.json"), measuring.timed, []
     mine.write_text("older")
 
     def stopped(*args):
@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(Runs, "timed", stopped)
+    monkeypatch.setattr(measuring, "timed", stopped)
     result = run("tune", *pair, "--input", texts, *QUICK, "--out", mine)
     assert result.exit_code == 130
     assert "Stopped" in result.stderr

@@ -82,7 +82,7 @@ def _check(
         )
     if options.tensor_parallel:
         raise ConfigError("check calls the whole model for comparison: run it in one process, without --tensor-parallel")
-    check_fit(models, method, sampling)
+    check_fit(models, method, sampling.temperature)
     pair = load_fixed(models, options)
 
     from draftwood.exactness.enumeration import enumerated

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import dataclass
+from typing import final
 
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
@@ -35,11 +35,6 @@ class LogprobOptions:
     def wanted(self) -> LogprobSettings | None:
         """The settings of the requests; None without log-probabilities."""
         return None if self.logprobs is None else LogprobSettings(top=self.logprobs, of=self.logprobs_of or "model")
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The settings as plain values; nothing without log-probabilities."""
-        return {} if self.wanted is None else {"logprobs": asdict(self.wanted)}
 
     def check_json(self, as_json: bool, how: str) -> None:
         """Refuse log-probabilities where the output is plain text; ``how`` says which option makes it JSON."""

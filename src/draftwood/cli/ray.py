@@ -15,7 +15,6 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.ray.cluster import Fleet, installed
 from draftwood.ray.spec import ReplicaSpec
-from draftwood.sampling.settings import Sampling
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
 SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS}
@@ -39,7 +38,7 @@ def serve(**options: Any) -> None:
     settings, whichever replica writes it. SIGTERM or Ctrl-C ends the replicas: running texts get --drain seconds to end.
     """
     spec = _spec(options, pick(ServeOptions, options))
-    check_fit(Models(target=spec.target, draft=spec.draft), spec.method, Sampling())
+    check_fit(Models(target=spec.target, draft=spec.draft), spec.method, 1.0)
     read_keys(spec.serving.api_key_file)
     installed()
 

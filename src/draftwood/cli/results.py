@@ -1,24 +1,11 @@
-"""From rounds to finished texts, one at a time."""
+"""A run and a method in a few words."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method
-from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Result
-from draftwood.sampling.settings import Sampling
-
-
-def json_of(result: Result, sampling: Sampling, texts: TokenTexts) -> dict[str, Any]:
-    """The JSON fields of a text; without the seed at temperature 0, where nothing is drawn."""
-    found = result.to_json(texts)
-    if sampling.greedy:
-        del found["seed"]
-    return found
 
 
 def summary(stats: Stats, decoder: Decoder) -> str:

@@ -12,7 +12,6 @@ from draftwood.cli.settings import Models, check_fit, load_session
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
-from draftwood.sampling.settings import Sampling
 from draftwood.serve.log import start_log
 from draftwood.serve.settings import ServeOptions, name_of, read_keys
 
@@ -34,7 +33,7 @@ def command(**options: Any) -> None:
     """
     settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
     keys = read_keys(settings.api_key_file)
-    check_fit(models, method, Sampling())
+    check_fit(models, method, 1.0)
     check_models("language", models.target, models.draft)
     _serve(settings, models, pick(LoadOptions, options), method, keys)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
@@ -104,11 +105,6 @@ class Opened(NamedTuple, Generic[S]):
     sampling: Sampling
     method: Method
 
-    @property
-    def plain(self) -> Decoder:
-        """The decoder without a draft."""
-        return self.session.decoder(Method(method="ar"), temperature=self.sampling.temperature)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +133,8 @@ class Settings:
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        sampling = replace(self.sampling, logit_bias=None)
-        possible = [sampling] if "temperature" in self.given else [sampling, replace(sampling, temperature=0.0)]
-        check_fit(self.models, self.method, *possible)
+        temperature = self.sampling.temperature  # the model's own may be 0
+        check_fit(self.models, self.method, *([temperature] if "temperature" in self.given else [temperature, 0.0]))
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str], kind: Kind = "language") -> Settings:
@@ -202,26 +197,23 @@ def load_session(kind: Kind, models: Models, loading: LoadOptions) -> Any:
         return load(models.target, models.draft, options=loading)
 
 
-def check_fit(models: Models, method: Method, *samplings: Sampling) -> None:
+def check_fit(models: Models, method: Method, *temperatures: float) -> None:
     """Refuse a wrong shape or pairing before models are loaded. Block lengths are checked later: only the draft has them.
 
     Args:
-        samplings: the possible samplings; the method has to fit one of them.
+        temperatures: the possible ones; the method has to fit one of them.
 
     Raises:
-        ConfigError: options in conflict; if no sampling fits, the error of the last one.
+        ConfigError: options in conflict; if no temperature fits, the error of the last one.
         PairingError: a verifier that is not exact for the method.
     """
     has_draft = models.draft is not None or models.target is None or bundled_drafter(models.target) is not None
-    refused: ConfigError | None = None
-    for sampling in samplings:
-        try:
-            fit.check_fit(method, has_draft=has_draft, temperature=sampling.temperature)
+    *others, last = temperatures
+    for temperature in others:
+        with suppress(ConfigError):
+            fit.check_fit(method, has_draft=has_draft, temperature=temperature)
             return
-        except ConfigError as error:
-            refused = error
-    if refused is not None:
-        raise refused
+    fit.check_fit(method, has_draft=has_draft, temperature=last)
 
 
 def check_display(display: DisplayOptions, method: Method) -> None:

@@ -12,10 +12,11 @@ import click
 from draftwood.cli.comparison import NOTHING, Comparison, by_turns
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.results import json_of, summary
+from draftwood.cli.results import summary
 from draftwood.cli.settings import DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.seeds import seed_or_random
+from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
@@ -60,10 +61,14 @@ class OneText:
 def write_one(one: OneText) -> None:
     """Decode and print one text, with the comparison and the remarks of its display."""
     _, decoder, sampling, method = one.opened
-    plain = one.opened.plain if one.display.compare and method.method != "ar" else None
+    plain = None
+    if one.display.compare and method.method != "ar":
+        plain = one.opened.session.decoder(Method(method="ar"), temperature=sampling.temperature)
     if one.display.json:
         result = _decode(decoder, one)
-        found = {**one.head, **json_of(result, sampling, TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
+        found = {**one.head, **result.to_json(TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
+        if sampling.greedy:  # nothing is drawn
+            del found["seed"]
         if one.display.compare:
             found["compare"] = None if plain is None else _compared(result, one, plain).to_json()
         with standard_output():

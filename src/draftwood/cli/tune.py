@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ import click
 
 from draftwood.cli.measuring import MeasureFiles, load_fixed
 from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
@@ -24,7 +23,7 @@ from draftwood.tune.sizes import Sizes
 if TYPE_CHECKING:
     from draftwood.api import Pair
     from draftwood.loading.profile import ProfileKey
-    from draftwood.tune.run import Findings, OnProgress
+    from draftwood.tune.run import Findings
 
 
 _RECORDED, _TOKENS = 4, 48  # texts, and tokens of each, whose rounds a report shows
@@ -63,7 +62,11 @@ def command(out: Path | None, **options: Any) -> None:
         )
     path = default_path(profile_key) if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _progress() as on_progress:
+    with steps("tune", 100) as advance:  # in hundredths of the time
+
+        def on_progress(stage: str, share: float) -> None:
+            advance(description=stage, completed=round(100 * min(share, 1.0)))
+
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     _write(path, profile_key, found, sizes)
     click.echo(_table(found))
@@ -86,18 +89,6 @@ def _report(path: Path, pair: Pair, prompts: list[str], found: Findings) -> None
     traces = recorded(pair, ids, found.choices, _TOKENS, 0)
     note = "tokens per second; methods that were measured longest first; green: the choice"
     write_report(path, speeds, traces, note=note)
-
-
-@contextmanager
-def _progress() -> Iterator[OnProgress]:
-    """A bar on standard error, redrawn between two texts: a drawing thread would compete with the models."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<11}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
-        task = bar.add_task("tune", total=1.0)
-        yield lambda phase, done: bar.update(task, description=phase, completed=min(done, 1.0), refresh=True)
 
 
 def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:

@@ -97,7 +97,7 @@ def _check_hub(name: str) -> None:
     except EntryNotFoundError:
         why = f"it holds no {CONFIG}, so transformers cannot load it"
     except Exception as error:
-        said = _first_line(error)
+        said = first_line(error)
         why = f"it is not in the local cache, and the hub could not be reached ({said}); check the name and the network"
     raise ModelError(f"there is no folder {name!r}, and as the name of a hub model it cannot be read: {why}")
 
@@ -172,7 +172,7 @@ def cannot_load(what: str, name: str | Path, error: Exception) -> str:
         )
     if broken := _unreadable(name):
         return f"{begin}{broken}; copy or download that file again"
-    return f"{begin}{_first_line(error).rstrip(':.')}. {_ADVICE[0].upper()}{_ADVICE[1:]}"
+    return f"{begin}{first_line(error).rstrip(':.')}. {_ADVICE[0].upper()}{_ADVICE[1:]}"
 
 
 def _unreadable(name: str | Path) -> str | None:
@@ -188,11 +188,12 @@ def _unreadable(name: str | Path) -> str | None:
                 with safe_open(path, framework="numpy"):
                     pass
         except Exception as error:
-            return f"its file {str(path)!r} cannot be read ({_first_line(error).rstrip('.')})"
+            return f"its file {str(path)!r} cannot be read ({first_line(error).rstrip('.')})"
     return None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, else its class."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 

@@ -14,7 +14,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.hardware.machine import version_of
 from draftwood.loading.bars import without_bars
-from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, refuse_part
+from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, cannot_read, refuse_part
 from draftwood.loading.gguf_model import ROPE, add_end_of_turn, scale_rotary
 
 
@@ -64,17 +64,11 @@ def _check_data(header: Header) -> None:
         except (ValueError, KeyError, NotImplementedError) as error:
             names = {entry.value: entry.name for entry in gguf.GGMLQuantizationType}
             raise ModelError(
-                f"the GGUF file {str(header.path)!r} holds tensors of type {names.get(kind, kind)}, which the package gguf "
+                f"{header} holds tensors of type {names.get(kind, kind)}, which the package gguf "
                 f"{version_of('gguf')} cannot dequantise: take a file with another quantisation, such as Q8_0 or Q4_K_M"
             ) from error
     for tensor in header.tensors:
-        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
-        end = header.data_start + tensor.offset + tensor.elements // block * size
-        if end > header.size:
-            raise ModelError(
-                f"the GGUF file {str(header.path)!r} is incomplete: tensor {tensor.name!r} ends at byte {end}, but the "
-                f"file has {header.size}; {AGAIN}"
-            )
+        header.place_of(tensor, *gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)])
 
 
 def _check_metadata(header: Header) -> None:
@@ -83,8 +77,7 @@ def _check_metadata(header: Header) -> None:
     scaling = header.metadata.get(f"{header.architecture}.rope.scaling.type", "none")
     if scaling != "none" and header.architecture != "gpt-oss":
         raise ModelError(
-            f"the GGUF file {str(header.path)!r} scales its rotary embedding ({scaling}), which transformers does not read "
-            f"from GGUF: {OTHER_FILES}"
+            f"{header} scales its rotary embedding ({scaling}), which transformers does not read from GGUF: {OTHER_FILES}"
         )
 
 
@@ -105,12 +98,12 @@ def _model(header: Header, folder: Path, dtype: torch.dtype) -> Any:
                 **extra,
             )
     except Exception as error:
-        raise ModelError(_not_read("model", header, error)) from error
+        raise ModelError(cannot_read("model", header, error)) from error
     if missing := sorted(found["missing_keys"]):
-        raise ModelError(f"the GGUF file {str(header.path)!r} lacks {_names(missing)}: {AGAIN}")
+        raise ModelError(f"{header} lacks {_names(missing)}: {AGAIN}")
     if mismatched := sorted(key for key, *_ in found["mismatched_keys"]):
         raise ModelError(
-            f"the GGUF file {str(header.path)!r} holds {_names(mismatched)} in another shape than transformers "
+            f"{header} holds {_names(mismatched)} in another shape than transformers "
             f"{transformers.__version__} expects for architecture {header.architecture!r}: {OTHER_FILES}"
         )
     # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
@@ -119,7 +112,7 @@ def _model(header: Header, folder: Path, dtype: torch.dtype) -> Any:
     held = sum(tensor.elements for tensor in header.tensors if tensor.name not in (ROPE, repeated))
     if read != held:
         raise ModelError(
-            f"the GGUF file {str(header.path)!r} holds {held:,} weights, but transformers {transformers.__version__} reads "
+            f"{header} holds {held:,} weights, but transformers {transformers.__version__} reads "
             f"{read:,} of architecture {header.architecture!r}: {OTHER_FILES}"
         )
     _check_attention(header, model.config)
@@ -139,17 +132,9 @@ def _check_attention(header: Header, config: Any) -> None:
         whole = key == "attention.sliding_window" and wanted >= config.max_position_embeddings
         if wanted and values and not whole and not any(math.isclose(wanted, value, rel_tol=1e-5) for value in values):
             raise ModelError(
-                f"the GGUF file {str(header.path)!r} says {key} {wanted:g}, which transformers does not read for "
+                f"{header} says {key} {wanted:g}, which transformers does not read for "
                 f"architecture {header.architecture!r}: {OTHER_FILES}"
             )
-
-
-def _not_read(what: str, header: Header, error: Exception) -> str:
-    said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return (
-        f"the {what} in the GGUF file {str(header.path)!r}, architecture {header.architecture!r}, cannot be read by "
-        f"transformers {version_of('transformers')} ({said.rstrip('.')}): {OTHER_FILES}"
-    )
 
 
 def _names(tensors: Iterable[str]) -> str:

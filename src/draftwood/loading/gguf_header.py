@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, final
 
 from draftwood.core.errors import ModelError
+from draftwood.hardware.machine import version_of
+from draftwood.loading.checkpoint import first_line
 
 MAGIC: Final = b"GGUF"
 AGAIN: Final = "copy or download it again"
@@ -96,6 +98,23 @@ class Header:
     def architecture(self) -> str:
         """The name of the architecture, such as ``llama``."""
         return str(self.metadata["general.architecture"])
+
+    def __str__(self) -> str:
+        return f"the GGUF file {str(self.path)!r}"
+
+    def place_of(self, tensor: TensorInfo, block: int, size: int) -> tuple[int, int]:
+        """The first byte of a tensor in the file and its bytes; ``size`` of them hold ``block`` values.
+
+        Raises:
+            ModelError: the file ends before the tensor does.
+        """
+        begin, count = self.data_start + tensor.offset, tensor.elements // block * size
+        if begin + count > self.size:
+            raise ModelError(
+                f"{self} is incomplete: tensor {tensor.name!r} ends at byte {begin + count}, but the file has {self.size}; "
+                + AGAIN
+            )
+        return begin, count
 
 
 @final
@@ -224,10 +243,17 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)
 
 
+def cannot_read(what: str, header: Header, error: Exception) -> str:
+    """A message for an error of ``transformers``; ``what`` is the part of a file that was being read."""
+    return (
+        f"the {what} in {header}, architecture {header.architecture!r}, cannot be read by transformers "
+        f"{version_of('transformers')} ({first_line(error).rstrip('.')}): {OTHER_FILES}"
+    )
+
+
 def refuse_part(header: Header) -> None:
     """Raise a ModelError for a part of a split model."""
     if int(parts := header.metadata.get("split.count", 1)) > 1:
         raise ModelError(
-            f"the GGUF file {str(header.path)!r} is one of {parts} parts of a model: join them with 'llama-gguf-split "
-            "--merge', and give the result"
+            f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
         )

@@ -90,10 +90,10 @@ def stored_gguf(header: Header, config: Any, generation: Any, dtype: torch.dtype
         if name == HEAD and held not in tensors:
             continue
         if (tensor := tensors.pop(held, None)) is None:
-            raise ModelError(f"{_the(header)} lacks tensor {held!r}: {AGAIN}")
+            raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
         if (came := tuple(reversed(tensor.sizes))) != shape:
             raise ModelError(
-                f"{_the(header)} holds tensor {held!r} as {_sizes(came)}, but its metadata make it {_sizes(shape)}: {AGAIN}"
+                f"{header} holds tensor {held!r} as {_sizes(came)}, but its metadata make it {_sizes(shape)}: {AGAIN}"
             )
         turned = header.architecture == "llama" and name.rpartition(".")[0].endswith(_TURNED)
         weights[name] = _weight(header, tensor, shape, config.head_dim if turned else 0)
@@ -101,7 +101,7 @@ def stored_gguf(header: Header, config: Any, generation: Any, dtype: torch.dtype
         first, *more = tensors
         rest = f" and {len(more)} more" if more else ""
         raise ModelError(
-            f"{_the(header)} holds tensor {first!r}{rest}, which architecture {header.architecture!r} does not have: "
+            f"{header} holds tensor {first!r}{rest}, which architecture {header.architecture!r} does not have: "
             + OTHER_FILES
         )
     if divisors is not None:
@@ -122,15 +122,8 @@ def _name(name: str) -> str:
 def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: int) -> Weight:
     block, size = BLOCKS[tensor.kind]
     if shape[-1] % block:
-        raise ModelError(
-            f"{_the(header)} holds tensor {tensor.name!r} in blocks of {block}, with rows of {shape[-1]}: {AGAIN}"
-        )
-    begin, count = header.data_start + tensor.offset, tensor.elements // block * size
-    if begin + count > header.size:
-        raise ModelError(
-            f"{_the(header)} is incomplete: tensor {tensor.name!r} ends at byte {begin + count}, but the file has "
-            f"{header.size}; {AGAIN}"
-        )
+        raise ModelError(f"{header} holds tensor {tensor.name!r} in blocks of {block}, with rows of {shape[-1]}: {AGAIN}")
+    begin, count = header.place_of(tensor, block, size)
     data = np.memmap(header.path, np.uint8, mode="c", offset=begin, shape=(count,))
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
 
@@ -149,7 +142,7 @@ def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
     config.rope_parameters = {**config.rope_parameters, **_LLAMA3, "factor": float(divisors.max())}
     scaled, _ = rotary_frequencies(config)
     if not torch.allclose(plain / divisors, scaled, rtol=1e-3):
-        raise ModelError(f"{_the(header)} scales its rotary embedding in a way that is not known: {OTHER_FILES}")
+        raise ModelError(f"{header} scales its rotary embedding in a way that is not known: {OTHER_FILES}")
 
 
 def add_end_of_turn(header: Header, generation: Any) -> None:
@@ -163,10 +156,6 @@ def add_end_of_turn(header: Header, generation: Any) -> None:
 def quantized(header: Header) -> bool:
     """Whether a file holds codes."""
     return any(tensor.kind not in FLOATS for tensor in header.tensors)
-
-
-def _the(header: Header) -> str:
-    return f"the GGUF file {str(header.path)!r}"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

@@ -10,8 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from draftwood.core.errors import ModelError
 from draftwood.core.token_texts import byte_letters
-from draftwood.hardware.machine import version_of
-from draftwood.loading.gguf_header import NUMBERS, OTHER_FILES, Header, Value
+from draftwood.loading.gguf_header import NUMBERS, Header, Value, cannot_read
 from draftwood.loading.stored_tokenizer import StoredTokenizer
 
 # llama.cpp splits text at every digit for these tokenizers; transformers does not.
@@ -37,11 +36,7 @@ def tokenizer_of(header: Header) -> Any:
     try:
         return _tokenizer(header)
     except Exception as error:
-        said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ModelError(
-            f"the tokenizer in the GGUF file {str(header.path)!r}, architecture {header.architecture!r}, cannot be read by "
-            f"transformers {version_of('transformers')} ({said.rstrip('.')}): {OTHER_FILES}"
-        ) from error
+        raise ModelError(cannot_read("tokenizer", header, error)) from error
 
 
 def _tokenizer(header: Header) -> Any:

@@ -232,18 +232,15 @@ def identity(name: str | Path) -> dict[str, str] | None:
     folder = folder_of(name)
     if folder is None:
         return None
-    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": folder_digest(folder)}
-
-
-def folder_digest(folder: Path) -> str:
-    """A digest of a model folder: its configuration, and the size, header and some samples of each weight file.
-
-    Further training changes the digest. Large files are not read completely.
-    """
-    return _digest(sorted([folder / "config.json", *folder.glob("*.safetensors")]))
+    digest = _digest(sorted([folder / "config.json", *folder.glob("*.safetensors")]))
+    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": digest}
 
 
 def _digest(paths: Sequence[Path]) -> str:
+    """A digest of files: configurations whole, of weights the size, the header and some samples.
+
+    Further training changes it. Large files are not read completely.
+    """
     digest = hashlib.sha256()
     for path in paths:
         if not path.is_file():

@@ -92,20 +92,15 @@ class StoredTokenizer:
         given = {
             name: value for name, value in passed.items() if value and name not in ("self", "conversation", "variables")
         }
-        template, own = self.chat_template, {"add_generation_prompt", "return_dict"}
-        simple = isinstance(template, str) and not _MORE.search(template) and _is_chat(conversation) and _plain(variables)
-        if not simple or given.keys() - own:
+        template = self.chat_template
+        simple = isinstance(template, str) and not _MORE.search(template) and _is_chat(conversation) and not variables
+        if not simple or given.keys() - {"add_generation_prompt", "return_dict"}:
             self.whole.chat_template = template
             return self.whole.apply_chat_template(
                 conversation, **{**given, "tokenize": tokenize, "return_dict": return_dict}, **variables
             )
-        return _compiled(template).render(
-            messages=[{name: value for name, value in message.items() if value is not None} for message in conversation],
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            **{**self.special_tokens_map, **variables},
-        )
+        more = {"tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        return _compiled(template).render(messages=conversation, **more, **self.special_tokens_map)
 
 
 class _Encoding(dict[str, list[int]]):
@@ -118,21 +113,13 @@ class _Encoding(dict[str, list[int]]):
 
 
 def _is_chat(messages: Any) -> bool:
-    """Whether these are messages of plain values, without thoughts."""
+    """Whether these are messages of texts alone, without thoughts."""
     return (
         isinstance(messages, list)
         and bool(messages)
-        and all(type(one) is dict and not _ALIASES & one.keys() and _plain(one) for one in messages)
+        and all(type(one) is dict and not _ALIASES & one.keys() for one in messages)
+        and all(type(part) is str for one in messages for item in one.items() for part in item)
     )
-
-
-def _plain(value: Any) -> bool:
-    """Whether a value is one of JSON, which templates may see as it is."""
-    if type(value) is dict:
-        return all(type(name) is str and _plain(part) for name, part in value.items())
-    if type(value) is list:
-        return all(map(_plain, value))
-    return value is None or type(value) in (str, int, float, bool)
 
 
 @cache

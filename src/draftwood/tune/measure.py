@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import log, sqrt
@@ -13,7 +13,7 @@ from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece, Request
+from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 
 _INTERRUPTED: Final = 10  # medians: longer rounds were interrupted
@@ -39,36 +39,22 @@ def ids_decoder(pair: Pair, method: Method, temperature: float) -> Decoder:
     return Decoder(shared.target, shared.drafter, shared.verifier, eos=pair.eos)
 
 
-@final
-class Runs:
-    """Times texts of one pair."""
+def timed(pair: Pair, method: Method, temperature: float, prompt: Sequence[int], seed: int, tokens: int) -> list[Timed]:
+    """The rounds of one text of about ``tokens`` new tokens, without the first.
 
-    def __init__(self, pair: Pair) -> None:
-        self.pair = pair
-
-    def timed(self, method: Method, temperature: float, prompt: Sequence[int], seed: int, tokens: int) -> list[Timed]:
-        """The rounds of one text of about ``tokens`` new tokens, without the first."""
-        decoder, rounds, before = ids_decoder(self.pair, method, temperature), list[Timed](), 0.0
-        for piece in self._pieces(decoder, temperature, prompt, seed, tokens):
+    The text's end is found here: a decoder that knew it would cut trees.
+    """
+    decoder, limits = ids_decoder(pair, method, temperature), Limits(max_new_tokens=tokens + ROOM, ignore_eos=True)
+    request = Request(prompt=prompt, seed=seed, limits=limits)
+    rounds, count, before = list[Timed](), 0, 0.0
+    with closing(cast(Any, decoder.stream([request], Sampling(temperature=temperature)))) as stream:
+        for [piece] in stream:
             now = sum(decoder.stats[0].seconds.values())
             rounds.append(Timed(now - before, len(piece.tokens)))
-            before = now
-        return rounds[1:]
-
-    def _pieces(
-        self, decoder: Decoder, temperature: float, prompt: Sequence[int], seed: int, tokens: int
-    ) -> Iterator[Piece]:
-        """Rounds until there are enough tokens. The text's end is found here: a decoder that knew it would cut trees."""
-        limits = Limits(max_new_tokens=tokens + ROOM, ignore_eos=True)
-        request = Request(prompt=prompt, seed=seed, limits=limits)
-        stream = cast(Any, decoder.stream([request], Sampling(temperature=temperature)))
-        count = 0
-        with closing(stream):
-            for [piece] in stream:
-                yield piece
-                count += len(piece.tokens)
-                if count >= tokens or not set(self.pair.eos).isdisjoint(piece.tokens):
-                    return
+            before, count = now, count + len(piece.tokens)
+            if count >= tokens or not set(pair.eos).isdisjoint(piece.tokens):
+                break
+    return rounds[1:]
 
 
 def steady(seconds: Sequence[float]) -> float:

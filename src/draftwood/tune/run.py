@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias, final
 
@@ -17,13 +18,13 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.tune.choose import candidates, faster_half, fastest
 from draftwood.tune.compare import check_room
-from draftwood.tune.measure import ROOM, Runs, Speed, Timed
+from draftwood.tune.measure import ROOM, Speed, Timed, timed
 from draftwood.tune.sizes import Sizes
 
 OnProgress: TypeAlias = Callable[[str, float], object]
 """Called after every text with the current stage and the elapsed share of the time."""
 Write: TypeAlias = Callable[[Method, float, Sequence[int], int, int], list[Timed]]
-"""Times the rounds of one text, as :meth:`Runs.timed`: method, temperature, prompt, seed, new tokens."""
+"""Times the rounds of one text, as :func:`timed`: method, temperature, prompt, seed, new tokens."""
 
 _WARM_UP = 2  # the unmeasured first text of a method is shorter by this factor
 
@@ -86,7 +87,7 @@ def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress
     prompts = list(prompts)[: sizes.prompts]
     check_room(pair, prompts, sizes.max_new_tokens, spare=ROOM)
     methods = {t: candidates(pair.draft, greedy=t == 0) for t in sorted(set(sizes.temperature))}
-    return Ladder(methods, prompts, sizes, Runs(pair).timed, on_progress).findings()
+    return Ladder(methods, prompts, sizes, partial(timed, pair), on_progress).findings()
 
 
 @final

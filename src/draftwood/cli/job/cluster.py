@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from draftwood.cli.group import Interrupted
-from draftwood.cli.job.file import run_file
+from draftwood.cli.job.file import failed, run_file
 from draftwood.cli.job.lines import Line
 from draftwood.cli.job.output import Output
 from draftwood.cli.job.resume import facts_of
@@ -61,8 +60,7 @@ def _complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, 
                     began = True
                 out.write(record for record in records if record["index"] not in out.done)
     except KeyboardInterrupt:
-        where = f" in {out.where}; the same command resumes there" if out.where else f"; seed {first_seed}"
-        raise Interrupted(f"{len(out.done)} of {len(lines)} prompts are answered{where}") from None
+        raise out.interrupted(f"seed {first_seed}") from None
     except Exception as error:
         raise sentence_of(str(error)) or error from error
     click.echo(f"{len(left)} prompts by {fleet.replicas} processes, seed {first_seed}", err=True)
@@ -73,12 +71,10 @@ _COLUMNS = ["index", "error", "record"]
 
 def _record(line: Line, row: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a line, as :mod:`draftwood.cli.job.file` makes it."""
-    made, head = json.loads(row["record"]), {"index": line.index, **line.carried}
-    error = line.error or row["error"]
-    if not error:
-        return {**head, "prompt": line.text, **made}
-    click.echo(f"Line {line.index + 1}: {error}.", err=True)
-    return {**head, "source": line.source, "error": error, "settings": made["settings"]}
+    made = json.loads(row["record"])
+    if error := line.error or row["error"]:
+        return failed(line, error, {"settings": made["settings"]})
+    return {"index": line.index, **line.carried, "prompt": line.text, **made}
 
 
 def _facts(settings: Settings, seed: int, *, pair: Any, decoder: Any, sampling: Any, method: Any) -> dict[str, Any]:

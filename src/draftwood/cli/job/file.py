@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,17 +16,21 @@ from draftwood.cli.job.lines import Line, read_sentences
 from draftwood.cli.job.lock import locked
 from draftwood.cli.job.output import Output
 from draftwood.cli.job.resume import facts_of, known_facts
-from draftwood.cli.job.run import Job, Task, run
+from draftwood.cli.progress import steps
 from draftwood.cli.prompts import read_prompts
+from draftwood.cli.results import summary
 from draftwood.cli.settings import Opened, Settings
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.token_texts import TokenTexts
-from draftwood.engine.requests import Result
+from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
 
 Complete: TypeAlias = Callable[[Settings, Output, Sequence[Line]], None]
 """Does the lines that an output lacks."""
+_Task: TypeAlias = tuple[Request | None, Mapping[str, Any]]
+"""The text to decode for a line, and the first fields of its record; without a text the record is complete."""
 
 
 def run_file(settings: Settings, complete: Complete | None = None) -> int:
@@ -54,48 +60,94 @@ def run_file(settings: Settings, complete: Complete | None = None) -> int:
 
 
 def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
-    """Do the remaining lines with the settings of the resumed run."""
+    """Do the remaining lines with the settings of the resumed run. Finished texts are written even if the rest fails.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
     opened: Opened[Session] = settings.open()
-    first_seed = seed_or_random(out.first_seed if settings.seed is None else settings.seed)
-    facts = facts_of(settings, opened, None if out.form.whole else first_seed)
+    form, first_seed = out.form, seed_or_random(out.first_seed if settings.seed is None else settings.seed)
+    facts = facts_of(settings, opened, None if form.whole else first_seed)
     out.begin(facts)
     if out.complete:
         out.finish()
-        click.echo(f"All {len(lines)} {out.form.noun} are {out.form.verb} in {out.path} already.", err=True)
+        click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already.", err=True)
         return
-    held = {} if out.form.whole else {"settings": facts}
+    held = {} if form.whole else {"settings": facts}
     tasks = [_task(line, settings, opened, first_seed, held) for line in lines if line.index not in out.done]
-    for task in tasks:
-        if "error" in task.record:
-            click.echo(f"Line {task.index + 1}: {task.record['error']}.", err=True)
+    if out.done:
+        click.echo(f"{out.finished} in {out.where} already.", err=True)
     extra = {"method": asdict(opened.method), "engine": opened.session.target.engine, **held}
-    texts = TokenTexts(opened.session.tokenizer)
-
-    def record(result: Result) -> dict[str, Any]:
-        found = {**result.to_json(texts), **extra}
-        if out.form.whole:  # nothing is drawn
-            del found["seed"]
-        return found
-
-    seed_note = "" if out.form.whole else f"seed {first_seed}"
-    job = Job(opened=opened, tasks=tasks, record=record, seed_note=seed_note)
-    run(job, out, settings.files.batch_size)
+    seed = "" if form.whole else f"seed {first_seed}"
+    try:
+        total = _decode(opened, tasks, out, settings.files.batch_size, extra)
+    except KeyboardInterrupt:
+        raise out.interrupted(seed) from None
+    out.finish()
+    parts = (f"{len(tasks)} {form.noun}", summary(total, opened.decoder), seed)
+    click.echo(", ".join(part for part in parts if part), err=True)
 
 
-def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> Task:
-    """The task of a line; ``held`` is added to the record of an error."""
-    head, form = {"index": line.index, **line.carried}, FORMS[settings.kind]
+def failed(line: Line, error: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a line without a text; it is reported on standard error too. ``held`` is added."""
+    click.echo(f"Line {line.index + 1}: {error}.", err=True)
+    return {"index": line.index, **line.carried, "source": line.source, "error": error, **held}
+
+
+def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> _Task:
+    head, form, session = {"index": line.index, **line.carried}, FORMS[settings.kind], opened.session
     if form.whole and not line.text.strip():
-        return Task(index=line.index, request=None, record={**head, "source": line.text, "text": "", "token_ids": []})
-    error, request = line.error, None
-    if error is None:
-        seed, session = line.seed_after(first_seed), opened.session
+        return None, {**head, "source": line.text, "text": "", "token_ids": []}
+    if line.error is not None:
+        return None, failed(line, line.error, held)
+    seed = line.seed_after(first_seed)
+    try:
         limits, logprobs = settings.limits_from(session.limits), settings.logprobs.wanted
-        try:
-            (request,) = session.requests([line.text], limits, [seed], logprobs)
-            opened.decoder.pipeline.check_room(request)
-        except (CacheError, ConfigError) as trouble:
-            error = str(trouble)
-    if error is not None:
-        return Task(index=line.index, request=None, record={**head, "source": line.source, "error": error, **held})
-    return Task(index=line.index, request=request, record={**head, form.key: line.text})
+        [request] = session.requests([line.text], limits, [seed], logprobs)
+        opened.decoder.pipeline.check_room(request)
+    except (CacheError, ConfigError) as error:
+        return None, failed(line, str(error), held)
+    return request, {**head, form.key: line.text}
+
+
+def _decode(
+    opened: Opened[Session], tasks: Sequence[_Task], out: Output, batch_size: int, extra: Mapping[str, Any]
+) -> Stats:
+    """Do the tasks, so many at a time: the next one takes the row of one that ends. Records are written in order.
+
+    Args:
+        extra: fields of every record of a text.
+
+    Returns:
+        The statistics of all texts.
+    """
+    total, texts, waiting = Stats(), TokenTexts(opened.session.tokenizer), deque(record["index"] for _, record in tasks)
+    finished = {record["index"]: record for request, record in tasks if request is None}
+    requests = [request for request, _ in tasks if request is not None]
+    begun = [record for request, record in tasks if request is not None]
+
+    def write_ready() -> None:
+        ready = []
+        while waiting and waiting[0] in finished:
+            ready.append(finished.pop(waiting.popleft()))
+        if ready:
+            out.write(ready)
+
+    noun, lines = out.form.noun, len(out.done) + len(tasks)
+    shown = out.where is not None or not sys.stdout.isatty()  # a terminal shows the texts
+    try:
+        write_ready()
+        with steps(noun, lines, lines - len(requests), shown=shown) as advance:
+            for row, result in opened.decoder.results(requests, opened.sampling, rows=batch_size):
+                record, fields = begun[row], result.to_json(texts)
+                if out.form.whole:  # nothing is drawn
+                    del fields["seed"]
+                total.add(result.stats)
+                finished[record["index"]] = {**record, **fields, **extra}
+                write_ready()
+                advance(description=f"{noun}, {total.tokens_per_second:.0f} tokens/s")
+    finally:  # a file may hold texts before those of earlier lines
+        late = [record for _, record in sorted(finished.items()) if "error" not in record]
+        if late and (out.where is not None or not out.form.whole):
+            out.write(late)
+    return total

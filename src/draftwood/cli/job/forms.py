@@ -9,8 +9,6 @@ from typing import Any, Final, final
 from draftwood.cli.job.lines import Line
 from draftwood.cli.settings import Kind
 
-_ERROR: Mapping[str, type] = {"index": int, "source": str, "error": str}
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +20,6 @@ class Form:
         one, does: the same for a single line, as in "this answers another prompt".
         failed: the result of lines that cannot be used.
         record: a record in errors.
-        fields: the fields of a record of a text, and their types.
         key: the field with the text of the line.
         whole: the output is written when all lines are done. Until then OUTPUT.partial holds the settings and the records.
             Otherwise the output grows line by line, and every record holds its settings.
@@ -34,21 +31,18 @@ class Form:
     does: str
     failed: str
     record: str
-    fields: Mapping[str, type]
     key: str
     whole: bool
 
-    @property
-    def beginnings(self) -> tuple[str, ...]:
-        """The possible first characters of a line of the file of records."""
-        return ('{"settings": ', '{"index": ') if self.whole else ('{"index": ',)
-
-    def is_record(self, index: int, found: Mapping[str, Any]) -> bool:
-        """Whether the object in a line, numbered from 0, can be one of the file of records."""
-        if self.whole and index == 0:
-            return isinstance(found.get("settings"), dict)
-        settings, types = found.get("settings"), _ERROR if "error" in found else self.fields
-        known = all(type(found.get(key)) is kind for key, kind in types.items())
+    def is_record(self, number: int, found: Any) -> bool:
+        """Whether the value in a line, numbered from 0, can be one of the file of records."""
+        if not isinstance(found, dict):
+            return False
+        settings = found.get("settings")
+        if self.whole and number == 0:
+            return isinstance(settings, dict)
+        texts = ("source", "error") if "error" in found else (self.key,)
+        known = type(found.get("index")) is int and all(isinstance(found.get(name), str) for name in texts)
         return known and (self.whole or (isinstance(settings, dict) and type(settings.get("seed")) is int))
 
     def unlike(self, found: Mapping[str, Any], line: Line | None, advice: str) -> str | None:
@@ -75,7 +69,6 @@ ANSWERS = Form(
     does="answers",
     failed="their lines say why",
     record="an answer of 'draftwood generate'",
-    fields={"index": int, "prompt": str, "text": str, "seed": int},
     key="prompt",
     whole=False,
 )
@@ -86,7 +79,6 @@ TRANSLATIONS = Form(
     does="translates",
     failed="they are left empty",
     record="a translation that 'draftwood translate' keeps",
-    fields={"index": int, "source": str},
     key="source",
     whole=True,
 )

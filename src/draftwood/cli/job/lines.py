@@ -1,14 +1,14 @@
-"""Lines of an input file."""
+"""Lines of an input file, and checks of the input and the output."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_readable
 from draftwood.core.seeds import seed_at
@@ -103,3 +103,17 @@ def check_files(source: Path | None, output: Path | None) -> None:
     check_output(output)
     if output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(f"--input and --output are the same file, {source}: name another --output")
+
+
+def check_output(path: Path) -> None:
+    """Check beforehand that a file can be written.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another --output")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"output {path} is not a regular file: name one, or leave --output out for standard output")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"output {path} cannot be written: permission denied; name another --output")

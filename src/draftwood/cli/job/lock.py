@@ -10,7 +10,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError, named
 
 _OURS = "draftwood, process "
@@ -25,12 +24,11 @@ def locked(output: Path | None) -> Iterator[None]:
     held: another process that has just opened it notices and takes a new one.
 
     Raises:
-        ConfigError: another process holds the lock, or the output cannot be written.
+        ConfigError: another process holds the lock, or the output cannot be locked.
     """
     if output is None:
         yield
         return
-    check_output(output)
     lock_path = Path(os.path.realpath(output))  # not resolve(), which raises RuntimeError for cyclic links
     lock_path = lock_path.with_name(lock_path.name + ".lock")
     lock = FileLock(lock_path, thread_local=False, fallback_to_soft=False)

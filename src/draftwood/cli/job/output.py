@@ -1,28 +1,35 @@
-"""The output of a job. The next run resumes a stopped one."""
+"""The output of a job: JSON lines that grow batch by batch. The next run resumes a stopped one."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from draftwood.cli.console import standard_output
+from draftwood.cli.group import Interrupted
 from draftwood.cli.job.forms import Form
-from draftwood.cli.job.journal import Journal, check_output, line_of
-from draftwood.cli.job.lines import Line
+from draftwood.cli.job.lines import Line, check_output
 from draftwood.cli.job.resume import Facts, difference
-from draftwood.core.errors import ConfigError
+from draftwood.core.checks import is_unicode
+from draftwood.core.errors import ConfigError, named
 from draftwood.core.files import replace_file
 
-_PARTIAL = ".partial"
-_GIVEN = "given"
+_PARTIAL: Final = ".partial"
+_GIVEN: Final = "given"
+_BEGINNINGS: Final = (b'{"index": ', b'{"settings": ')
+"""The first bytes of a line, which tell half a line of a killed run from another file."""
 
 
 @final
 class Output:
-    """The records of a job, in a file or on standard output.
+    """The records of a job, in a file or on standard output. Those in a file are on disk as soon as they are written.
 
     Args:
         path: the file, which may hold records of an earlier run; None for standard output.
@@ -31,6 +38,7 @@ class Output:
         as_json: a JSON object per line; otherwise the bare text.
 
     Attributes:
+        where: the file of the records, from which a stopped run is resumed; None for standard output.
         done: indices of the finished lines, with those of earlier runs.
         errors: the number of finished lines without a text.
         complete: whether the file of a whole output exists and holds these texts.
@@ -41,10 +49,16 @@ class Output:
 
     def __init__(self, path: Path | None, lines: Sequence[Line], form: Form, *, as_json: bool = True) -> None:
         self.path, self.form, self._lines, self._as_json = path, form, lines, as_json
+        self.where = path.with_name(path.name + _PARTIAL) if path is not None and form.whole else path
         self.done: set[int] = set()
         self.errors = 0
         self._texts: dict[int, str] = {}  # of a whole output
-        self._journal = None if path is None else self._open(path)
+        self._found: list[dict[str, Any]] = []  # by the earlier run
+        self._cut_at: int | None = None  # a half-written line starts at this byte
+        if self.where is not None:
+            check_output(self.where)
+            if self.where.exists():
+                self._read(self.where)
         self.complete = form.whole and path is not None and path.exists()
         if self.complete and not self._is_written():
             raise ConfigError(
@@ -52,35 +66,40 @@ class Output:
                 "remove the file to translate again"
             )
 
-    def _open(self, path: Path) -> Journal:
-        check_output(path)
-        form, by_index = self.form, {line.index: line for line in self._lines}
-        place = path.with_name(path.name + _PARTIAL) if form.whole else path
-        journal = Journal(place, good=form.is_record, kind=form.record, beginnings=form.beginnings)
-        for i, found in enumerate(journal.found):
-            if "index" in found and (why := form.unlike(found, by_index.get(found["index"]), self._advice(place))):
-                raise ConfigError(f"{place}, line {i + 1}: {why}")
-        self._count(found for found in journal.found if "index" in found)
-        return journal
+    def _read(self, where: Path) -> None:
+        """Take the records of the earlier run."""
+        *whole, rest = where.read_bytes().split(b"\n")
+        self._found = [self._parse(where, number, data) for number, data in enumerate(whole)]
+        if rest:
+            if not any(begin.startswith(rest[: len(begin)]) for begin in _BEGINNINGS):
+                raise self._foreign(where, len(whole))
+            self._cut_at = sum(len(data) + 1 for data in whole)
+        by_index = {line.index: line for line in self._lines}
+        records = [(number, found) for number, found in enumerate(self._found) if "index" in found]
+        for number, found in records:
+            if why := self.form.unlike(found, by_index.get(found["index"]), self._advice(where)):
+                raise ConfigError(f"{where}, line {number + 1}: {why}")
+        self._count(found for _, found in records)
+
+    def _parse(self, where: Path, number: int, data: bytes) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise self._foreign(where, number) from None
+        if not self.form.is_record(number, found):
+            raise self._foreign(where, number)
+        return found
+
+    def _foreign(self, where: Path, number: int) -> ConfigError:
+        return ConfigError(
+            f"{where}, line {number + 1}: this is not {self.form.record}, so the file is left unchanged; name another "
+            "--output, or remove the file"
+        )
 
     def _is_written(self) -> bool:
         """Whether a run was killed after writing the file and before removing FILE.partial."""
         whole = self._found and len(self.done) == len(self._lines)
         return bool(whole) and self.path is not None and self.path.read_bytes() == self._text().encode("utf-8")
-
-    @property
-    def where(self) -> str:
-        """The file from which a stopped run is resumed; empty for standard output."""
-        return "" if self._journal is None else str(self._journal.path)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether a text's line can only be written after those before it."""
-        return self.form.whole and self._journal is None
-
-    @property
-    def _found(self) -> list[dict[str, Any]]:
-        return [] if self._journal is None else self._journal.found
 
     @property
     def first_seed(self) -> int | None:
@@ -97,28 +116,50 @@ class Output:
         Raises:
             ConfigError: they differ.
         """
-        if self._journal is None:
+        if self.where is None:
             return
-        place, now = self._journal.path, _compared(settings)
+        where, now = self.where, _compared(settings)
         for i, found in enumerate(self._found[:1] if self.form.whole else self._found):
             before = _compared(found["settings"])
             if before != now and (unlike := difference(before, now)):
-                made = f"{place} was started" if self.form.whole else f"{place}, line {i + 1}: this was made"
-                raise ConfigError(f"{made} with {unlike}: give the same options as before, or {self._advice(place)}")
+                made = f"{where} was started" if self.form.whole else f"{where}, line {i + 1}: this was made"
+                raise ConfigError(f"{made} with {unlike}: give the same options as before, or {self._advice(where)}")
         if self.form.whole and not self._found:
-            self._journal.append([{"settings": dict(settings)}])
+            self._append(where, [{"settings": dict(settings)}])
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records. A file is on disk when this returns."""
         new = list(records)
-        if self._journal is not None:
+        if self.where is not None:
             self._count(new)  # first, because Ctrl-C comes as soon as they are on disk
-            self._journal.append(new)
+            self._append(self.where, new)
         else:
             with standard_output():
                 sys.stdout.writelines(map(self._line, new))
                 sys.stdout.flush()
             self._count(new)
+
+    def _append(self, where: Path, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records to a file; Ctrl-C waits until they are on disk."""
+        data = "".join(map(_json_line, records)).encode("utf-8")
+        with _uninterrupted(), named(where):
+            if self._cut_at is not None:
+                os.truncate(where, self._cut_at)
+                self._cut_at = None
+            with where.open("ab") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def interrupted(self, seed: str) -> Interrupted:
+        """The end by Ctrl-C; ``seed`` is the seed of the first line in words, empty where nothing is drawn."""
+        where = f" in {self.where}; the same command resumes there" if self.where else seed and f"; {seed}"
+        return Interrupted(f"{self.finished}{where}")
+
+    @property
+    def finished(self) -> str:
+        """How much is done, as in "3 of 7 prompts are answered"."""
+        return f"{len(self.done)} of {len(self._lines)} {self.form.noun} are {self.form.verb}"
 
     def finish(self) -> None:
         """Write a whole output and remove FILE.partial. All lines are done.
@@ -126,7 +167,7 @@ class Output:
         Raises:
             ConfigError: another process has written the file in the meantime.
         """
-        if not self.form.whole or self._journal is None or self.path is None:
+        if not self.form.whole or self.where is None or self.path is None:
             return
         if not self.complete:
             if self.path.exists():
@@ -135,25 +176,44 @@ class Output:
                     f"{self.where}: remove the output, and the same command writes it"
                 )
             replace_file(self.path, self._text())
-        self._journal.path.unlink()
+        self.where.unlink()
 
     def _count(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
             self.done.add(record["index"])
             self.errors += "error" in record
-            if self.form.whole and self.path is not None:
+            if self.form.whole and self.where is not None:
                 self._texts[record["index"]] = self._line(record)
 
     def _text(self) -> str:
         return "".join(self._texts[line.index] for line in self._lines)
 
     def _line(self, record: Mapping[str, Any]) -> str:
-        return line_of(record) if self._as_json else re.sub(r"[\r\n]+", " ", record.get("text", "")) + "\n"
+        return _json_line(record) if self._as_json else re.sub(r"[\r\n]+", " ", record.get("text", "")) + "\n"
 
-    def _advice(self, place: Path) -> str:
-        what = place.name if self.form.whole else "the file"
+    def _advice(self, where: Path) -> str:
+        what = where.name if self.form.whole else "the file"
         return f"name another --output, or remove {what} to start again"
 
 
 def _compared(settings: Facts) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != _GIVEN}
+
+
+def _json_line(found: Mapping[str, Any]) -> str:
+    """An object as a line. Half a surrogate pair, which UTF-8 cannot encode, is escaped."""
+    text = json.dumps(dict(found), ensure_ascii=False)
+    return (text if is_unicode(text) else json.dumps(dict(found))) + "\n"
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C until a short block is done."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

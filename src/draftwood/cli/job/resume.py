@@ -61,7 +61,7 @@ def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> d
         "eos": sorted(session.eos),
         "final_token": session.final_token,
         **plain({**asdict(opened.method), **drawn, **asdict(settings.limits_from(session.limits))}),
-        **settings.logprobs.facts,
+        **({"logprobs": asdict(logprobs)} if (logprobs := settings.logprobs.wanted) else {}),
     }
 
 
