@@ -93,6 +93,9 @@ class BlockTableRunner(ReadsAtOnce):
         check_count(count, self.block)
         return self.table[root, :count]
 
+    def longer(self, block: int) -> BlockTableRunner:
+        return self
+
     def extend(
         self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
     ) -> Scores:

@@ -14,7 +14,7 @@ from transformers import MaxLengthCriteria, PreTrainedTokenizerFast, StoppingCri
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner
-from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
 from draftwood.runners.unpadded import Unpadded
@@ -92,11 +92,7 @@ def test_the_texts_are_worth_comparing():
         assert sum(len(set(row)) for row in rows) / 8 > 3
 
 
-def test_drafts_that_fill_blocks_are_refused():
-    draft = tiny("llama", 1, dtype=torch.float32, num_hidden_layers=1, vocab_size=VOCAB + 1)
-    draft.config.mask_token_id, draft.config.draft_block = VOCAB, 4
-    with pytest.raises(ModelError, match=r"this is a parallel drafter .*'draftwood train drafter'"):
-        recipe(draft)
+def test_blocks_need_a_draft_that_fills_them():
     wrong = recipe(other(), method=Method(method="block"))
     with pytest.raises(PairingError, match="needs a draft that scores a whole block at once"):
         ours(target(), wrong)

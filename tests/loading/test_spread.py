@@ -64,11 +64,11 @@ def test_each_layer_keeps_its_entries_on_its_device(split):
             assert {str(keys.device), str(values.device)} == {devices[layer]}
     cache.reserve(300)
     cache.compact([[0, 4], [3, 5]], [2, 1])
-    cache.join(other, 2)
+    cache.copy_row(other, 0, 6)
     cache.drop([0])
     cache.compact([[3]], [0])
     begun = cache.another()
-    begun.begin(cache, 1, 3)
+    begun.copy_row(cache, 1, 3)
     begun.compact([[2]], [0])
     entries = begun.buffers[0][0][0]
     assert entries[0, 0, :3, 0].tolist() == [2, 1, 2]

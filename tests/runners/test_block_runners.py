@@ -10,15 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.blocks.passes import SourceReading
-from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.sources import Sources
-from tests.helpers import begin, rows_of, tiny_gpt
+from tests.helpers import begin, rows_of
 from tests.runners.test_masked_block import MASK, drafter_of, marian
 from tests.tables import BlockTableRunner
 
@@ -218,13 +217,6 @@ def test_beyond_the_block_nothing_is_possible():
     deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), sees).logits
     assert torch.equal(deeper[0, 0], runner.table[2, 1])
     assert (deeper[0, 1:] == -torch.inf).all()
-
-
-def test_a_causal_draft_that_fills_masks_is_refused():
-    draft = tiny_gpt(VOCAB + 1, 3)
-    draft.config.mask_token_id, draft.config.draft_block = VOCAB, 4
-    with pytest.raises(ModelError, match=r"the draft: this is a parallel drafter .*'draftwood train drafter'"):
-        make_runners(tiny_gpt(VOCAB, 1), draft)
 
 
 # ---- negative controls ----

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from draftwood.core.errors import CacheError
-from draftwood.runners.protocols import ModelRunner, Runner
+from draftwood.runners.protocols import Runner, TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import ancestors_of, begin, rows_of
 from tests.runners.zoo import ENGINES, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
-from tests.tables import TableRunner
 
 
 class Walk:
@@ -111,7 +110,7 @@ BY_ENGINE = pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
 def test_a_tree_is_scored_as_its_paths_in_every_round(kind, engine):
     rows = walk(kind, [5, 1, 9, 0], engine)
-    assert isinstance(rows.runner, ModelRunner)
+    assert isinstance(rows.runner, TargetRunner)
     worst = max(rows.round(), rows.round(unscored=2))
     rows.keep([0, 1, 3])  # a row has left
     worst = max(worst, rows.round(), rows.round(unscored=3))
@@ -220,16 +219,6 @@ def test_earlier_scores_stay_as_they_were(engine):
     before = first.clone()
     rows.runner.extend(*arguments[:2], torch.ones(1, 1, 2, dtype=torch.bool))
     assert torch.equal(first, before)
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_the_table_runner_too(order):
-    table = torch.randn([5] * (order + 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    runner = TableRunner(table)
-    rows = Walk(runner, runner.scores, [4, 0, 1])
-    assert max(rows.round(), rows.round(unscored=2)) == 0
-    rows.keep([1, 2])
-    assert rows.round() == 0
 
 
 def test_vocabulary_is_that_of_the_head():

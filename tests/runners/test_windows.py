@@ -8,11 +8,10 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.runners import torch_runner
 from draftwood.runners.context import context
-from draftwood.runners.slots import SlotTable
+from draftwood.runners.forward import RoundSlots
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import Window, mask_argument, sliding_window
-from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
 
@@ -70,17 +69,16 @@ def test_control_layers_of_the_wrong_kind(monkeypatch):
 
 def test_control_a_window_that_counts_slots(monkeypatch):
     rows, alone = walk("mistral"), walk("mistral", [20], window=2)
-    monkeypatch.setattr(SlotTable, "slot_positions", slots_as_positions)
+    monkeypatch.setattr(RoundSlots, "slot_positions", slots_as_positions)
     assert rows.round() > WRONG  # rows of other lengths
     monkeypatch.undo()
     assert alone.round(nodes=12) < CLOSE
-    monkeypatch.setattr(SlotTable, "slot_positions", slots_as_positions)
+    monkeypatch.setattr(RoundSlots, "slot_positions", slots_as_positions)
     assert alone.round(nodes=12) > WRONG  # slots of siblings are between a node and its ancestors
 
 
-def slots_as_positions(table: SlotTable) -> torch.Tensor:
-    count = table._round.base + table._round.pad + table._round.nodes
-    return torch.arange(count).expand(len(table.rows), -1)
+def slots_as_positions(now: RoundSlots) -> torch.Tensor:
+    return torch.arange(now.base + now.pad + now.nodes).expand(len(now.pending), -1)
 
 
 def test_the_first_window_needs_no_second_mask():
@@ -92,13 +90,6 @@ def test_the_first_window_needs_no_second_mask():
     assert [batch.sliding is batch.mask for batch in seen] == [True] * len(seen)
     rows.round(nodes=6, check=False)
     assert seen[-1].sliding is not seen[-1].mask
-
-
-def test_models_without_windows_have_one_mask():
-    table = TorchRunner(tiny("llama"))._rows
-    table.set_rows(rows_of([[1, 2, 3]]))
-    [batch] = table.batches(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
-    assert batch.sliding is None
 
 
 @pytest.mark.parametrize("kind", WINDOWED)

@@ -26,7 +26,7 @@ from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
 from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
-from draftwood.runners.protocols import BlockRunner, LongBlockRunner, Runner
+from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
@@ -115,7 +115,7 @@ def _block(args: BuildArgs) -> BlockChain:
             "not: use --method chain, or for translation a draft made by 'draftwood train spec-drafter'"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
-    if length != runner.block and isinstance(runner, LongBlockRunner):  # its scores depend on the length of the block
+    if length != runner.block:  # its scores depend on the length of the block
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
     return BlockChain(runner, length)

@@ -43,7 +43,6 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.context import context, own_context
-from draftwood.runners.pairing import refuse_parallel
 from draftwood.runners.protocols import Runner
 from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
@@ -93,7 +92,6 @@ class Recipe:
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         if draft is not None and not isinstance(draft, nn.Module):
             raise ConfigError(f"the draft of a recipe is {short_repr(draft)}: give a model of transformers, or leave it out")
-        refuse_parallel(getattr(draft, "config", None))
         if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
             raise ConfigError(
                 f"the streamer is {short_repr(streamer)}: give an object with put and end, as TextStreamer, or leave it out"

@@ -41,8 +41,7 @@ class Library:
         no_room: why it cannot run these loaded models after all; None if it can.
         seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
         masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
-        hidden_block: makes the runner of a drafter of hidden states, from the drafter and its target.
-        eagle: makes the runner of an EAGLE-3 drafter, from the drafter and its target.
+        hidden: makes the runner of a drafter of hidden states, from the drafter and its target.
     """
 
     name: str
@@ -51,15 +50,16 @@ class Library:
     causal: Callable[..., TargetRunner] = no_causal
     seq2seq: Callable[..., SourceRunner] = no_seq2seq
     masked_block: Callable[[Any], Runner] = no_seq2seq
-    hidden_block: Callable[[Any, Any], Runner] = no_causal
-    eagle: Callable[[Any, Any], Runner] = no_causal
+    hidden: Callable[[Any, Any], Runner] = no_causal
 
     def runs(self, *, sources: bool) -> bool:
         """Whether it has a runner for encoder-decoder models, or else for causal ones."""
         return self.seq2seq is not no_seq2seq if sources else self.causal is not no_causal
 
 
-def _eagle(drafter: Any, target: Any, **settings: Any) -> Runner:
+def _hidden(drafter: Any, target: Any, **settings: Any) -> Runner:
+    if drafter.config.model_type != "eagle3":
+        return HiddenBlockRunner(drafter, target, **settings)
     from draftwood.runners.hidden.eagle_runner import Eagle3Runner  # here and below: it imports transformers
 
     return Eagle3Runner(drafter, target, **settings)
@@ -98,8 +98,7 @@ BACKENDS: Final[Mapping[str, Library]] = {
     "native": Library(
         name="the native engine",
         causal=_native,
-        hidden_block=partial(HiddenBlockRunner, engine="native"),
-        eagle=partial(_eagle, engine="native"),
+        hidden=partial(_hidden, engine="native"),
         why_not=why_not_native,
         no_room=why_no_room,
     ),
@@ -115,8 +114,7 @@ BACKENDS: Final[Mapping[str, Library]] = {
         causal=_torch,
         seq2seq=_seq2seq,
         masked_block=_masked_block,
-        hidden_block=HiddenBlockRunner,
-        eagle=_eagle,
+        hidden=_hidden,
         why_not=lambda device: None,
     ),
 }

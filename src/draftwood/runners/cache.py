@@ -50,7 +50,8 @@ class TreeCache(Cache):  # type: ignore[misc]
     def clear(self) -> None:
         """Remove all rows and free their memory."""
         self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
-        self.start = 0
+        self._rows = self.start = 0
+        self._part: slice | None = None  # rows of the batch; None for all
         self.capacity = _SMALLEST
 
     @property
@@ -58,28 +59,29 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Bytes of the buffers."""
         return sum(buffer.nbytes for buffer in self._all())
 
-    def change(self, changed: Callable[[Buffer], Buffer], other: TreeCache | None = None) -> None:
-        """Replace every buffer by what is made of it, or of that of another cache."""
-        parts = (self if other is None else other).buffers
-        self.buffers = {part: (changed(keys), changed(values)) for part, (keys, values) in parts.items()}
+    def _change(self, changed: Callable[[Buffer], Buffer]) -> None:
+        """Replace every buffer by what is made of it."""
+        self.buffers = {part: (changed(keys), changed(values)) for part, (keys, values) in self.buffers.items()}
 
     def _all(self) -> Iterator[Buffer]:
         return chain.from_iterable(self.buffers.values())
 
     def add(self, rows: int) -> None:
         """Append rows with empty slots."""
-        self.change(lambda old: torch.cat([old, _empty(old, rows)], dim=1))
+        self._change(lambda old: torch.cat([old, _empty(old, rows)], dim=1))
+        self._rows += rows
 
     def reserve(self, slots: int) -> None:
         """Make room for ``slots`` entries per row."""
         while self.capacity < slots:
             self.capacity *= 2
-        self.change(lambda old: self._grown(old) if old.shape[3] < self.capacity else old)
+        self._change(lambda old: self._grown(old) if old.shape[3] < self.capacity else old)
 
     def place(self, batch: ForwardBatch) -> None:
         """Make room for a batch, whose entries are written next."""
-        self.reserve(batch.start + batch.tokens.shape[1])
-        self.start = batch.start
+        rows, new = batch.tokens.shape
+        self.reserve(batch.start + new)
+        self.start, self._part = batch.start, slice(batch.row, batch.row + rows) if rows < self._rows else None
 
     def _grown(self, old: Tensor) -> Tensor:
         new = old.new_zeros(*old.shape[:3], self.capacity, old.shape[4])
@@ -89,13 +91,16 @@ class TreeCache(Cache):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         part, layer, layers = (layer_idx, 0, 1) if self.split else (0, layer_idx, self.layer_count)
         if part not in self.buffers:
-            rows, heads, _n, dim = key_states.shape
+            given, heads, _n, dim = key_states.shape
+            rows = max(given, self._rows)
             self.buffers[part] = (
                 key_states.new_zeros(layers, rows, heads, self.capacity, dim),
                 value_states.new_zeros(layers, rows, heads, self.capacity, value_states.shape[-1]),
             )
         new = key_states.shape[2]
         keys, values = self.buffers[part][0][layer], self.buffers[part][1][layer]
+        if self._part is not None:
+            keys, values = keys[self._part], values[self._part]
         keys.narrow(2, self.start, new).copy_(key_states)
         values.narrow(2, self.start, new).copy_(value_states)
         return keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
@@ -117,7 +122,8 @@ class TreeCache(Cache):  # type: ignore[misc]
             slots, first = list(source[0]), target[0]
             if slots and slots != list(range(first, first + len(slots))):
                 for buffer, index in self._with(torch.tensor(slots)):
-                    buffer[:, :, :, first : first + len(slots)] = buffer.index_select(3, index)
+                    row = buffer[:, :1]
+                    row[:, :, :, first : first + len(slots)] = row.index_select(3, index)
             return
         moves = [
             (row, s, t + i)
@@ -142,28 +148,19 @@ class TreeCache(Cache):  # type: ignore[misc]
         def left(old: Buffer) -> Buffer:
             return old.index_select(1, torch.tensor(remaining_rows(old.shape[1], rows), dtype=torch.long, device=old.device))
 
-        self.change(left)
+        self._change(left)
+        self._rows -= len(rows)
 
     @torch.inference_mode()
-    def begin(self, other: TreeCache, row: int, length: int) -> None:
-        """Replace all rows by one, with the first ``length`` slots of a row of another cache."""
-        self.clear()
+    def copy_row(self, other: TreeCache, row: int, length: int) -> None:
+        """Append a row with the first ``length`` slots of a row of this or another cache."""
         self.reserve(length)
-        if length:
-            self.change(lambda whole: self._grown(whole[:, row : row + 1, :, :length]), other)
-
-    @torch.inference_mode()
-    def join(self, other: TreeCache, rows: int) -> None:
-        """Append the only row of another cache, which is then empty, to these ``rows`` rows."""
-        self.reserve(other.capacity)
-        other.reserve(self.capacity)
-        if not other.buffers:  # without tokens
-            self.add(1)
-            return
-        for part, (keys, values) in other.buffers.items():
-            mine = self.buffers.get(part) or (_empty(keys, rows), _empty(values, rows))  # nothing was read in these rows
-            self.buffers[part] = torch.cat([mine[0], keys], dim=1), torch.cat([mine[1], values], dim=1)
-        other.clear()
+        for part, buffers in list(other.buffers.items()):
+            new = [self._grown(buffer[:, row : row + 1, :, :length]) for buffer in buffers]
+            old = self.buffers.get(part) or [_empty(buffer, self._rows) for buffer in new]
+            keys, values = (torch.cat(pair, dim=1) for pair in zip(old, new, strict=True))
+            self.buffers[part] = keys, values
+        self._rows += 1
 
 
 def _empty(like: Buffer, rows: int) -> Buffer:

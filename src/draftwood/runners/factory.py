@@ -13,7 +13,6 @@ from draftwood.runners.blocks.source import is_masked_block
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.native.stored import whole
-from draftwood.runners.pairing import refuse_parallel
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
             return library.seq2seq(model), _draft(library, draft_model, settings)
         if reads_hidden(draft_model):
             target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
-            return target, _reader(library, draft_model, model)
+            return target, library.hidden(draft_model, model)
         draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
         return library.causal(model, hidden_layers=(), **settings), draft
 
@@ -102,11 +101,6 @@ def reads_hidden(draft_model: Any) -> bool:
     return isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter)
 
 
-def _reader(library: Library, drafter: Any, model: Any) -> Runner:
-    """The runner of a drafter of hidden states."""
-    return (library.eagle if drafter.config.model_type == "eagle3" else library.hidden_block)(drafter, model)
-
-
 def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:
     """The runner of any other draft, by its kind; errors begin with "the draft"."""
     if draft_model is None:
@@ -116,7 +110,6 @@ def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runn
             return library.masked_block(draft_model)
         if draft_model.config.is_encoder_decoder:
             return library.seq2seq(draft_model, drafts=True)
-        refuse_parallel(draft_model.config)
         return library.causal(draft_model, drafts=True, **settings)
     except DraftwoodError as error:
         raise type(error)(f"the draft: {error}") from error

@@ -31,15 +31,15 @@ class KVCache(Protocol):
 class PrefixCache(KVCache, Protocol):
     """A cache that also copies beginnings of texts."""
 
-    def begin(self, other: Any, row: int, length: int) -> None:
-        """Replace all rows by one, with the first ``length`` tokens of a row of another cache of the same model."""
+    def another(self) -> Any:
+        """An empty cache of the same model."""
 
-    def join(self, other: Any, rows: int) -> None:
-        """Append the only row of another cache, which is then empty, to these ``rows`` rows."""
+    def copy_row(self, other: Any, row: int, length: int) -> None:
+        """Append a row with the first ``length`` tokens of a row of this or another cache of the same model."""
 
 
 class ForwardBatch(NamedTuple):
-    """The input of one forward: pending tokens, then nodes. Their slots begin at ``start``."""
+    """The input of one forward: pending tokens, then nodes. Their slots begin at ``start``, in the rows from ``row`` on."""
 
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
@@ -47,6 +47,7 @@ class ForwardBatch(NamedTuple):
     """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
     sliding: Float[Tensor, "row 1 new slot"] | None
     """The mask of layers with sliding attention, if others have full attention."""
+    row: int
     start: int
     keep: int
     """Number of last tokens to score."""
@@ -66,10 +67,11 @@ class RoundSlots:
     Args:
         cached: per row, the number of committed tokens in the cache, in slots [0, cached).
         pending: per row, the committed tokens that are not in the cache.
-        device: device of ``end``.
+        device: device of ``end`` and positions.
+        row: number of the first row in the cache.
 
     Attributes:
-        pending: as given.
+        cached, pending, row: as given.
         ends: positions of the roots.
         end: the same, as one number if all are equal, else [row, 1].
         even: every row owns all slots in use and none is padded, as always with a single row.
@@ -78,8 +80,8 @@ class RoundSlots:
         positions: positions of the tokens, for each forward of this round.
     """
 
-    def __init__(self, cached: Sequence[int], pending: Sequence[list[int]], device: torch.device) -> None:
-        self.pending = pending
+    def __init__(self, cached: Sequence[int], pending: Sequence[list[int]], device: torch.device, row: int = 0) -> None:
+        self.cached, self.pending, self.row, self._device = cached, pending, row, device
         self.base = max(cached, default=0)
         self.pad = max(map(len, pending), default=0)
         self.ends = [c + len(p) for c, p in zip(cached, pending, strict=True)]
@@ -95,6 +97,11 @@ class RoundSlots:
     def waiting(self) -> int:
         """Number of pending columns that are not in the cache."""
         return self.pad - self.loaded
+
+    def slot_positions(self) -> Int[Tensor, "row slot"]:
+        """Text positions of all slots in use; arbitrary for slots that a row does not own."""
+        base = torch.arange(self.base, device=self._device).expand(len(self.pending), -1)
+        return torch.cat([base, *self.positions], dim=1)
 
     def add(self, positions: Int[Tensor, "row new"], pending: int, nodes: int) -> int:
         """Append the slots of a forward, with these numbers of pending columns and nodes; returns the first one."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftwood.core.errors import ModelError, PairingError
+from draftwood.core.errors import PairingError
 
 
 def digest_of(model: Any) -> str:
@@ -58,14 +58,4 @@ def check_target(drafter: Any, target: Any) -> None:
         raise PairingError(
             f"the drafter was trained for the target with digest {wanted}, this target has {found}; "
             "give the target of the drafter's training, or train a drafter for this one"
-        )
-
-
-def refuse_parallel(config: Any) -> None:
-    """Raise a ModelError for a causal draft that fills masks (PARD, arXiv 2504.18583), which older versions trained."""
-    if getattr(config, "draft_block", None) is not None and getattr(config, "mask_token_id", None) is not None:
-        raise ModelError(
-            "this is a parallel drafter (draft_block and mask_token_id in its config.json), made by 'draftwood train draft "
-            "--parallel' of an older version; this version cannot draft with it: train one with 'draftwood train drafter', "
-            "for translation with 'draftwood train spec-drafter'"
         )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import count
 from threading import Lock
-from typing import Any, NoReturn, TypeAlias, TypeVar, final
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast, final
 from weakref import WeakKeyDictionary, finalize
 
 import torch
@@ -213,28 +213,29 @@ class ParallelRunner:
     def memory_bytes(self) -> int:
         return self._own.memory_bytes
 
+    def _call(self, name: str, *given: Any, **named: Any) -> Any:
+        return self._leader.call(self._number, name, (given, named), lambda: getattr(self._own, name)(*given, **named))
+
     def keep(self, row: Row, text: Row) -> None:
-        self._leader.call(self._number, "keep", (row, text), lambda: self._own.keep(row, text))
+        self._call("keep", row, text)
 
     def held(self, row: Row) -> int:
         return self._own.held(row)
 
     def clear(self) -> None:
-        self._leader.call(self._number, "clear", (), self._own.clear)
+        self._call("clear")
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        self._leader.call(self._number, "set_rows", (list(rows),), lambda: self._own.set_rows(rows))
+        self._call("set_rows", list(rows))
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
-        own = self._own
-        return self._leader.call(self._number, "prefill", (row, end, prefix), lambda: own.prefill(row, end, prefix=prefix))
+        return cast("Hidden | None", self._call("prefill", row, end, prefix=prefix))
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
-        given = tokens, depths, ancestors
-        return self._leader.call(self._number, "extend", given, lambda: self._own.extend(*given))
+        return cast(Scores, self._call("extend", tokens, depths, ancestors))
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        self._leader.call(self._number, "commit", ([list(kept) for kept in nodes],), lambda: self._own.commit(nodes))
+        self._call("commit", [list(kept) for kept in nodes])
 
 
 def follow(group: Group, load: Loader) -> NoReturn:
@@ -286,7 +287,7 @@ class _Follower:
             except DraftwoodError:  # rank 0 raises it too
                 continue
 
-    def _call(self, runner: int | None, name: str, given: tuple[Any, ...]) -> None:
+    def _call(self, runner: Any, name: str, given: tuple[Any, ...]) -> None:
         if name == "load":
             number, arguments = given
             self._known[number] = self._group.agreed(lambda: self._load(*arguments))
@@ -294,7 +295,6 @@ class _Follower:
             number, model, settings = given
             self._known[number] = TorchRunner(self._known[model], **settings)
         else:
-            own = self._known[-1 if runner is None else runner]
-            given = tuple(one.to(own.device) if isinstance(one, Tensor) else one for one in given)
-            prefix = {"prefix": given[2]} if name == "prefill" else {}
-            getattr(own, name)(*(given[:2] if prefix else given), **prefix)
+            (arguments, named), own = given, self._known[runner]
+            arguments = [one.to(own.device) if isinstance(one, Tensor) else one for one in arguments]
+            getattr(own, name)(*arguments, **named)

@@ -24,6 +24,7 @@ class PlainConfig:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def get_text_config(self, **_: Any) -> PlainConfig:
         """The configuration itself."""

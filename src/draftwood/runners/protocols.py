@@ -77,7 +77,7 @@ class Runner(Protocol):
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         """Read the first tokens of a row that comes later, alongside the rows; also in several calls, each with more of it.
 
-        :meth:`set_rows` then takes it as the only new row. Another row replaces it, and :meth:`clear` forgets it. A runner
+        :meth:`set_rows` then takes it as the only new row. Other new rows replace it, and :meth:`clear` forgets it. A runner
         may ignore this, and read the whole text as any other.
 
         Args:
@@ -143,19 +143,35 @@ class KeepsTexts(Runner, Protocol):
 
 
 @runtime_checkable
-class TargetRunner(Runner, Protocol):
-    """A runner of a causal model; what other rooms may ask of a target.
+class ModelRunner(Runner, Protocol):
+    """A runner of a model of ``transformers``.
 
     Attributes:
         engine: the backend, and the change of the weights or the instruction set, if any.
+        model: the model, whichever library runs it; it has the configuration and a reference forward.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def model(self) -> Any: ...
+
+
+@runtime_checkable
+class TargetRunner(ModelRunner, Protocol):
+    """A runner of a causal model; what other rooms may ask of a target.
+
+    Attributes:
         same_bits: the scores of a token are the same bits whatever else a forward reads.
+        network: the module that is called once per forward, with the keyword ``input_ids``.
         token_bytes: bytes of a token's keys and values; 0 if unknown.
     """
 
     same_bits: bool
 
     @property
-    def engine(self) -> str: ...
+    def network(self) -> nn.Module: ...
 
     @property
     def token_bytes(self) -> int: ...
@@ -165,40 +181,12 @@ class TargetRunner(Runner, Protocol):
 
 
 @runtime_checkable
-class ModelRunner(Runner, Protocol):
-    """A runner of a model of ``transformers``.
-
-    Attributes:
-        model: the model, whichever library runs it; it has the configuration and a reference forward.
-        engine: as for :class:`TargetRunner`.
-        network: the module that is called once per forward, with the keyword ``input_ids``.
-    """
-
-    @property
-    def engine(self) -> str: ...
-
-    @property
-    def model(self) -> Any: ...
-
-    @property
-    def network(self) -> nn.Module: ...
-
-
-@runtime_checkable
-class SourceRunner(Runner, Protocol):
+class SourceRunner(ModelRunner, Protocol):
     """A runner of an encoder-decoder model.
 
     Attributes:
-        engine: as for :class:`TargetRunner`.
-        model: the ``transformers`` model.
         max_source: the longest source in tokens, None if unlimited.
     """
-
-    @property
-    def engine(self) -> str: ...
-
-    @property
-    def model(self) -> Any: ...
 
     @property
     def max_source(self) -> int | None: ...
@@ -224,11 +212,6 @@ class BlockRunner(Runner, Protocol):
         Raises:
             ConfigError: ``count`` is below 1 or above ``block``.
         """
-
-
-@runtime_checkable
-class LongBlockRunner(BlockRunner, Protocol):
-    """A :class:`BlockRunner` whose model can also fill blocks longer than ``block``."""
 
     def longer(self, block: int) -> BlockRunner:
         """A runner of the same model for blocks of up to ``block`` tokens, without rows.

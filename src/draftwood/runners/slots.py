@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -53,26 +52,23 @@ class SlotTable:
         self._bare = bare
         self._recent = recent
         self._window = window
-        self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
+        self._biases = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._kept: WeakKeyDictionary[Row, tuple[PrefixCache, int]] = WeakKeyDictionary()
         self._forget_rows()
 
     def _forget_rows(self) -> None:
         self.rows: list[Row] = []
         self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
+        self._coming: tuple[Row, int] | None = None  # a row behind the others, in no round yet, and its cached tokens
         self._now: RoundSlots | None = None
 
     @property
     def _round(self) -> RoundSlots:
         """The present round, which begins with its first use; it reads all tokens before the roots."""
         if self._now is None:
-            self._now = self._begun(-1)
+            pending = [row.tokens[cached:-1] for row, cached in zip(self.rows, self._cached, strict=True)]
+            self._now = RoundSlots(self._cached, pending, self.device)
         return self._now
-
-    def _begun(self, end: int) -> RoundSlots:
-        """A round that reads the tokens before index ``end``."""
-        pending = [row.tokens[cached:end] for row, cached in zip(self.rows, self._cached, strict=True)]
-        return RoundSlots(self._cached, pending, self.device)
 
     @property
     def longest_text(self) -> int:
@@ -87,12 +83,19 @@ class SlotTable:
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
         gone, new = changes(self.rows, rows)
+        coming, read = self._coming or (None, 0)
+        joins = len(new) == 1 and new[0] is coming
+        if new and coming is not None and not joins:
+            gone.append(len(self.rows))
         if gone:
             self.cache.drop(gone)
             self._cached = remaining(self._cached, gone)
-        if new:
+        if joins:
+            self._cached.append(read)
+        elif new:
             self.cache.add(len(new))
             self._cached += [0] * len(new)
+        self._coming = None if new else self._coming
         self.rows, self._now = list(rows), None
 
     def cached(self, row: Row) -> int:
@@ -101,89 +104,88 @@ class SlotTable:
             return self._cached[self.rows.index(row)]
         return self._kept[row][1] if row in self._kept else 0
 
-    def keep(self, row: Row, text: Row, cache: PrefixCache) -> None:
-        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy in an empty cache."""
-        cache.begin(self.cache, self.rows.index(row), self.cached(row))
-        self._kept[text] = cache, self.cached(row)
+    def keep(self, row: Row, text: Row) -> None:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy."""
+        assert isinstance(self.cache, PrefixCache)
+        kept: PrefixCache = self.cache.another()
+        kept.copy_row(self.cache, self.rows.index(row), self.cached(row))
+        self._kept[text] = kept, self.cached(row)
 
     @property
-    def kept(self) -> list[PrefixCache]:
-        """The caches of the texts that were kept."""
-        return [cache for cache, _ in self._kept.values()]
+    def memory_bytes(self) -> int:
+        """Bytes of the keys and values of all rows and kept texts."""
+        caches: list[Any] = [self.cache, *(cache for cache, _ in self._kept.values())]
+        return sum(cache.memory_bytes for cache in caches)
 
-    def another(self, cache: KVCache) -> SlotTable:
-        """A table without rows, with the same settings and another cache."""
-        found = copy.copy(self)
-        found.cache, found._kept = cache, WeakKeyDictionary()
-        found._forget_rows()
-        return found
-
-    def begin(self, row: Row, other: SlotTable, prefix: Prefix | None) -> None:
-        """Replace all rows by one, and copy what the cache of another table holds of its beginning."""
-        self.clear()
-        self.rows, self._cached = [row], [0 if prefix is None else min(prefix.length, other.cached(prefix.row))]
-        if prefix is None or self._cached == [0]:
+    def begin(self, row: Row, prefix: Prefix | None) -> None:
+        """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
+        if self._coming is not None and row is self._coming[0]:
+            return
+        if not self.rows:
+            self.cache.clear()
+        elif self._coming is not None:
+            self.cache.drop([len(self.rows)])
+        self._coming = None
+        length = 0 if prefix is None else min(prefix.length, self.cached(prefix.row))
+        if prefix is None or not length:
             self.cache.add(1)
         else:
             assert isinstance(self.cache, PrefixCache)
-            present = prefix.row in other.rows
-            source, at = (other.cache, other.rows.index(prefix.row)) if present else (other._kept[prefix.row][0], 0)
-            self.cache.begin(source, at, *self._cached)
-
-    def join(self, other: SlotTable) -> None:
-        """Append the only row of another table, which is then empty."""
-        if not self.rows:
-            self.clear()
-        assert isinstance(self.cache, PrefixCache)
-        self.cache.join(other.cache, len(self.rows))
-        self.rows, self._cached, self._now = [*self.rows, *other.rows], self._cached + other._cached, None
-        other._forget_rows()
+            present = prefix.row in self.rows
+            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._kept[prefix.row][0], 0)
+            self.cache.copy_row(source, at, length)
+        self._coming = row, length
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
         while self._round.waiting > _CHUNK:
-            yield self.pending_batch(_CHUNK)
+            yield self._pending_batch(self._round, _CHUNK)
         yield self._node_batch(tokens, depths, ancestors)
 
     def batches_to(self, end: int) -> Iterator[ForwardBatch]:
-        """The forwards of a round without nodes, which reads the first ``end`` tokens of each row."""
-        self._now = self._begun(end)
-        while self._round.waiting:
-            yield self.pending_batch(min(_CHUNK, self._round.waiting))
+        """The forwards that read the first ``end`` tokens of the row that comes later."""
+        assert self._coming is not None
+        row, read = self._coming
+        now = RoundSlots([read], [row.tokens[read:end]], self.device, len(self.rows))
+        while now.waiting:
+            yield self._pending_batch(now, min(_CHUNK, now.waiting))
+        self._coming = row, now.ends[0]
 
-    def pending_batch(self, count: int) -> ForwardBatch:
+    def _pending_batch(self, now: RoundSlots, count: int) -> ForwardBatch:
         """A forward of the next ``count`` columns of pending tokens."""
-        columns = slice(self._round.loaded, self._round.loaded + count)
-        return self._batch(*self._pending_columns(columns), self._mask(count, None), count, 0)
+        columns = slice(now.loaded, now.loaded + count)
+        return self._batch(now, *self._pending_columns(now, columns), self._mask(now, count, None), count, 0)
 
     def _node_batch(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> ForwardBatch:
         """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end
         if left:
-            before, positions_before = self._pending_columns(slice(now.loaded, now.pad))
+            before, positions_before = self._pending_columns(now, slice(now.loaded, now.pad))
             tokens = torch.cat([before, tokens], dim=1)
             positions = torch.cat([positions_before, positions], dim=1)
         if self.longest is not None and max(now.ends) + now.nodes + n > self.longest:
             positions = positions.clamp(max=self.longest - 1)
         nothing_hidden = self._bare and now.nodes + n == 1 and now.even and not left
-        mask = None if nothing_hidden else self._mask(left, ancestors)
-        return self._batch(tokens, positions, mask, left, n)
+        mask = None if nothing_hidden else self._mask(now, left, ancestors)
+        return self._batch(now, tokens, positions, mask, left, n)
 
-    def _batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
+    def _batch(
+        self, now: RoundSlots, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int
+    ) -> ForwardBatch:
         """A forward of these numbers of pending columns and nodes."""
-        start, slid = self._round.add(positions, pending, nodes), None
+        start, slid = now.add(positions, pending, nodes), None
         if self._window is not None and mask is not None:
-            slid = self._slid(mask, positions, self._window.size)
+            slid = self._slid(now, mask, positions, self._window.size)
             mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
-        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes))
+        return ForwardBatch(tokens, positions, mask, slid, now.row, start, max(1, nodes))
 
-    def _slid(self, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
+    def _slid(self, now: RoundSlots, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
         """The mask, which also hides slots whose text positions are ``size`` or more before a new token's."""
-        if max(self._round.ends) + self._round.nodes <= size:  # no position is outside the first window
+        if max(now.ends) + now.nodes <= size:  # no position is outside the first window
             return mask
-        outside = self.slot_positions().unsqueeze(1) <= positions.unsqueeze(2) - size
-        return torch.where(outside.unsqueeze(1), self._hidden_bias, mask)
+        outside = now.slot_positions().unsqueeze(1) <= positions.unsqueeze(2) - size
+        return torch.where(outside.unsqueeze(1), self._biases[1], mask)
 
     def scores(self, outputs: Sequence[ForwardOutput], nodes: int) -> Scores:
         """Scores of the last ``nodes`` tokens of :meth:`batches`, and hidden states of these and of the pending tokens."""
@@ -198,8 +200,7 @@ class SlotTable:
 
     def slot_positions(self) -> Int[Tensor, "row slot"]:
         """Text positions of all slots in use; arbitrary for slots that a row does not own."""
-        base = torch.arange(self._round.base, device=self.device).expand(len(self.rows), -1)
-        return torch.cat([base, *self._round.positions], dim=1)
+        return self._round.slot_positions()
 
     def commit(self, nodes: Sequence[Sequence[int]]) -> None:
         """End the round: per row, the text has the tokens of these nodes next, in this order."""
@@ -213,11 +214,13 @@ class SlotTable:
             self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
         self._now = None
 
-    def _pending_columns(self, columns: slice) -> tuple[Int[Tensor, "row column"], Int[Tensor, "row column"]]:
+    def _pending_columns(
+        self, now: RoundSlots, columns: slice
+    ) -> tuple[Int[Tensor, "row column"], Int[Tensor, "row column"]]:
         """Pending tokens and their positions, in one transfer to the device; shorter rows are padded on the left."""
         tokens, positions = [], []
-        for cached, pending in zip(self._cached, self._round.pending, strict=True):
-            missing = self._round.pad - len(pending)
+        for cached, pending in zip(now.cached, now.pending, strict=True):
+            missing = now.pad - len(pending)
             tokens.append(([0] * missing + pending)[columns])
             first = cached - missing
             row = range(first + columns.start, first + columns.start + len(tokens[-1]))
@@ -226,33 +229,36 @@ class SlotTable:
         token_columns, position_columns = torch.tensor([tokens, positions], device=self.device).unbind()
         return token_columns, position_columns
 
-    def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
+    def _mask(
+        self, now: RoundSlots, pending: int, ancestors: Bool[Tensor, "row node seen"] | None
+    ) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` pending tokens, then of the new nodes, over all slots in use."""
-        base = 0 if self._recent else self._round.base
-        old = base + self._round.loaded
-        if ancestors is not None and not pending and self._round.even:
-            among = torch.where(ancestors, self._seen_bias, self._hidden_bias)
+        (shown, hidden), base = self._biases, 0 if self._recent else now.base
+        old = base + now.loaded
+        if ancestors is not None and not pending and now.even:
+            among = torch.where(ancestors, shown, hidden)
             return (torch.nn.functional.pad(among, (old, 0)) if old else among).unsqueeze(1)
         n, seen = (0, 0) if ancestors is None else ancestors.shape[1:]
-        shape = len(self.rows), pending + n, old + pending + seen
-        visible = torch.from_numpy(self._visible(shape, base, pending)).to(self.device)
+        shape = len(now.pending), pending + n, old + pending + seen
+        visible = torch.from_numpy(_visible(now, shape, base, pending)).to(self.device)
         if ancestors is not None:
             visible[:, pending:, old + pending :] = ancestors
-        return torch.where(visible, self._seen_bias, self._hidden_bias).unsqueeze(1)
+        return torch.where(visible, shown, hidden).unsqueeze(1)
 
-    def _visible(self, shape: tuple[int, int, int], base: int, pending: int) -> Bool[np.ndarray, "row new slot"]:
-        """Which committed and pending tokens the new tokens see; pending tokens see no nodes."""
-        now, visible = self._round, np.ones(shape, dtype=np.bool_)
-        ready = base + now.loaded + pending
-        if min(self._cached, default=0) < base:
-            visible[:, :, :base] = (np.arange(base) < np.array(self._cached)[:, None])[:, None]
-        if any(len(p) < now.pad for p in now.pending):
-            padding = np.array([now.pad - len(p) for p in now.pending])
-            visible[:, :, base:ready] = (np.arange(now.loaded + pending) >= padding[:, None])[:, None]
-        if pending:
-            visible[:, :pending, ready:] = False
-        if pending > 1 or (pending and not now.even):
-            square = visible[:, :pending, ready - pending : ready]
-            square &= np.tri(pending, dtype=np.bool_)
-            square[:, range(pending), range(pending)] = True  # padding sees itself, or its softmax would be empty
-        return visible
+
+def _visible(now: RoundSlots, shape: tuple[int, int, int], base: int, pending: int) -> Bool[np.ndarray, "row new slot"]:
+    """Which committed and pending tokens the new tokens see; pending tokens see no nodes."""
+    visible = np.ones(shape, dtype=np.bool_)
+    ready = base + now.loaded + pending
+    if min(now.cached, default=0) < base:
+        visible[:, :, :base] = (np.arange(base) < np.array(now.cached)[:, None])[:, None]
+    if any(len(p) < now.pad for p in now.pending):
+        padding = np.array([now.pad - len(p) for p in now.pending])
+        visible[:, :, base:ready] = (np.arange(now.loaded + pending) >= padding[:, None])[:, None]
+    if pending:
+        visible[:, :pending, ready:] = False
+    if pending > 1 or (pending and not now.even):
+        square = visible[:, :pending, ready - pending : ready]
+        square &= np.tri(pending, dtype=np.bool_)
+        square[:, range(pending), range(pending)] = True  # padding sees itself, or its softmax would be empty
+    return visible

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
 from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count, own_context, unknown_sizes, vocabulary
 from draftwood.runners.limits import TextLimits
-from draftwood.runners.protocols import ModelRunner, SourceRunner
+from draftwood.runners.protocols import ModelRunner, TargetRunner
 from draftwood.runners.windows import FULL, SLIDING
 from draftwood.sampling.rows import Row
 
@@ -115,7 +115,7 @@ def text_limits(model: Any, *, drafts: bool) -> TextLimits:
     return TextLimits(partial(check_length, model, context(model.config)), known, drafts=drafts)
 
 
-def check_scores(runner: ModelRunner) -> None:
+def check_scores(runner: TargetRunner) -> None:
     """Compare the scores of a text, of tokens from the whole vocabulary, with a plain forward of the model.
 
     Raises:
@@ -139,7 +139,7 @@ def check_scores(runner: ModelRunner) -> None:
         )
 
 
-def check_tree_forward(runner: ModelRunner) -> None:
+def check_tree_forward(runner: TargetRunner) -> None:
     """Compare the scores of a small tree with those of each path as a chain.
 
     For unknown sizes in the configuration, compare the tree after a longer text with plain forwards of the model.
@@ -167,7 +167,7 @@ def check_tree_forward(runner: ModelRunner) -> None:
             _check_beyond(runner, tokens, paths, name, size)
 
 
-def _check_beyond(runner: ModelRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
+def _check_beyond(runner: TargetRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
     """Check the tree after a text longer than a size of the configuration."""
     model, (known, _) = runner.model, vocabulary(runner.model)
     text = [known * i // (size + 1) for i in range(size + 1)]
@@ -189,7 +189,7 @@ def _check_beyond(runner: ModelRunner, tokens: list[int], paths: list[list[int]]
 
 
 @contextmanager
-def checking(runner: ModelRunner | SourceRunner) -> Iterator[None]:
+def checking(runner: ModelRunner) -> Iterator[None]:
     """Report any failure of a check as a ModelError, and clear the runner at the end."""
     try:
         yield
@@ -232,7 +232,7 @@ def refuse_nan(model: Any, *scores: torch.Tensor) -> None:
 
 
 def score_tree(
-    runner: ModelRunner, tokens: list[int], paths: list[list[int]], prefix: Sequence[int] = (0, 1)
+    runner: TargetRunner, tokens: list[int], paths: list[list[int]], prefix: Sequence[int] = (0, 1)
 ) -> Float[torch.Tensor, "node vocab"]:
     """Float64 scores of the nodes of a tree after ``prefix``; each path ends with its node."""
     n = len(tokens)

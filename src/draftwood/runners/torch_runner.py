@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -15,7 +14,6 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.prefill import Forward, Prefill
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
@@ -61,7 +59,6 @@ class TorchRunner:
         self.engine = f"torch ({', '.join(devices)})" if devices else "torch"
         self._cache = TreeCache(layers, split=len(devices) > 1)
         self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length, window=used_window(model))
-        self._prefill = Prefill(self._rows, self._reader)
         if check:
             check_tree_forward(self)
 
@@ -79,38 +76,35 @@ class TorchRunner:
 
     @property
     def memory_bytes(self) -> int:
-        caches: list[Any] = [self._cache, *self._rows.kept]
-        return sum(cache.memory_bytes for cache in caches)
+        return self._rows.memory_bytes
 
     def keep(self, row: Row, text: Row) -> None:
-        self._rows.keep(row, text, self._cache.another())
+        self._rows.keep(row, text)
 
     def held(self, row: Row) -> int:
         return self._rows.cached(row)
 
     def clear(self) -> None:
-        self._prefill.clear()
+        self._rows.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        self._prefill.set_rows(rows)
+        self._rows.set_rows(rows)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
-        return self._prefill.read(row, end, prefix)
-
-    def _reader(self) -> tuple[SlotTable, Forward]:
-        cache = self._cache.another()
-        return self._rows.another(cache), partial(self._forward, cache=cache)
+        self._rows.begin(row, prefix)
+        read = [states for _, states in map(self._forward, self._rows.batches_to(end)) if states is not None]
+        return torch.cat(read, dim=1)[0] if read else None
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
-        outputs = [self._forward(batch, self._cache) for batch in self._rows.batches(tokens, depths, ancestors)]
+        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._rows.commit(nodes)
 
-    def _forward(self, batch: ForwardBatch, cache: TreeCache) -> ForwardOutput:
-        cache.place(batch)
+    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
+        self._cache.place(batch)
         only = {"logits_to_keep": batch.keep} if self._can_keep else {}
         states = {"output_hidden_states": True} if self.hidden_layers else {}
         start = perf_counter()
@@ -120,7 +114,7 @@ class TorchRunner:
                 position_ids=batch.positions,
                 attention_mask=mask_argument(batch.mask, batch.sliding),
                 use_cache=True,
-                **cache_argument(self.model, cache),
+                **cache_argument(self.model, self._cache),
                 **only,
                 **states,
             )

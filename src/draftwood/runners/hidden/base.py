@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,17 +15,18 @@ from torch import Tensor
 from draftwood.core.scores import Scores
 from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.layers import proposed
-from draftwood.runners.hidden.prefill import HiddenPrefill
+from draftwood.runners.hidden.passes import Passes
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import changes, remaining
 from draftwood.sampling.rows import Row
 
+P = TypeVar("P", bound=Passes)
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
 
 
-class HiddenRunner(ABC):
+class HiddenRunner(ABC, Generic[P]):
     """A :class:`draftwood.runners.protocols.Runner` of a drafter whose memory is made of the target's hidden states.
 
     Scores are those of the tokens that the drafter can propose. They are -inf in rows whose hidden states are not known yet:
@@ -33,20 +34,20 @@ class HiddenRunner(ABC):
 
     Args:
         drafter: a drafter in evaluation mode.
-        passes: its passes by a library, with the table of the rows' entries.
+        passes: its passes by a library.
     """
 
     reads_source = False
     reads_hidden = True
     max_length: int | None = None
 
-    def __init__(self, drafter: Any, passes: Any) -> None:
+    def __init__(self, drafter: Any, passes: P) -> None:
         self.model, self._passes = drafter, passes
         self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
         self.forward_seconds = 0.0
         self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
-        self._prefill = HiddenPrefill(passes)
         self._texts: list[HiddenText] = []
+        self._coming: HiddenText | None = None  # of a row that comes later
         self._kept: WeakKeyDictionary[Row, HiddenText] = WeakKeyDictionary()
         self._end_round()
 
@@ -77,8 +78,8 @@ class HiddenRunner(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        waiting = sum(part.nbytes for text in (*self._texts, *self._kept.values()) for part in text.waiting)
-        return int(self._passes.memory_bytes + waiting + self._prefill.unread_bytes)
+        texts = [*self._texts, *self._kept.values(), *([] if self._coming is None else [self._coming])]
+        return int(self._passes.table.memory_bytes + sum(part.nbytes for text in texts for part in text.waiting))
 
     def _text_of(self, row: Row | None) -> HiddenText | None:
         """A present row, or a text that was kept."""
@@ -92,31 +93,48 @@ class HiddenRunner(ABC):
         source = self._text_of(row)
         assert source is not None
         self._kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
-        self._passes.keep(source.entries, kept.entries)
+        self._passes.table.keep(source.entries, kept.entries)
 
     def clear(self) -> None:
         self._passes.table.clear()
-        self._texts = []
-        self._prefill.clear()
+        self._texts, self._coming = [], None
         self._end_round()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         gone, new = changes([text.row for text in self._texts], rows)
-        joins = bool(new) and self._prefill.reads(new[-1])
-        begun = [HiddenText(row, self._passes.shift) for row in (new[:-1] if joins else new)]
-        self._texts = [*remaining(self._texts, gone), *begun]
+        if len(new) == 1 and self._coming is not None and self._coming.row is new[0]:
+            self._coming.fresh = True
+            joining = [self._coming]
+        else:
+            joining = [HiddenText(row, self._passes.shift) for row in new]
+        self._coming = None if new else self._coming
+        self._texts = [*remaining(self._texts, gone), *joining]
         self._passes.table.set_rows([text.entries for text in self._texts])
-        if joins:
-            self._texts.append(self._prefill.join())
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
         with torch.inference_mode():
-            self._prefill.begin(row, *((None, 0) if prefix is None else (self._text_of(prefix.row), prefix.length)))
+            coming = self._begun(row, prefix)
             if hidden is not None and len(hidden):
+                coming.read(hidden, end)
+                self._passes.table.begin(coming.entries, None)  # if hidden states are missing, it begins again
                 idle = any(sum(map(len, text.waiting)) > _IDLE for text in self._texts)
-                self._prefill.read(hidden, end, now=not idle)
+                if coming.waiting and not idle:
+                    self._passes.read(coming)
         self.forward_seconds += perf_counter() - start
+
+    def _begun(self, row: Row, prefix: Prefix | None) -> HiddenText:
+        """The text of a row that comes later; a new one has what is known of its beginning."""
+        if self._coming is None or self._coming.row is not row:
+            source, known = None if prefix is None else self._text_of(prefix.row), None
+            if prefix is None or source is None:
+                text = HiddenText(row, self._passes.shift)
+            else:
+                text = source.for_row(row, prefix.length)
+                known = Prefix(source.entries, text.cached)
+            self._passes.table.begin(text.entries, known)
+            self._coming = text
+        return self._coming
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
@@ -140,7 +158,7 @@ class HiddenRunner(ABC):
         firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]
         if any(first > text.known for first, text in zip(firsts, self._texts, strict=True)):
             self._passes.table.clear()  # hidden states are missing: another drafter, or none, was in use
-            kept = [False] * len(kept)
+            self._coming, kept = None, [False] * len(kept)
             for text, first in zip(self._texts, firsts, strict=True):
                 text.begin(first)
             self._passes.table.set_rows([text.entries for text in self._texts])

@@ -13,15 +13,14 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer
 from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.plain_config import PlainConfig
 
 
-class DFlashConfig(PretrainedConfig):  # type: ignore[misc]
+class DFlashConfig(PlainConfig):
     """The configuration of a :class:`DFlashDrafter`, in addition to that of a :class:`PublishedDrafter`.
 
     Attributes:
@@ -35,7 +34,6 @@ class DFlashConfig(PretrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "dflash"
-    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 class MarkovHead(nn.Module):
@@ -47,28 +45,16 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(rank, draft_vocab, bias=False)
 
 
-class DFlashDrafter(PublishedDrafter, BlockDrafter):
+class DFlashDrafter(BlockDrafter, PublishedDrafter):
     """The network."""
 
     causal = False
     norms_sources = False
 
     def __init__(self, config: DFlashConfig) -> None:
-        super().__init__(config)
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.fc = nn.Linear(len(config.target_layers) * config.target_size, width, bias=False)
-        self.hidden_norm = nn.RMSNorm(width, eps=eps)
-        self.layers = nn.ModuleList(
-            HiddenLayer(config, bias=config.attention_bias, norms=True) for _ in range(config.num_hidden_layers)
-        )
-        self.norm = nn.RMSNorm(width, eps=eps)
+        super().__init__(config, bias=config.attention_bias, norms=True)
         if config.markov_rank:
             self.markov_head = MarkovHead(config.vocab_size, config.draft_vocab_size, config.markov_rank)
-
-    @property
-    def slots(self) -> int:
-        """Tokens of the block."""
-        return int(self.config.slots)
 
     def check_target(self, target: Any) -> None:
         """As the base class; also if the target does not know the mask token."""

@@ -13,14 +13,14 @@ from typing import Any, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.hidden.layers import Attention, FeedForward
 from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.plain_config import PlainConfig
 
 
-class Eagle3Config(PretrainedConfig):  # type: ignore[misc]
+class Eagle3Config(PlainConfig):
     """The configuration of an :class:`Eagle3Drafter`, in addition to that of a :class:`PublishedDrafter`.
 
     Attributes:
@@ -35,7 +35,6 @@ class Eagle3Config(PretrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "eagle3"
-    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 class EagleLayer(nn.Module):

@@ -18,7 +18,7 @@ from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 
 @final
-class Eagle3Runner(HiddenRunner):
+class Eagle3Runner(HiddenRunner[TorchEaglePasses | NativeEaglePasses]):
     """The runner of an :class:`Eagle3Drafter`.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are

@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer, rotation, target_embedding, target_head
 from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.plain_config import PlainConfig
 
@@ -37,6 +36,23 @@ class HiddenBlockConfig(PlainConfig):
     """
 
     model_type = "hidden_block"
+    own_embedding = own_head = False
+    rope_scale = 1.0
+
+    @property
+    def target_size(self) -> int:
+        """Numbers of a hidden state of the target."""
+        return int(self.hidden_size)
+
+    @property
+    def slots(self) -> int:
+        """Tokens of the block, of which each scores a depth."""
+        return int(self.block)
+
+    @property
+    def rope_frequencies(self) -> list[float]:
+        """Angles of the first position."""
+        return [self.rope_theta ** (-i / self.head_dim) for i in range(0, self.head_dim, 2)]
 
 
 class HiddenBlockDrafter(BlockDrafter):
@@ -47,36 +63,18 @@ class HiddenBlockDrafter(BlockDrafter):
 
     def __init__(self, config: HiddenBlockConfig) -> None:
         super().__init__(config)
-        width, taps = config.hidden_size, len(config.target_layers)
-        self.fc = nn.Linear(taps * width, width, bias=False)
-        self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
-        self.mask = nn.Parameter(torch.zeros(width))
-        self.layers = nn.ModuleList(HiddenLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.mask = nn.Parameter(torch.zeros(config.hidden_size))
         markov = torch.empty(config.vocab_size, config.markov_rank)
         self.markov_in = nn.Embedding(config.vocab_size, config.markov_rank, _weight=markov)
         self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
-        self.register_buffer("draft_tokens", torch.zeros(config.draft_vocab_size, dtype=torch.int32))
+        self.draft_tokens = torch.zeros(config.draft_vocab_size, dtype=torch.int32)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not module.weight.is_meta:
                 nn.init.normal_(module.weight, std=0.02)
 
-    @property
-    def slots(self) -> int:
-        """Tokens of the block, of which each scores a depth."""
-        return int(self.config.block)
-
-    def embedding(self, target: Any) -> nn.Module:
-        """The embedding of tokens: the target's own."""
-        return target_embedding(target)
-
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
         return self.mask
-
-    def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
-        """The output weights: rows of the target's own."""
-        return target_head(target, self.draft_tokens)
 
     def check_target(self, model: Any, vocabulary: str) -> None:
         """Raise a PairingError if a target's width, depth or vocabulary is not that of the training."""
@@ -92,8 +90,3 @@ class HiddenBlockDrafter(BlockDrafter):
     def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear]:
         """The parts of the Markov head."""
         return self.markov_in, self.markov_out
-
-    def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
-        dim, theta = self.config.head_dim, self.config.rope_theta
-        return rotation(positions, [theta ** (-i / dim) for i in range(0, dim, 2)])

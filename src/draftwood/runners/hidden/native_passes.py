@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from ctypes import byref
 from typing import TYPE_CHECKING, Any, final
@@ -13,13 +12,13 @@ from torch import Tensor, nn
 
 from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, instruction_set, library
 from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.passes import Passes
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
 from draftwood.runners.native.network import Engine, Memory, NativeNetwork, Output, free_threads, succeed
 from draftwood.runners.native.stored import EMBEDDING, StoredModel
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import PerNode, Seen
-from draftwood.sampling.rows import Row
 
 if TYPE_CHECKING:
     from draftwood.runners.hidden.eagle import Eagle3Drafter  # imports transformers
@@ -45,7 +44,7 @@ class NativeBlock(nn.Module):
         markov = drafter.markov_head_parts()
         source = DrafterSource(
             sources=len(config.target_layers),
-            source_width=getattr(config, "target_size", config.hidden_size),
+            source_width=config.target_size,
             norm_sources=drafter.norms_sources,
             source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
             rank=0 if markov is None else markov[0].embedding_dim,
@@ -57,7 +56,7 @@ class NativeBlock(nn.Module):
         self.engine = drafter_engine(drafter, target, held, source)
         self._block, self._vocab = int(config.block), self.engine.facts.vocab
         mask = self._kept.numbers(drafter.mask_embedding(target))
-        self._shape = BlockShape(slots=drafter.slots, scored=self._block, causal=drafter.causal, mask=mask)
+        self._shape = BlockShape(slots=config.slots, scored=self._block, causal=drafter.causal, mask=mask)
 
     def forward(
         self,
@@ -119,7 +118,7 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
         return cos[0, 0], sin[0, 0]
 
-    shared = isinstance(target, StoredModel) and not getattr(config, "own_embedding", False)
+    shared = isinstance(target, StoredModel) and not config.own_embedding
     embedding = target.weights[EMBEDDING] if shared else drafter.embedding(target).weight.detach().to(drafter.dtype)
     layers = [layer_source(layer, held) for layer in drafter.layers]
     engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
@@ -127,35 +126,20 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
     return engine
 
 
-class NativePasses:
-    """Passes in the native engine, with the methods of :class:`draftwood.runners.hidden.torch_passes.TorchPasses`."""
-
-    dtype: torch.dtype = torch.float32
-    shift = 0
+class NativePasses(Passes):
+    """Passes in the native engine."""
 
     def __init__(self, network: NativeNetwork | NativeBlock, width: int) -> None:
-        self.network: Any = network
+        super().__init__(network, MemoryTable(network.engine), width, torch.float32, torch.device("cpu"))
         self.engine = f"native {instruction_set()}"
-        self.table: Any = MemoryTable(network.engine)
-        self._nothing = torch.zeros(1, width)
 
-    def another(self) -> Any:
-        found = copy.copy(self)
-        found.table = MemoryTable(self.network.engine)
-        return found
-
-    @property
-    def memory_bytes(self) -> int:
-        return int(self.network.engine.memory_bytes)
-
-    def keep(self, entries: Row, kept: Row) -> None:
-        self.table.keep(entries, kept)
-
-    def _cut(self, texts: Sequence[HiddenText]) -> None:
-        """Forget what an interrupted pass has read."""
-        for text, memory in zip(texts, self.table.memories, strict=True):
+    def _memories(self, texts: Sequence[HiddenText]) -> list[Memory]:
+        """The memories of entries, without what an interrupted pass has read."""
+        found: list[Memory] = [self.table.memory_of(text.entries) for text in texts]
+        for text, memory in zip(texts, found, strict=True):
             if len(memory) != text.cached:
                 memory.cut(text.cached)
+        return found
 
 
 @final
@@ -195,12 +179,12 @@ class NativeEaglePasses(NativePasses):
         super().__init__(NativeNetwork(engine), drafter.fc.in_features)
 
     def read(self, text: HiddenText) -> None:
-        self._cut([text])
         hidden, nothing = text.unread(self._nothing, root=False), torch.zeros(1, 0, dtype=torch.long)
         if not len(hidden):
             return
-        pending = self.table.pending(text.cached + len(hidden))
-        self._pass(nothing, nothing, torch.zeros(1, 0, 0, dtype=torch.bool), pending, [hidden])
+        pending = text.entries.tokens[text.cached : text.cached + len(hidden)]
+        seen = torch.zeros(1, 0, 0, dtype=torch.bool)
+        self._pass(nothing, nothing, seen, self._memories([text]), [pending], [hidden])
         text.entries_read()
 
     def score(
@@ -208,7 +192,7 @@ class NativeEaglePasses(NativePasses):
     ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
         sources = [text.unread(self._nothing, root=True) for text in texts] if features is None else None
         parents = None if features is None else features.contiguous()
-        out = self._pass(tokens, depths, ancestors, self.table.pending(), sources, parents)
+        out = self._pass(tokens, depths, ancestors, self.table.memories, self.table.pending(), sources, parents)
         for text in texts:
             text.entries_read()
         assert out.hidden is not None
@@ -219,6 +203,7 @@ class NativeEaglePasses(NativePasses):
         tokens: PerNode,
         depths: PerNode,
         seen: Seen,
+        memories: Sequence[Memory],
         pending: Sequence[Sequence[int]],
         sources: Sequence[Tensor] | None,
         features: Tensor | None = None,
@@ -229,7 +214,7 @@ class NativeEaglePasses(NativePasses):
             input_ids=tokens,
             depths=depths,
             seen=seen,
-            memories=self.table.memories,
+            memories=memories,
             pending=pending,
             sources=sources,
             features=features,
@@ -253,10 +238,8 @@ class NativeBlockPasses(NativePasses):
 
     def score(self, texts: Sequence[HiddenText], roots: Int[Tensor, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
-        self._cut(texts)
-        hidden = [text.unread(self._nothing, root=True) for text in texts]
-        starts = [text.start for text in texts]
-        scores: Tensor = self.network(input_ids=roots, memories=self.table.memories, starts=starts, hidden=hidden)
+        hidden, starts = [text.unread(self._nothing, root=True) for text in texts], [text.start for text in texts]
+        scores: Tensor = self.network(input_ids=roots, memories=self._memories(texts), starts=starts, hidden=hidden)
         for text in texts:
             text.entries_read()
         return scores

@@ -10,14 +10,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.runners.hidden.layers import HiddenLayer
 from draftwood.runners.hidden.module import DrafterModule
 
 
 class BlockDrafter(DrafterModule, ABC):
     """The base of block drafters.
 
-    The configuration has ``target_layers, vocab_size, hidden_size, block, draft_vocab_size``, and the shape of the layers as
-    in Llama. ``block`` is the number of depths that the block scores, with its last tokens.
+    The configuration also has the shape of the layers as in Llama, and ``slots, block``: the number of tokens of the block,
+    and that of the depths that the last of them score.
+
+    Args:
+        config: the configuration.
+        bias, norms: of the layers' attention.
 
     Attributes:
         causal: tokens of the block do not see later ones.
@@ -26,31 +31,18 @@ class BlockDrafter(DrafterModule, ABC):
 
     causal: bool
     norms_sources: bool
-    fc: nn.Linear
-    hidden_norm: nn.RMSNorm
-    layers: nn.ModuleList
-    norm: nn.RMSNorm
 
-    @property
-    @abstractmethod
-    def slots(self) -> int:
-        """Tokens of the block."""
-
-    @abstractmethod
-    def embedding(self, target: Any) -> nn.Module:
-        """The embedding of tokens."""
+    def __init__(self, config: Any, *, bias: bool = False, norms: bool = False) -> None:
+        super().__init__(config)
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(len(config.target_layers) * config.target_size, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.layers = nn.ModuleList(HiddenLayer(config, bias=bias, norms=norms) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(width, eps=eps)
 
     @abstractmethod
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
-
-    @abstractmethod
-    def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
-        """The output weights."""
-
-    @abstractmethod
-    def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
 
     @abstractmethod
     def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
+from draftwood.runners.hidden.native_passes import NativeBlockPasses
 from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
+if TYPE_CHECKING:
+    from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
+BlockPasses: TypeAlias = "TorchBlockPasses | NativeBlockPasses"
+
 
 @final
-class HiddenBlockRunner(HiddenRunner):
+class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
     """The runner of a :class:`BlockDrafter`.
 
     The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
@@ -41,17 +46,14 @@ class HiddenBlockRunner(HiddenRunner):
     def _scores(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Float[Tensor, "row node draft_vocab"]:
         if self._block is None:
             self._block = self._passes.score(self._texts, tokens[:, :1])
-        below: Float[Tensor, "row node draft_vocab"] = self._passes.below(self._block, tokens, depths)
-        return below
+        return self._passes.below(self._block, tokens, depths)
 
     def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
         return [False] * len(hidden)
 
 
-def _passes(drafter: BlockDrafter, target: Any, engine: Backend) -> Any:
+def _passes(drafter: BlockDrafter, target: Any, engine: Backend) -> BlockPasses:
     if engine == "native":
-        from draftwood.runners.hidden.native_passes import NativeBlockPasses
-
         return NativeBlockPasses(drafter, target)
     from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
 

@@ -33,12 +33,12 @@ class HiddenText:
 
     def __init__(self, row: Row, shift: int) -> None:
         self.row, self._shift = row, shift
-        self.entries = Row(tokens=[])
         self.fresh = False
         self.begin(0)
 
     def begin(self, known: int) -> None:
-        """Forget all hidden states; those of the tokens from ``known`` on come next."""
+        """Forget all hidden states; those of the tokens from ``known`` on come next, and their entries are another row."""
+        self.entries = Row(tokens=[])
         self.start = self.known = known
         self.waiting: list[Float[Tensor, "_token taps_width"]] = []
         self._set_entries()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
@@ -15,57 +14,26 @@ from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.passes import Passes
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.protocols import PerNode, Seen
 from draftwood.runners.slots import SlotTable
-from draftwood.sampling.rows import Row
 
 
-class TorchPasses:
-    """Passes over new entries and nodes of rows.
-
-    Args:
-        drafter: the drafter.
-        network: the pass.
-
-    Attributes:
-        engine, pads, network: of the runner.
-        dtype: of scores.
-        shift: of :class:`HiddenText`.
-        table: the rows' entries.
-    """
+class TorchPasses(Passes):
+    """Passes in PyTorch."""
 
     engine = "torch"
     pads = True
-    shift = 0
 
     def __init__(self, drafter: Any, network: nn.Module) -> None:
-        self.network: Any = network
-        self.dtype: torch.dtype = drafter.dtype
-        self._nothing = torch.zeros(1, drafter.fc.in_features, dtype=drafter.dtype, device=drafter.device)
-        self.table: Any = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), drafter.dtype, drafter.device, None)
-
-    def another(self) -> Any:
-        """The same network with a table of its own, which holds no rows."""
-        found = copy.copy(self)
-        found.table = self.table.another(self.table.cache.another())
-        return found
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of the keys and values of all entries."""
-        return sum(cache.memory_bytes for cache in (self.table.cache, *self.table.kept))
-
-    def keep(self, entries: Row, kept: Row) -> None:
-        """Keep the entries of a row as ``kept``, for as long as that lives."""
-        self.table.keep(entries, kept, self.table.cache.another())
+        table = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), drafter.dtype, drafter.device, None)
+        super().__init__(network, table, drafter.fc.in_features, drafter.dtype, drafter.device)
 
     def read(self, text: HiddenText) -> None:
-        """Read the entries that wait of the text, whose entries are the only row."""
         hidden = text.unread(self._nothing, root=False)
         self._run(self.table.batches_to(text.cached + len(hidden)), self._inputs(hidden.unsqueeze(0)))
         text.entries_read()
-        self.table.commit([[]])
 
     def _inputs(self, hidden: Tensor) -> Tensor:
         """What the network reads of hidden states."""
@@ -139,7 +107,7 @@ class TorchBlockPasses(TorchPasses):
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
         super().__init__(drafter, BlockPass(drafter, target))
-        self._markov, slots, device = drafter.markov, drafter.slots, drafter.device
+        self._markov, slots, device = drafter.markov, int(drafter.config.slots), drafter.device
         self._depths = torch.arange(slots, device=device)
         within = torch.ones(slots, slots, dtype=torch.bool, device=device)
         self._within = within.tril() if drafter.causal else within

@@ -69,7 +69,7 @@ class NativeRunner:
 
     def _begin(self) -> None:
         self.forward_seconds = 0.0
-        self._rows, self._ahead = (MemoryTable(self.network.engine) for _ in range(2))  # ahead: a row that comes later
+        self._rows = MemoryTable(self.network.engine)
 
     def another(self) -> NativeRunner:
         found = copy.copy(self)
@@ -86,7 +86,7 @@ class NativeRunner:
 
     @property
     def memory_bytes(self) -> int:
-        return self.network.engine.memory_bytes
+        return self._rows.memory_bytes
 
     def keep(self, row: Row, text: Row) -> None:
         self._rows.keep(row, text)
@@ -96,23 +96,18 @@ class NativeRunner:
 
     def clear(self) -> None:
         self._rows.clear()
-        self._ahead.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        joins = bool(rows) and rows[-1] in self._ahead.rows
-        self._rows.set_rows(rows[:-1] if joins else rows)
-        if joins:
-            self._rows.join(self._ahead)
+        self._rows.set_rows(rows)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
-        if row not in self._ahead.rows:
-            self._ahead.begin(row, self._rows, prefix)
-        pending = self._ahead.pending(end)
-        if not any(pending):
+        memory = self._rows.begin(row, prefix)
+        pending = row.tokens[len(memory) : end]
+        if not pending:
             return None
         nothing = torch.zeros(1, 0, dtype=torch.long)
         seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        found = self._forward(nothing, nothing, seen, self._ahead.memories, pending).hidden
+        found = self._forward(nothing, nothing, seen, [memory], [pending]).hidden
         return None if found is None else found[1][0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
