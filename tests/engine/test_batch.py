@@ -291,7 +291,7 @@ def test_control_a_drafter_that_mixes_rows_is_seen():
 
     def drop(rows):
         type(cache).drop(cache, rows)
-        cache.change(lambda old: old.roll(1, dims=1))
+        cache._change(lambda old: old.roll(1, dims=1))
 
     cache.drop = drop
     with pytest.raises(AssertionError):
