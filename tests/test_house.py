@@ -48,11 +48,11 @@ BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
     "core": 2650, "grammar": 535, "hardware": 385, "native": 285, "sampling": 1030, "runners": 7515, "draft": 2895,
     "verify": 655, "loading": 3005, "trace": 3015, "engine": 2875, "hf": 340, "train": 2940, "exactness": 1400, "tune": 930,
-    "serve": 5290, "ray": 700, "cli": 3740,
+    "serve": 5300, "ray": 700, "cli": 3740,
 }  # fmt: skip
 NATIVE = 2620
 """Lines of C++ of the native engine, at most."""
-TESTS = 37680
+TESTS = 37705
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -86,6 +86,18 @@ def test_auto_goes_back_to_pytorch_where_openvino_cannot(monkeypatch):
     assert (made.target.engine, made.draft.engine, made.fallback) == ("openvino", "openvino", None)
 
 
+def test_control_rejected_nodes_that_stay_visible_show(monkeypatch):
+    def everything_stays(slots: Any, source: Any, target: Any) -> None:
+        slots._make_room(slots._new)
+        slots._slots += slots._new
+        slots._new, slots._token_slots = 0, []
+
+    walk = SourceWalk(Seq2SeqRunner(small("marian"), engine="openvino"), [5, 2])
+    monkeypatch.setattr("draftwood.runners.openvino.memory.GrowingMemory.compact", everything_stays)
+    walk.round()
+    assert walk.round() > WRONG
+
+
 # The memory that only grows.
 
 

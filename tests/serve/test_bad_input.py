@@ -44,6 +44,7 @@ def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
         b"", b"{", b"nonsense", b'{"model": "tiny",}', b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"\0", b'{"a": 1} {}',
         b"[" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"model": ' + b"9" * 100_000 + b"}",
         b'{"temperature": NaN}', b'{"temperature": Infinity}', b"[" * 201 + b"]" * 201,
+        b'{"model": "tiny", "model": "tiny", "prompt": "a"}',
     ],
     ids=lambda body: repr(body[:24]),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.blocks.source import is_masked_block
-from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.native.stored import whole
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
@@ -98,7 +98,7 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
 
 def reads_hidden(draft_model: Any) -> bool:
     """Whether a draft model reads the target's hidden states."""
-    return isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter)
+    return isinstance(draft_model, DrafterModule)
 
 
 def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:

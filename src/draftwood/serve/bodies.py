@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from pydantic_core import from_json
@@ -17,7 +18,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     """The object in the body of a request.
 
     Raises:
-        ApiError: another type of content, a body that is too large or too slow, no JSON, or no object.
+        ApiError: another type of content, a body that is too large or too slow, no JSON, no object, or a key given twice.
         ClientDisconnect: the connection was cut.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -52,9 +53,19 @@ def _too_large() -> ApiError:
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        found = from_json(body, allow_inf_nan=False)
+        from_json(body, allow_inf_nan=False)  # refuses what json takes: other encodings, NaN, half of a surrogate pair
+        found = json.loads(body, object_pairs_hook=_object)
     except ValueError as error:
         raise bad(f"the body cannot be read as JSON: {error}", code="invalid_json") from None
     if not isinstance(found, dict):
         raise bad(f"the body is {short_repr(found)}: send a JSON object", code="invalid_json")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise bad(f"the body holds {short_repr(key)} twice: send it once", code="invalid_json")
+        found[key] = value
     return found

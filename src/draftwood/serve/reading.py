@@ -37,7 +37,7 @@ class Reading:
 
 @final
 class AnswerReader:
-    """Reads one text, and tells its parts as far as they are certain. How it is cut into pieces makes no difference to them.
+    """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference to them.
 
     Args:
         reading: how it is read.
