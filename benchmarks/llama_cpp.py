@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
+from benchmarks.llama_buffers import keep_llama_cpp_from_crashing
 from benchmarks.measure import Maker, Texts
 from benchmarks.settings import Setting
 from draftwood.api import Pair
@@ -50,6 +51,7 @@ class LlamaCpp:
     def __init__(self, pair: Pair, method: str, folder: Path) -> None:
         import llama_cpp
 
+        keep_llama_cpp_from_crashing()
         model = pair.model
         if method == "llama.cpp-file":
             check(model)

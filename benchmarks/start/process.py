@@ -137,6 +137,9 @@ def _genai(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
 def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     import llama_cpp
 
+    from benchmarks.llama_buffers import keep_llama_cpp_from_crashing
+
+    keep_llama_cpp_from_crashing()
     mark("imported")
     llama = llama_cpp.Llama(job["model"], **job["options"])
     mark("loaded")

@@ -157,7 +157,8 @@ def start(job: dict[str, Any], cache: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the process failed; says why.
     """
-    environment = {**os.environ, "DRAFTWOOD_CACHE": str(cache)}
+    path = os.pathsep.join(filter(None, [str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "DRAFTWOOD_CACHE": str(cache), "PYTHONPATH": path}
     command = [sys.executable, "-P", str(PROGRAM), json.dumps(job | {"begun": perf_counter()})]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
