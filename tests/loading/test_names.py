@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,9 @@ from draftwood import Sampling
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
 from draftwood.loading.names import SHORT_NAMES, ShortName, locate, named_or_bundled, resolve
+from draftwood.runners.pairing import vocabulary_digest
 from tests.faults.folders import save_tiny
+from tests.loading.gguf_files import source
 
 OPTIONS = {"backend": "torch"}
 
@@ -87,3 +91,19 @@ def test_a_short_name_brings_its_own_drafter(tmp_path: Path, monkeypatch: pytest
     assert named_or_bundled("language", SHORT_NAMES["smollm2"].hub, None)[1] == folder
     assert named_or_bundled("language", "smollm2", "own") == ("smollm2", "own")
     assert named_or_bundled("language", "other", None) == ("other", None)
+
+
+@pytest.mark.parametrize("other", [{}, {"hidden_size": 64}, {"target_depth": 9}, {"vocabulary": "0" * 16}])
+def test_a_gguf_file_of_the_same_model_brings_that_drafter(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    model, tokenizer = source()
+    depth, vocabulary = model.config.num_hidden_layers, vocabulary_digest(tokenizer)
+    fits = {"hidden_size": 32, "target_depth": depth, "vocabulary": vocabulary}
+    monkeypatch.setattr("draftwood.loading.names.files", lambda _: tmp_path)
+    folder = tmp_path / "drafters" / "smollm2"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    (folder / "config.json").write_text(json.dumps(fits | other))
+    assert named_or_bundled("language", file, None)[1] == (None if other else folder)
+    assert named_or_bundled("language", file.parent, "own")[1] == "own"

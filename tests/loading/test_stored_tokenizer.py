@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from draftwood.core.settings import LoadOptions
 from draftwood.loading import gguf_tokenizer
 from draftwood.loading.gguf_header import read_header
-from draftwood.loading.names import SHORT_NAMES, installed_file
+from draftwood.loading.models import load_tokenizer
+from draftwood.loading.names import SHORT_NAMES, bundled_drafter, bundled_pairs, installed_file
 from draftwood.loading.stored_tokenizer import StoredTokenizer
 from draftwood.native.library import why_missing
 
@@ -31,13 +36,23 @@ TEMPLATES = {
 }
 
 
-@pytest.fixture(scope="module")
-def both() -> tuple[StoredTokenizer, Any]:
+@pytest.fixture(scope="module", params=["file", "folder"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredTokenizer, Any]:
     assert FILE is not None
-    found = gguf_tokenizer.tokenizer_of(read_header(FILE))
+    ours = gguf_tokenizer.tokenizer_of(read_header(FILE))
+    if request.param == "folder":
+        folder = saved(ours, tmp_path_factory.mktemp("tokenizer"))
+        return load_tokenizer(folder, LoadOptions()), AutoTokenizer.from_pretrained(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gguf_tokenizer, "_byte_level", lambda found, named: None)
-        return found, gguf_tokenizer.tokenizer_of(read_header(FILE))
+        return ours, gguf_tokenizer.tokenizer_of(read_header(FILE))
+
+
+def saved(tokenizer: StoredTokenizer, folder: Path) -> Path:
+    """A folder with the tokenizer, which has been loaded once."""
+    tokenizer.whole.save_pretrained(folder)
+    load_tokenizer(folder, LoadOptions())
+    return folder
 
 
 def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[StoredTokenizer, Any]) -> None:
@@ -56,6 +71,11 @@ def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[S
     assert {n: str(t) for n, t in ours.added_tokens_decoder.items()} == {
         n: str(t) for n, t in theirs.added_tokens_decoder.items()
     }
+
+
+def test_the_file_of_a_short_name_brings_the_same_drafter() -> None:
+    assert FILE is not None
+    assert bundled_drafter(FILE) == bundled_drafter("smollm2") is not None
 
 
 @pytest.mark.parametrize("text", ["", " two  words", "a1234 5.6\n\n", "<|im_start|>user\nÆ 漢字 🙂<|im_end|>", "\x00\ud7ff"])
@@ -93,11 +113,46 @@ def test_chats_become_the_same_text(both: tuple[StoredTokenizer, Any], name: str
         assert rendered(both[0], end, continue_final_message=True) == rendered(both[1], end, continue_final_message=True)
 
 
+def test_a_folders_tokenizer_is_kept_until_its_files_change(
+    both: tuple[StoredTokenizer, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    folder, calls, real = saved(both[0], tmp_path / "own"), list[str](), AutoTokenizer.from_pretrained
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **more: calls.append(name) or real(name, **more))
+    assert load_tokenizer(folder, LoadOptions())("a b").input_ids == both[0]("a b").input_ids
+    assert not calls
+    [kept] = (tmp_path / "cache" / "tokenizers").iterdir()
+    kept.write_text(kept.read_text()[:-9])  # damaged
+    load_tokenizer(folder, LoadOptions())
+    load_tokenizer(folder, LoadOptions())
+    assert calls == [str(folder)]
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    assert load_tokenizer(folder, LoadOptions()).apply_chat_template(CHAT[1:], tokenize=False) == "Hi é 7!"
+    (tmp_path / "cache" / "tokenizers").rename(tmp_path / "old")
+    (tmp_path / "cache" / "tokenizers").write_text("in the way")
+    assert load_tokenizer(folder, LoadOptions())("a b").input_ids == both[0]("a b").input_ids
+    assert calls == [str(folder)] * 3
+
+
+@pytest.mark.parametrize("more", [{"sep_token": "<|im_end|>"}, {"clean_up_tokenization_spaces": True}])
+def test_a_tokenizer_that_does_more_is_that_of_transformers(
+    both: tuple[StoredTokenizer, Any], tmp_path: Path, more: dict[str, Any]
+) -> None:
+    folder = saved(both[0], tmp_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | more))
+    assert not isinstance(load_tokenizer(folder, LoadOptions()), StoredTokenizer)
+
+
 @pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
-def test_a_chat_imports_no_transformers() -> None:
+@pytest.mark.parametrize("command", ["chat", "generate"], ids=["a GGUF file", "folders"])
+def test_a_text_imports_no_transformers(command: str) -> None:
+    if command == "generate":
+        for folder in bundled_pairs()["language"].values():
+            load_tokenizer(folder, LoadOptions())
     code = (
         "import sys; from draftwood.__main__ import main\n"
-        "sys.argv[1:] = ['chat', 'Hi', '--backend', 'native', '--max-new-tokens', '2']\n"
+        f"sys.argv[1:] = ['{command}', 'Hi', '--backend', 'native', '--max-new-tokens', '2']\n"
         "try: main()\nexcept SystemExit as end: assert not end.code, end\n"
         "print([one for one in ('transformers', 'huggingface_hub', 'openvino', 'openai') if one in sys.modules])"
     )

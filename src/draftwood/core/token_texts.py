@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -98,3 +99,8 @@ def byte_letters() -> dict[str, int]:
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def tokens_digest(tokens: Iterable[tuple[int, str]]) -> str:
+    """Digest (16 hexadecimal digits) of a vocabulary: numbers and tokens."""
+    return hashlib.sha256("\n".join(f"{index} {token}" for index, token in sorted(tokens)).encode()).hexdigest()[:16]

@@ -99,6 +99,20 @@ class Header:
         """The name of the architecture, such as ``llama``."""
         return str(self.metadata["general.architecture"])
 
+    def texts(self, key: str) -> list[str]:
+        """An array of texts of the metadata; empty if the file has none of this name."""
+        if (array := self.arrays.get(key)) is None or not array.holds_texts:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(array.begin)
+            data = file.read(self.data_start - array.begin)
+        found, at = [], 0
+        for _ in range(array.count):
+            size = int.from_bytes(data[at : at + 8], "little")
+            found.append(data[at + 8 : at + 8 + size].decode("utf-8"))
+            at += 8 + size
+        return found
+
     def __str__(self) -> str:
         return f"the GGUF file {str(self.path)!r}"
 

@@ -111,14 +111,8 @@ def _value(header: Header, key: str) -> Value | list[Any] | None:
     """A value of the metadata, or an array as a list; None if the file has neither."""
     if (array := header.arrays.get(key)) is None:
         return header.metadata.get(key)
+    if array.holds_texts:
+        return header.texts(key)
     with header.path.open("rb") as file:
         file.seek(array.begin)
-        if not array.holds_texts:
-            return list(np.fromfile(file, f"<{NUMBERS[array.kind]}", array.count).tolist())
-        data = file.read(header.data_start - array.begin)
-    found, at = [], 0
-    for _ in range(array.count):
-        size = int.from_bytes(data[at : at + 8], "little")
-        found.append(data[at + 8 : at + 8 + size].decode("utf-8"))
-        at += 8 + size
-    return found
+        return list(np.fromfile(file, f"<{NUMBERS[array.kind]}", array.count).tolist())

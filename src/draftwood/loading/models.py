@@ -17,11 +17,12 @@ from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
-from draftwood.loading.checkpoint import CONFIG, cannot_load, forget_default_end, note_untied, refuse_gaps
+from draftwood.loading.checkpoint import CONFIG, cannot_load, folder_of, forget_default_end, note_untied, refuse_gaps
 from draftwood.loading.gguf_model import stored_config
 from draftwood.loading.gguf_tokenizer import tokenizer_of
+from draftwood.loading.kept_tokenizer import kept_tokenizer
 from draftwood.loading.stored import header_of, model_of
-from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.native.stored import FAMILIES, StoredModel
 
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
@@ -137,6 +138,8 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
     """
     if header_of(name) is not None:
         return False
+    if model_type(name, options) in FAMILIES:
+        return False
     from transformers import AutoConfig
 
     try:
@@ -153,10 +156,15 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
     """
     if (header := header_of(name)) is not None:
         return tokenizer_of(header)
-    from transformers import AutoTokenizer
 
-    try:
+    def load() -> Any:
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
+
+    folder = None if options.trust_remote_code else folder_of(name)
+    try:
+        return load() if folder is None else kept_tokenizer(folder, load)
     except ImportError as error:
         if "sentencepiece" not in str(error).lower():
             raise ModelError(cannot_load("tokenizer", name, error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.token_texts import tokens_digest
 from draftwood.loading.checkpoint import CONFIG, check_path
-from draftwood.loading.gguf_header import MAGIC
+from draftwood.loading.gguf_header import MAGIC, read_header
 
 _SUFFIX = ".gguf"
 
@@ -77,12 +79,31 @@ def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | N
 
 
 def bundled_drafter(name: str | Path) -> Path | None:
-    """The drafter in this package for a model with a short name, given by that name or the hub's; None if there is none."""
+    """The drafter in this package for a model; None if there is none.
+
+    Args:
+        name: a short name, the same model's name on the hub, or a GGUF file of its architecture, sizes and vocabulary.
+
+    Raises:
+        ModelError: as :func:`gguf_file_of`, or a file that cannot be read.
+    """
+    path = gguf_file_of(name)
     for short, model in SHORT_NAMES.items():
-        if str(name) in (short, model.hub):
-            folder = Path(str(files("draftwood"))) / "drafters" / short
-            return folder if (folder / "model.safetensors").is_file() else None
+        folder = Path(str(files("draftwood"))) / "drafters" / short
+        if not (folder / "model.safetensors").is_file():
+            continue
+        if str(name) in (short, model.hub) or (path is not None and _fits(path, folder)):
+            return folder
     return None
+
+
+def _fits(path: Path, folder: Path) -> bool:
+    """Whether a drafter is for the model of a GGUF file."""
+    header, drafter = read_header(path), json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    sizes = tuple(header.metadata.get(f"{header.architecture}.{key}") for key in ("embedding_length", "block_count"))
+    if sizes != (drafter["hidden_size"], drafter["target_depth"]):
+        return False
+    return tokens_digest(enumerate(header.texts("tokenizer.ggml.tokens"))) == drafter["vocabulary"]
 
 
 def recommended(name: str | Path) -> Mapping[str, Any]:

@@ -14,12 +14,19 @@ from draftwood.loading.checkpoint import CONFIG, GENERATION_CONFIG, folder_of, f
 from draftwood.loading.gguf_header import Header, read_header
 from draftwood.loading.gguf_model import stored_config, stored_gguf
 from draftwood.native.library import why_missing
-from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
+from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {"F32": 0, "F16": 1, "BF16": 30}
+_NEEDED: Final = {
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "rms_norm_eps", "max_position_embeddings", "hidden_act",
+}  # fmt: skip
+_DRAWN: Final = {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty"}
+_ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+_NOTES: Final = ("_from_model_config", "transformers_version")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -39,10 +46,8 @@ def stored_folder(name: str | Path) -> StoredModel | None:
 
 
 def _stored(name: str | Path, folder: Path) -> StoredModel | None:
-    from transformers import AutoConfig, GenerationConfig
-
     raw = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    config = AutoConfig.from_pretrained(folder)
+    config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_stored(config) is not None:
         return None
     weights, shapes = _weights(folder), shapes_of(config)
@@ -57,11 +62,44 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
         key: shapes[key] for key in shapes if key != HEAD or HEAD in weights
     }:
         return None
-    own = (folder / GENERATION_CONFIG).is_file()
-    generation = GenerationConfig.from_pretrained(folder) if own else GenerationConfig.from_model_config(config)
     found = StoredModel(config, generation, weights, torch.float32)
     forget_default_end(name, found, raw)
     return found
+
+
+def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGeneration] | None:
+    """A folder's configurations as its files have them; None if the classes of ``transformers`` may add to them."""
+    path, scaling = folder / GENERATION_CONFIG, raw.get("rope_scaling") or {}
+    if not path.is_file():
+        return None
+    own = json.loads(path.read_text(encoding="utf-8"))
+    own = {name: value for name, value in own.items() if value is not None and value is not False and name not in _NOTES}
+    plain = (
+        raw["model_type"] in FAMILIES
+        and raw.keys() >= _NEEDED
+        and not raw.get("use_sliding_window")
+        and (raw["model_type"] != "mistral" or "sliding_window" in raw)
+        and ("rope_type" in scaling or not scaling)
+        and own.keys() <= {*_ENDS, "use_cache", *(_DRAWN if own.get("do_sample") else ())}
+    )
+    if not plain:
+        return None
+    absent = {**dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), False), **dict.fromkeys(_ENDS)}
+    rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta", 10000.0), **scaling}
+    stated = {name: value for name, value in raw.items() if name not in ("rope_theta", "rope_scaling")}
+    config = PlainConfig(**{**absent, "rope_parameters": rotary, **stated, "_name_or_path": str(folder)})
+    if raw["model_type"].startswith("qwen"):
+        config.sliding_window = None  # it is not used
+    return config, PlainGeneration(**own)
+
+
+def _filled(folder: Path) -> tuple[Any, Any]:
+    """A folder's configurations as ``transformers`` reads them."""
+    from transformers import AutoConfig, GenerationConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    own = (folder / GENERATION_CONFIG).is_file()
+    return config, GenerationConfig.from_pretrained(folder) if own else GenerationConfig.from_model_config(config)
 
 
 def _weights(folder: Path) -> dict[str, Weight]:

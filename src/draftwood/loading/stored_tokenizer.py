@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, final
 
 from tokenizers import AddedToken, Tokenizer
 
-_NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
+NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 _MORE: Final = re.compile(r"namespace|dict|tojson|strftime_now|{%-?\s*(end)?generation")
 """Names that ``transformers`` gives to templates, some in place of jinja's own."""
 _ALIASES: Final = {"reasoning_content", "thinking", "reasoning"}  # of each other, in templates
@@ -26,14 +26,14 @@ class StoredTokenizer:
         make: makes the same tokenizer of ``transformers``.
     """
 
-    SPECIAL_TOKENS_ATTRIBUTES: Final = (*_NAMES, "sep_token", "cls_token", "mask_token")
+    SPECIAL_TOKENS_ATTRIBUTES: Final = (*NAMES, "sep_token", "cls_token", "mask_token")
 
     def __init__(
         self, backend: Tokenizer, special: Mapping[str, str | None], chat_template: str | None, make: Callable[[], Any]
     ) -> None:
         self.backend_tokenizer, self.chat_template, self._make = backend, chat_template, make
-        self.special_tokens_map = {name: token for name in _NAMES if (token := special.get(name)) is not None}
-        for name in _NAMES:
+        self.special_tokens_map = {name: token for name in NAMES if (token := special.get(name)) is not None}
+        for name in NAMES:
             token = special.get(name)
             setattr(self, name, token)
             setattr(self, f"{name}_id", None if token is None else backend.token_to_id(token))

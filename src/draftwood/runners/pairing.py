@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import PairingError
+from draftwood.core.token_texts import tokens_digest
 
 
 def digest_of(model: Any) -> str:
@@ -47,8 +48,7 @@ def known_hidden(hidden: Sequence[Tensor] | None, setting: str) -> Sequence[Tens
 
 def vocabulary_digest(tokenizer: Any) -> str:
     """Digest (16 hexadecimal digits) of a tokenizer's tokens and their numbers."""
-    listed = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    return hashlib.sha256("\n".join(f"{index} {token}" for token, index in listed).encode()).hexdigest()[:16]
+    return tokens_digest((index, token) for token, index in tokenizer.get_vocab().items())
 
 
 def check_target(drafter: Any, target: Any) -> None:

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.runners.cache import TreeCache
 from draftwood.runners.hidden.layers import Attention, FeedForward
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
@@ -58,7 +57,7 @@ class EagleLayer(nn.Module):
         self.mlp = FeedForward(config, bias=config.mlp_bias)
 
     def forward(
-        self, x: Tensor, embedded: Tensor, rotation: tuple[Tensor, Tensor], cache: TreeCache, mask: Tensor | None
+        self, x: Tensor, embedded: Tensor, rotation: tuple[Tensor, Tensor], cache: Any, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
         if self.number:
             read = self.input_layernorm(x)
@@ -99,7 +98,7 @@ class Eagle3Drafter(PublishedDrafter):
         embedded: Float[Tensor, "row token width"],
         features: Float[Tensor, "row token width"],
         positions: Int[Tensor, "row token"],
-        cache: TreeCache,
+        cache: Any,
         mask: Float[Tensor, "row 1 token slot"] | None,
     ) -> Float[Tensor, "row token width"]:
         """Outputs at new tokens: the features of the tokens after them, where these are drafted too."""
@@ -127,7 +126,7 @@ class EaglePass(nn.Module):
         self.drafter, self.embed = drafter, drafter.embedding(target)
 
     def forward(
-        self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None
+        self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
         """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`Eagle3Drafter.states`."""
         embedded = self.embed(input_ids).to(self.drafter.dtype)
