@@ -8,14 +8,13 @@ from typing import Any, Final, final
 
 import torch
 
-from benchmarks.genai_graph import served
+from benchmarks.genai_graph import openvino, served
 from benchmarks.measure import Maker, Texts
 from benchmarks.peers import padded
 from benchmarks.settings import Setting
 from benchmarks.translate.systems import closed
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.runners.openvino.graph import openvino
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}

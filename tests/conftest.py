@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from jaxtyping import install_import_hook
 
 from tests.browser import Browser, start
 
-# Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
     rooms += ["draft", "verify", "runners", "tune"]
@@ -26,7 +23,7 @@ if os.environ.get("DRAFTWOOD_SHAPES") != "off":
 
 @pytest.fixture(scope="session", autouse=True)
 def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What was tuned or converted on this machine has no say in tests; PyTorch runs the models unless a test wants more."""
+    """What was tuned on this machine has no say in tests; PyTorch runs the models unless a test wants more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAFTWOOD_BACKEND", "torch")
         patch.setenv("DRAFTWOOD_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -42,13 +39,6 @@ def one_thread() -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
     torch.set_num_threads(before)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests with a parameter ``openvino`` are skipped where it is not installed."""
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    if any(isinstance(value, str) and value == "openvino" for value in values):
-        pytest.importorskip("openvino")
 
 
 @pytest.fixture(scope="session")

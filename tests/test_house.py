@@ -34,10 +34,10 @@ INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
         ["protocols", "rows", "limits", "processes", "plain_config"],
-        ["forward", "sources"],
+        ["cache", "forward", "sources"],
         ["slots", "pairing", "context", "windows"],
-        ["cache", "support", "window_check"],
-        ["bart", "torch_runner", "openvino", "native", "unpadded"],
+        ["support", "window_check"],
+        ["bart", "torch_runner", "native", "unpadded"],
         ["seq2seq", "blocks", "hidden", "parallel"],
         ["auto"],
         ["backends"],

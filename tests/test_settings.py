@@ -47,7 +47,7 @@ REFUSED: list[tuple[Any, str, Any, str]] = [
     (Limits, "max_new_tokens", 20.5, "max_new_tokens is 20.5: give a whole number"),
     (LoadOptions, "dtype", torch.float32, "dtype is torch.float32: choose one of auto, float32"),
     (LoadOptions, "dtype", "int3", "dtype is 'int3': choose one of"),
-    (LoadOptions, "backend", "jax", "backend is 'jax': choose one of auto, native, openvino, torch"),
+    (LoadOptions, "backend", "jax", "backend is 'jax': choose one of auto, native, torch"),
     (LoadOptions, "weights", 8, "weights is 8: choose one of same, int8, int4"),
     (LoadOptions, "device", 0, "device is 0: give a text such as 'auto'"),
     (LoadOptions, "profile", None, "profile is None: give a text"),

@@ -42,7 +42,7 @@ def command(**options: Any) -> None:
     quiet_loading()
     with kept_threads(config.threads):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
-        loading = LoadOptions(dtype="float32", device="cpu", backend=config.backend)
+        loading = LoadOptions(dtype="float32", device="cpu", backend="torch")
         translator = load_translator(config.target, config.draft, options=loading)
         systems = _systems(config, translator)
         config.output.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, final
 
 from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
@@ -92,9 +92,6 @@ class TranslateConfig:
         metadata={"help": f"repeats of every system on every sentence; by default {REPEATS}, 1 with --ablation"},
     )
     threads: int | None = field(default=None, metadata={"help": "threads of every system; by default those of PyTorch"})
-    backend: Literal["torch", "openvino"] = field(
-        default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"}
-    )
     seed: int = field(default=0, metadata={"help": "seed of the order of the systems"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
 

@@ -38,8 +38,6 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.names import locate, named_or_bundled, recommended
 from draftwood.loading.profile import find, profile_key_of
-from draftwood.runners.auto import requested_backend
-from draftwood.runners.backends import no_causal
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
@@ -108,8 +106,6 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     tokenizer = load_tokenizer(target, options)
     if is_encoder_decoder(target, options) != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
-    if cls.kind == "language" and requested_backend(options.backend) == "openvino":
-        no_causal()  # before large models are loaded
     model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
     backend = "torch" if options.tensor_parallel or options.device_map is not None else options.backend
     runners = make_runners(model, draft_model, backend=backend, weights=options.weights)

@@ -26,7 +26,7 @@ from draftwood.loading.models import (
     load_tokenizer,
     model_type,
 )
-from draftwood.runners.blocks.source import MASKED_BLOCK
+from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
@@ -44,7 +44,7 @@ def load_translator(
 ) -> Translator:
     """Load an encoder-decoder model and, optionally, a drafter: hub names or local folders, safetensors only.
 
-    Without a target the bundled translation pair is loaded. OpenVINO runs compiled copies (:func:`draftwood.load`).
+    Without a target the bundled translation pair is loaded.
 
     Args:
         target: the model that translates.

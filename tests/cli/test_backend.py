@@ -23,11 +23,9 @@ from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
 from draftwood.native import library
 from draftwood.runners import auto, backends, torch_runner
-from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native, why_not_openvino
-from draftwood.runners.factory import make_runners
+from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native
 from tests.cli.conftest import Run
 
-pytest.importorskip("openvino")
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -78,31 +76,15 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     pair = load(models)
     assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
     assert engines(load(models, backend="native")) == ["native"] * 2
-    monkeypatch.setenv(VARIABLE, "jax")
-    with pytest.raises(
-        ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to one of auto, native, openvino, torch, or unset it"
-    ):
-        load(models)
+    monkeypatch.setenv(VARIABLE, "openvino")  # it was a backend
+    for call in (lambda: load(models), draftwood.load_translator):
+        with pytest.raises(
+            ConfigError, match="DRAFTWOOD_BACKEND is 'openvino': set it to one of auto, native, torch, or unset it"
+        ):
+            call()
     assert engines(load(models, backend="torch")) == ["torch"] * 2
-    for backend in ("torch", "openvino"):
-        with pytest.raises(ConfigError, match="weights 'int8' need the native engine: leave --backend out"):
-            LoadOptions(backend=backend, weights="int8")
-
-
-def test_openvino_is_refused_for_causal_models_and_so_are_its_devices(models, monkeypatch):
-    said = "OpenVINO runs encoder-decoder models only: leave --backend out, or name another backend"
-    loaded = load(models, backend="torch")
-    with pytest.raises(ModelError, match=said):
-        make_runners(loaded.model, loaded.draft_model, backend="openvino")
-    monkeypatch.setattr("draftwood.api.Pair.load_models", pytest.fail)  # it is refused before models are loaded
-    with pytest.raises(ModelError, match=said):
-        load(models, backend="openvino")
-    monkeypatch.setenv(VARIABLE, "openvino")
-    with pytest.raises(ModelError, match=said):
-        load(models)
-    for device in ("openvino:GPU", "openvino:CPU", "openvino"):
-        with pytest.raises(ConfigError, match=f"device '{device}' was removed, .*: use cpu, cuda or cuda:1"):
-            LoadOptions(device=device)
+    with pytest.raises(ConfigError, match="weights 'int8' need the native engine: leave --backend out"):
+        LoadOptions(backend="torch", weights="int8")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -156,18 +138,6 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
     assert seen == ([2, 2, 3, 3] if inside == 2 else [1] * 4)
 
 
-def test_the_second_start_of_a_translator_takes_what_is_kept(monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-    with caplog.at_level(logging.INFO, logger="draftwood"):
-        draftwood.load_translator()
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 2  # target and draft
-    assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in messages)
-    caplog.clear()
-    assert draftwood.load_translator().target.engine == "openvino"
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("who", ["target", "draft"])
 def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(models, monkeypatch, caplog, who):
     broken(monkeypatch, who)
@@ -184,18 +154,12 @@ def test_other_reasons_for_pytorch(models, monkeypatch):
     pair = load(models, dtype="float64")
     assert engines(pair) == ["torch"] * 2
     assert re.fullmatch(r"the native engine does not run the models \(.* the model is in float64\..*\)", pair.fallback or "")
-    for why_not in (why_not_native, why_not_openvino):
-        assert why_not(torch.device("cpu")) is None
-        assert why_not(torch.device("cuda:1")) == "the models are on cuda:1"
+    assert why_not_native(torch.device("cpu")) is None
+    assert why_not_native(torch.device("cuda:1")) == "the models are on cuda:1"
     monkeypatch.setattr(auto, "why_missing", lambda: "it was not compiled")
     pair = load(models)
     reason = "the native engine does not run the models (it was not compiled)"
     assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
-    monkeypatch.setattr(auto, "version_of", lambda package: None)
-    reason = 'OpenVINO is not installed (pip install "draftwood[openvino]")'
-    assert why_not_openvino(torch.device("cpu")) == reason
-    translator = draftwood.load_translator()
-    assert (translator.target.engine, translator.fallback) == ("torch", f"OpenVINO does not run the models ({reason})")
 
 
 def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
@@ -318,14 +282,9 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
         monkeypatch.setattr(module, "instruction_sets", lambda: ["generic", "avx2"])
     set_native(None)
     found = json.loads(run("info", "--json").stdout)
-    version = found["backends"].pop("openvino")
     native = {"native": {"instruction_set": "avx2", "available": ["generic", "avx2"]}, "native_missing": None}
-    auto_backends = {"auto": ["native", "torch"], "translation": ["openvino", "torch"]}
-    assert found["backends"] == {**auto_backends, "reason": None, **native}
-    assert Path(found["converted"]["folder"]).name == "openvino"
-    uses = "; the native engine uses avx2 of generic, avx2"
-    said = "auto is native, else torch, for translation openvino, else torch"
-    assert f"{said}{uses}; OpenVINO {version}, converted models: " in run("info").stdout
+    assert found["backends"] == {"auto": ["native", "torch"], "reason": None, **native}
+    assert "auto is native, else torch; the native engine uses avx2 of generic, avx2\n" in run("info").stdout
     monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
     result = run("info")
     assert (result.exit_code, "DRAFTWOOD_ISA is 'sse9': this processor has generic, avx2" in result.stderr) == (2, True)
@@ -334,18 +293,10 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     assert (found["auto"], found["native"], found["native_missing"]) == (["torch"], None, "it was not compiled")
     reason = "the native engine is not tried, as it was not compiled"
     assert found["reason"] == reason
-    said = "auto is torch, for translation openvino, else torch"
-    assert f"{said}: {reason}; OpenVINO {version}, " in run("info").stdout
+    assert f"auto is torch: {reason}\n" in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
-    said = (
-        "auto is torch, for translation torch: DRAFTWOOD_BACKEND is set; no native engine, as it was not compiled; OpenVINO "
-    )
+    said = "auto is torch: DRAFTWOOD_BACKEND is set; no native engine, as it was not compiled\n"
     assert said in run("info").stdout
-    monkeypatch.delenv(VARIABLE)
-    for module in (facts, auto):
-        monkeypatch.setattr(module, "version_of", lambda package: None)
-    said = 'OpenVINO is not tried, as OpenVINO is not installed (pip install "draftwood[openvino]")\n'
-    assert f"auto is torch, for translation torch: {reason}; {said}" in run("info").stdout
 
 
 def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, pairs, monkeypatch, tmp_path):
@@ -369,6 +320,8 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     assert profile.why_not(profile.read(path)) is None
     monkeypatch.setattr(profile, "why_missing", lambda: "it was not compiled")
     assert profile.why_not(profile.read(path)) == f"there is no engine '{engine}' here"
+    path.write_text(json.dumps(profile.document({**key, "engine": "openvino"}, {1.0: Method(method="chain")}, {})))
+    assert profile.why_not(profile.read(path)) == "there is no engine 'openvino' here"
 
 
 @pytest.mark.parametrize("name", ["torch", "native"])
@@ -388,13 +341,13 @@ def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
 
 
-def test_translators_take_either(run: Run):
-    results = {}
-    for name, backend in (("torch", "torch"), ("openvino", "auto")):
-        result = run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?")
-        results[name] = json.loads(result.stdout)
-        assert (results[name]["engine"], results[name]["fallback"]) == (name, None)
+def test_pytorch_translates_and_nothing_else(run: Run):
+    for backend in ("auto", "torch"):
+        found = json.loads(run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?").stdout)
+        assert (found["engine"], found["fallback"]) == ("torch", None)
         result = run("translate", "--backend", backend, "Wo ist der Bahnhof?")
-        assert result.stdout == f"{results[name]['text']}\n"
-        assert f" by {name}, " in result.stderr
-    assert results["torch"]["token_ids"] == results["openvino"]["token_ids"]
+        assert result.stdout == f"{found['text']}\n"
+        assert " by torch, " in result.stderr
+    result = run("translate", "--backend", "native", "Wo ist der Bahnhof?")
+    assert result.exit_code == 1
+    assert "this backend runs causal language models only: use --backend torch" in result.stderr

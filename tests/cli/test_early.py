@@ -39,8 +39,8 @@ REFUSED = [
     ("generate x --temperature 1 --verifier greedy", "is for temperature 0 only, but temperature is 1"),
     ("generate x --method rsd-c --target org/name --draft org/draft --shape 3x4", "does not fit method 'rsd-c'"),
     ("generate x --weights int8 --backend torch", "weights 'int8' need the native engine"),
-    ("generate x --device openvino:GPU", "device 'openvino:GPU' was removed, as OpenVINO runs translation models only"),
-    ("generate x --dtype float16 --backend openvino", "dtype float16 is impossible with --backend openvino"),
+    ("generate x --backend openvino", "'openvino' is not one of 'auto', 'native', 'torch'"),
+    ("generate x --dtype float16 --backend native", "dtype float16 is impossible with --backend native"),
     ("generate", "there is no prompt"),
     ("generate --input none.jsonl", "none.jsonl cannot be read: No such file"),
     ("generate --input . --output o", ". cannot be read: Is a directory"),
@@ -80,7 +80,7 @@ from draftwood.cli import main
 os.chdir(sys.argv[2])
 for of_benchmarks, arguments in json.loads(sys.argv[1]):
     found = CliRunner().invoke(benchmarks if of_benchmarks else main, arguments)
-    heavy = [name for name in ("torch", "transformers", "openvino", "numpy") if name in sys.modules]
+    heavy = [name for name in ("torch", "transformers", "numpy") if name in sys.modules]
     print(json.dumps([found.exit_code, found.stdout, " ".join(found.stderr.split()), heavy]))
 """
 

@@ -27,7 +27,7 @@ from draftwood.cli import main
 EXAMPLES, SECONDS = 200, 40.0
 FEW = ["--max-new-tokens", "4"]
 LEFT_OUT = {
-    "backend": ["auto", "openvino", "torch", "cuda", ""],
+    "backend": ["auto", "native", "torch", "openvino", ""],
     "weights": ["same", "int4"],
     "samples": ["0", "-1", "1", "3"],  # the work is as large as these
     "new_tokens": ["0", "1", "5", "9" * 30],

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood.runners.hidden.eagle_runner import Eagle3Runner
-from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.helpers import ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published

@@ -56,7 +56,6 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend torch"):
         NativeRunner(make())
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
-    monkeypatch.setattr("draftwood.runners.auto.version_of", lambda package: None)
     runners = make_runners(make(), None)
     assert runners.target.engine == "torch"
     assert reason in (runners.fallback or "")
@@ -68,7 +67,6 @@ def test_eagle_drafters_that_it_has_no_code_for(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend torch"):
         make_runners(model, tiny_published(model, "eagle3", **flags), backend="native")
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
-    monkeypatch.setattr("draftwood.runners.auto.version_of", lambda package: None)
     runners = make_runners(model, tiny_published(model, "eagle3", **flags))
     assert (runners.target.engine, runners.draft.engine) == ("torch", "torch")  # type: ignore[union-attr]
     assert reason in (runners.fallback or "")
@@ -113,7 +111,7 @@ def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_text_beyond_the_context_is_refused_and_nothing_is_read() -> None:
     runner = NativeRunner(llama(max_position_embeddings=32))
-    with pytest.raises(CacheError, match="the text has 33 tokens but llama takes 32"):
+    with pytest.raises(CacheError, match="the text has 33 tokens, but llama takes 32"):
         _logits(runner, TEXT[:33])
     assert len(_logits(runner, TEXT[:32])) == VOCAB
 

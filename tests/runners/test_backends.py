@@ -56,14 +56,9 @@ def test_a_library_is_one_entry() -> None:
     assert "by toy" in repr(pair)
 
 
-def test_the_last_resort_is_the_last() -> None:
-    assert list(BACKENDS)[-1] == "torch"
-
-
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     native = replace(BACKENDS["native"], why_not=lambda device: "nor is this one")
-    made = {"toy": TOY, "native": native, "openvino": BACKENDS["openvino"], "torch": BACKENDS["torch"]}
-    monkeypatch.setattr(factory, "BACKENDS", made)  # OpenVINO runs no causal models
+    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, "native": native, "torch": BACKENDS["torch"]})
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     found = make_runners(tiny_gpt(VOCAB, 1), None)
     reasons = "Toy does not run the models (it is for tests); the native engine does not run the models (nor is this one)"
@@ -72,7 +67,7 @@ def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("_in_place_of_native")
 def test_what_a_library_has_no_runner_for_is_refused() -> None:
-    with pytest.raises(ModelError, match="this backend runs causal language models only: use --backend openvino or torch"):
+    with pytest.raises(ModelError, match="this backend runs causal language models only: use --backend torch"):
         make_runners(tiny_source("marian"), None, backend="native")
 
 

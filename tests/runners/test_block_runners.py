@@ -14,7 +14,7 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.blocks.passes import SourceReading
+from draftwood.runners.blocks.passes import MaskedBlockPasses
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.sources import Sources
 from tests.helpers import begin, rows_of
@@ -101,31 +101,25 @@ class Rounds:
         self.runner.set_rows(self.rows)
 
 
-def masked_rounds(engine: str = "torch", **settings: Any) -> Rounds:
-    model = masked_block() if engine == "torch" else masked_block().float()
-    if engine == "openvino":
-        pytest.importorskip("openvino")
-    return Rounds(MaskedBlockRunner(model, engine=engine, **settings), lambda *row: masked_scores(model, *row))
+def masked_rounds(**settings: Any) -> Rounds:
+    model = masked_block()
+    return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
 
 
-BY_ENGINE = pytest.mark.parametrize(("engine", "close"), [("torch", EXACT), ("openvino", 1e-4)])
-
-
-@BY_ENGINE
-def test_scores_are_those_of_each_row_alone_in_every_round(engine, close):
-    rounds = masked_rounds(engine)
+def test_scores_are_those_of_each_row_alone_in_every_round():
+    rounds = masked_rounds()
     assert isinstance(rounds.runner, BlockRunner)
     for count in (BLOCK, 1, None, 3):
-        assert rounds.round(count) < close
+        assert rounds.round(count) < EXACT
     rounds.round(scored=False)
-    assert rounds.round(BLOCK) < close
+    assert rounds.round(BLOCK) < EXACT
     rounds.keep([0, 2, 3])  # a row has left
-    assert max(rounds.round(None), rounds.round(2)) < close
+    assert max(rounds.round(None), rounds.round(2)) < EXACT
     rounds.keep([1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < close
+    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
     assert len({len(t) for t in rounds.texts}) == 1  # a single row needs no mask
     rounds.begin(SOURCES[::-1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < close
+    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
 
 
 def test_it_never_proposes_what_no_text_holds():
@@ -142,10 +136,9 @@ def test_it_never_proposes_what_no_text_holds():
             runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
 
 
-@BY_ENGINE
-def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions(engine, close):
-    rounds, room = masked_rounds(engine, block=12), 64
-    assert rounds.round(12) < close
+def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions():
+    rounds, room = masked_rounds(block=12), 64
+    assert rounds.round(12) < EXACT
     assert rounds.runner.max_length == room - 12
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
@@ -154,16 +147,15 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions(e
     assert scores[:, :, [START, MASK]].isneginf().all()
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
-        assert difference(scores[row], wanted) < close
+        assert difference(scores[row], wanted) < EXACT
     for wrong in (0, room):
         for make in (lambda block: MaskedBlockRunner(masked_block(), block=block), rounds.runner.longer):
             with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
                 make(wrong)
 
 
-@BY_ENGINE
-def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own(engine, close):
-    others, rounds = masked_rounds(engine), masked_rounds(engine)
+def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own():
+    others, rounds = masked_rounds(), masked_rounds()
     plain = others.runner
     rounds.runner = plain.longer(12)
     rounds.begin(SOURCES)
@@ -171,7 +163,7 @@ def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own(engine, clos
     assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
     assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
     for _ in range(2):
-        assert max(rounds.round(12), others.round(BLOCK)) < close
+        assert max(rounds.round(12), others.round(BLOCK)) < EXACT
     with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
         plain.score_block(torch.tensor([3]), 12)
 
@@ -197,9 +189,9 @@ def test_sources_that_are_missing_or_too_long_are_refused():
 
 def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
     rounds, read = masked_rounds(), []
-    plain = SourceReading.forward
+    plain = MaskedBlockPasses.read
     monkeypatch.setattr(
-        SourceReading, "forward", lambda self, tokens, *rest: (read.append(tokens), plain(self, tokens, *rest))[1]
+        MaskedBlockPasses, "read", lambda self, tokens, *rest: (read.append(tokens), plain(self, tokens, *rest))[1]
     )
     assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT
     rounds.add([[7, 1]])
@@ -222,10 +214,9 @@ def test_beyond_the_block_nothing_is_possible():
 # ---- negative controls ----
 
 
-@BY_ENGINE
-def test_control_a_drop_of_the_wrong_row_of_the_sources(engine, close, monkeypatch):
-    rounds = masked_rounds(engine)
-    assert rounds.round(BLOCK) < close
+def test_control_a_drop_of_the_wrong_row_of_the_sources(monkeypatch):
+    rounds = masked_rounds()
+    assert rounds.round(BLOCK) < EXACT
     inner = Sources.picked
     monkeypatch.setattr(Sources, "picked", lambda self, rows: inner(self, [row - 1 for row in rows]))
     rounds.keep([1, 2, 3])
@@ -234,18 +225,20 @@ def test_control_a_drop_of_the_wrong_row_of_the_sources(engine, close, monkeypat
 
 def test_control_answers_of_other_positions(monkeypatch):
     rounds = masked_rounds()
-    plain = SourceReading.forward
-    monkeypatch.setattr(
-        SourceReading, "forward", lambda self, tokens, mask, masked: plain(self, tokens, mask, masked.flip(0))
-    )
+    plain = MaskedBlockPasses.read
+
+    def read(self, *given):
+        found = plain(self, *given)
+        return found._replace(answers=found.answers.flip(1))
+
+    monkeypatch.setattr(MaskedBlockPasses, "read", read)
     assert rounds.round(BLOCK) > WRONG
 
 
 def test_control_a_mask_that_hides_nothing(monkeypatch):
-    rounds = masked_rounds("openvino")
+    rounds = masked_rounds()
     rounds.round(scored=False)
-    made = "draftwood.runners.blocks.openvino_passes.bias_of"
-    monkeypatch.setattr(made, lambda seen, dtype: torch.zeros(len(seen), 1, 1, seen.shape[1], dtype=dtype))
+    monkeypatch.setattr("draftwood.runners.blocks.passes.padding_bias", lambda seen, dtype: None)
     assert rounds.round(BLOCK) > WRONG
 
 

@@ -6,17 +6,12 @@ import pytest
 import torch
 
 from draftwood.core.errors import PairingError
-from draftwood.core.limits import Limits
-from draftwood.engine import prefixes
-from draftwood.engine.requests import Request
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
-from draftwood.runners.hidden.text import HiddenText
-from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
-from tests.helpers import decoder, hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
+from tests.helpers import hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.test_hidden_states import plain_hidden
 
 VOCAB, BLOCK = 11, 3
@@ -156,41 +151,3 @@ def test_a_drafter_of_another_target_is_refused():
     with pytest.raises(PairingError, match="abc"):
         drafter.check_target(tiny_gpt(VOCAB, 1), "abc")
     drafter.check_target(tiny_gpt(VOCAB, 2), "")
-
-
-@pytest.mark.parametrize("between", [None, "ar", "ngram"])
-def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(between, monkeypatch):
-    monkeypatch.setattr(prefixes, "SHARED", 4)
-    target, draft = hidden_pair(tiny_gpt(VOCAB, 1), block=BLOCK)
-    sampling, limits = Sampling(temperature=0.0), Limits(max_new_tokens=9)
-
-    def written(engine, prompt, **more):
-        [result] = engine.generate([Request(prompt=prompt, limits=limits)], sampling, **more)
-        return result.token_ids
-
-    engine = decoder(target, draft, "rsd-s", "2x2", greedy=True)
-    first = [1, 5, 3, 8]
-    answer = written(engine, first, reuse=True)
-    if between is not None:  # the target's memory is of another text, or the drafter's ends earlier
-        answer = written(decoder(target, draft, between, greedy=True), [*first, *answer, 2], reuse=True)
-    second = [*first, *answer, 7, 2]
-    read = []
-    take = HiddenText.read
-
-    def noted(text, hidden, *end, **more):
-        read.append(len(hidden))
-        take(text, hidden, *end, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HiddenText, "read", noted)
-        reused = written(engine, second, reuse=True)
-    assert reused == written(decoder(target, None, "ar", greedy=True), second)
-    assert between is not None or read[0] < 5
-    assert [draft.held(kept) for kept in draft._kept] == [target.held(kept) for kept in target._rows._kept]
-
-
-def scores_now(runner):
-    """Scores after the text so far, from what the runner has read; the text begins at the first token that it knows."""
-    return runner.extend(
-        torch.tensor([[2]]), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, 1, dtype=torch.bool)
-    ).logits

@@ -12,7 +12,7 @@ from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
-from tests.helpers import ancestors_of, begin, decoder, tiny_gpt
+from tests.helpers import begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import cached, runner_of, tiny
 
@@ -27,33 +27,28 @@ def plain_hidden(model, text: list[int], layers=LAYERS) -> torch.Tensor:
 
 
 class HiddenWalk(Walk):
-    """Compares hidden states in place of logits."""
+    """Compares hidden states in place of logits, of the nodes and of what is read before them."""
+
+    worst = 0.0
+
+    def _logits(self, tokens, depths, ancestors) -> torch.Tensor:
+        begins = not depths.min()  # with the root; the second call of a round reads nothing else
+        waiting = [begins * (len(text) - held) for text, held in zip(self.texts, cached(self.runner), strict=True)]
+        scores = self.runner.extend(tokens, depths, ancestors)
+        assert list(map(len, scores.read)) == waiting
+        for text, read, count in zip(self.texts, scores.read, waiting, strict=True):
+            if count:
+                difference = read - plain_hidden(self.runner.model, text)[-count:]
+                self.worst = max(self.worst, float(difference.abs().max()))
+        return scores.hidden
 
     def _score(self, trees, nodes, check) -> float:
-        tokens = torch.tensor([t[:nodes] for t, _ in trees])
-        ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
-        waiting = [len(text) - cached for text, cached in zip(self.texts, cached(self.runner), strict=True)]
-        first = self.rng.randrange(1, nodes + 1)  # in two calls, as a drafter scores level by level
-        parts = [self.runner.extend(tokens[:, :first], ancestors[:, :first].sum(-1) - 1, ancestors[:, :first, :first])]
-        if first < nodes:
-            parts.append(self.runner.extend(tokens[:, first:], ancestors[:, first:].sum(-1) - 1, ancestors[:, first:]))
-            assert all(len(read) == 0 for read in parts[1].read)
-        hidden, worst = torch.cat([part.hidden for part in parts], dim=1), 0.0
-        for row, (row_tokens, parents) in enumerate(trees):
-            assert len(parts[0].read[row]) == waiting[row]
-            if waiting[row]:
-                wanted = plain_hidden(self.runner.model, self.texts[row])[-waiting[row] :]
-                worst = max(worst, float((parts[0].read[row] - wanted).abs().max()))
-            for node in range(nodes):
-                path = [row_tokens[n] for n in self._path(parents, node)]
-                wanted = plain_hidden(self.runner.model, self.texts[row] + path)[-1]
-                worst = max(worst, float((hidden[row, node] - wanted).abs().max()))
-        return worst
+        return max(super()._score(trees, nodes, check), self.worst)
 
 
 def hidden_walk(kind: str, lengths: list[int], engine: str = "torch", **settings) -> HiddenWalk:
     model = tiny(kind, dtype=torch.float64 if engine == "torch" else torch.float32, **settings)
-    return HiddenWalk(runner_of(engine, model, hidden_layers=LAYERS), None, lengths)
+    return HiddenWalk(runner_of(engine, model, hidden_layers=LAYERS), lambda text: plain_hidden(model, text)[-1], lengths)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ def check_the_last_tokens(read, model) -> None:
             wanted = plain_scores(model, texts[row] + tokens[row, : node + 1].tolist())
             assert torch.allclose(scores[row, node], wanted, atol=1e-9 if wanted.dtype == torch.float64 else 1e-4)
     begin(read, [[5] * 32])
-    with pytest.raises(CacheError, match=f"33 tokens but {model.config.model_type} takes 32"):
+    reason = r"\(its (configuration says \w+=32|rotary embedding changes after 32 tokens)\): shorten the prompt"
+    with pytest.raises(CacheError, match=f"33 tokens, but {model.config.model_type} takes 32 {reason}"):
         read.extend(tokens[:1], depths[:1], torch.ones(1, 3, 3, dtype=torch.bool).tril())
 
 
@@ -195,13 +196,6 @@ def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile(eng
 
 
 @BY_ENGINE
-def test_starting_again_forgets_everything(engine):
-    rows = walk("llama", [5, 2], engine)
-    rows.round()
-    assert Walk(rows.runner, rows.scores_of, [3, 8, 1], seed=1).round() < tolerance("llama", engine)
-
-
-@BY_ENGINE
 def test_a_draft_may_be_asked_about_tokens_that_it_does_not_know(engine):
     runner = walk("llama", [], engine, drafts=True).runner
     begin(runner, [[1, 2]])
@@ -219,10 +213,6 @@ def test_earlier_scores_stay_as_they_were(engine):
     before = first.clone()
     rows.runner.extend(*arguments[:2], torch.ones(1, 1, 2, dtype=torch.bool))
     assert torch.equal(first, before)
-
-
-def test_vocabulary_is_that_of_the_head():
-    assert TorchRunner(tiny("gpt2"), check=False).vocab_size == VOCAB
 
 
 def test_control_a_runner_that_does_not_move_the_accepted_path():

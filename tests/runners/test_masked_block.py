@@ -105,15 +105,6 @@ def test_the_prefix_sees_the_block_even_where_nothing_is_padded(drafter: Any) ->
     assert not close(drafter(source, PREFIX[:1], None, 5, known)[:, 0], blind[:, 0])
 
 
-def test_every_masked_position_asks_a_question_of_its_own(drafter: Any) -> None:
-    found = drafter._attend_source(drafter.encode(SOURCE[:1]), torch.arange(4)[None])
-    assert not close(found[:, 0], found[:, 1])
-    other = drafter.encode(torch.tensor([[5, 6, 30, 8, 1]]))
-    assert not close(drafter._attend_source(other, torch.arange(4)[None]), found)
-    scores = drafter(drafter.encode(SOURCE[:1]), PREFIX[:1], None, 5)
-    assert not close(scores[:, 0], scores[:, 1])
-
-
 def test_a_saved_drafter_is_the_same_and_knows_its_target(target: Any, drafter: Any, tmp_path: Path) -> None:
     drafter.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file()

@@ -162,7 +162,6 @@ def test_a_model_that_cannot_be_divided_is_refused(folder, tmp_path):
     ("more", "said"),
     [
         ({"backend": "native"}, "backend 'native' is impossible with tensor_parallel"),
-        ({"backend": "openvino"}, "backend 'openvino' is impossible"),
         ({"device": "cpu"}, "device 'cpu' is impossible with tensor_parallel: each process takes its own"),
         ({"weights": "int8"}, "weights 'int8' are impossible with tensor_parallel"),
         ({"tensor_parallel": 2}, "tensor_parallel is 2"),

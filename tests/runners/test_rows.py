@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood.runners.rows import padded_rows, remaining_rows
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from tests.runners.seq2seq_zoo import tiny as tiny_source
-from tests.runners.test_block_runners import BLOCK, BY_ENGINE, SOURCES, masked_rounds
+from tests.runners.test_block_runners import BLOCK, EXACT, SOURCES, masked_rounds
 from tests.runners.test_block_runners import Rounds as BlockRounds
 from tests.runners.test_logit_identity import Walk, walk
 from tests.runners.test_logit_identity import tolerance as causal_tolerance
 from tests.runners.test_seq2seq import SourceWalk, tolerance, with_decoder
-from tests.runners.test_seq2seq import runner_of as source_runner
-from tests.tables import TableRunner
+from tests.runners.zoo import ENGINES
 
 WRONG = 1e-2
 
@@ -53,29 +50,12 @@ def test_scores_of_causal_models(kind, engine, drafts):
     assert come_and_go(rows) < causal_tolerance(kind, engine)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_scores_of_tables(order):
-    table = torch.randn([5] * (order + 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    runner = TableRunner(table)
-    assert come_and_go(Walk(runner, runner.scores, [5, 1, 9])) == 0
-
-
 @pytest.mark.parametrize(("kind", "chosen"), [
     ("marian", BartDecoder), ("m2m_100", BartDecoder), ("marian", PatchedDecoder), ("t5", PatchedDecoder),
-    ("marian", "openvino"),
 ])  # fmt: skip
-def test_scores_of_encoder_decoder_models(kind, chosen, monkeypatch):
-    monkeypatch.setattr("draftwood.runners.openvino.memory._PATIENCE", 1.0)  # dead slots are cleared away all the time
-    runner = source_runner(kind, chosen) if chosen == "openvino" else with_decoder(tiny_source(kind), chosen)
-    assert come_and_go(SourceWalk(runner, [5, 1, 9], sources=[6, 3, 17])) < tolerance(kind, runner.engine)
-
-
-def test_sources_of_new_rows_may_be_longer_or_shorter():
-    rows = SourceWalk(Seq2SeqRunner(tiny_source("marian")), [5, 1], sources=[6, 6])
-    for lengths in ([11], [2, 6]):
-        rows.round()
-        rows.add([2] * len(lengths), lengths)
-        assert max(rows.round(), rows.round()) < 1e-9
+def test_scores_of_encoder_decoder_models(kind, chosen):
+    runner = with_decoder(tiny_source(kind), chosen)
+    assert come_and_go(SourceWalk(runner, [5, 1, 9], sources=[6, 3, 17])) < tolerance(kind)
 
 
 def blocks_that_come_and_go(rounds: BlockRounds) -> float:
@@ -90,24 +70,18 @@ def blocks_that_come_and_go(rounds: BlockRounds) -> float:
     return max(*found, rounds.round(BLOCK), rounds.round(1))
 
 
-@BY_ENGINE
-def test_scores_of_blocks(engine, close):
-    assert blocks_that_come_and_go(masked_rounds(engine)) < close
+def test_scores_of_blocks():
+    assert blocks_that_come_and_go(masked_rounds()) < EXACT
 
 
-def test_a_new_batch_begins_wherever_the_last_one_ended():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_new_batch_begins_wherever_the_last_one_ended(engine):
     """In the middle of a round, as after a stream that was closed early."""
-    rows = walk("llama", [5, 1])
+    rows = walk("llama", [5, 1], engine)
     rows.round()
     eye = torch.ones(2, 1, 1, dtype=torch.bool)
     rows.runner.extend(torch.tensor([[3], [4]]), torch.zeros(2, 1, dtype=torch.long), eye)
-    assert come_and_go(Walk(rows.runner, rows.scores_of, [5, 1, 9], seed=3)) < 1e-9
-
-
-def test_lists_and_tensors_of_rows():
-    assert remaining_rows(4, [2, 0]) == [1, 3]
-    found = padded_rows(torch.ones(1, 2), torch.full((2, 3), 2.0), 1)
-    assert found.tolist() == [[1, 1, 0], [2, 2, 2], [2, 2, 2]]
+    assert come_and_go(Walk(rows.runner, rows.scores_of, [5, 1, 9], seed=3)) < causal_tolerance("llama", engine)
 
 
 # ---- negative controls ----
@@ -125,19 +99,3 @@ def test_control_a_cache_that_mixes_rows():
     cache.add = add
     rows.add([3])
     assert max(rows.round(), rows.round()) > WRONG
-
-
-def test_control_new_rows_that_see_the_text_of_others():
-    rows = SourceWalk(source_runner("marian", "openvino"), [5, 1])
-    rows.round()
-    rows.add([3])
-    rows.runner._decoder.cache._bias[2] = 0.0
-    assert rows.round() > WRONG
-
-
-def test_control_sources_in_the_wrong_order():
-    rows = SourceWalk(Seq2SeqRunner(tiny_source("marian")), [5, 1], sources=[4, 4])
-    rows.round()
-    rows.add([3], [4])
-    rows.runner._attach_kept([2, 0, 1])
-    assert rows.round() > WRONG

@@ -4,7 +4,6 @@ work is refused by name."""
 from __future__ import annotations
 
 import random
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -29,24 +28,14 @@ from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import tiny as tiny_causal
 
 BART = [kind for kind in ABSOLUTE if kind != "blenderbot-small"]  # that one has its first norm in another place
-CONVERTED = ["marian", "bart", "m2m_100"]  # norms after and before each part; positions that count tokens
 
 
-def tolerance(kind: str, engine: str = "torch") -> float:
-    return 1e-4 if kind in RELATIVE or engine == "openvino" else 1e-9  # their norms are float32 whatever the model is
+def tolerance(kind: str) -> float:
+    return 1e-4 if kind in RELATIVE else 1e-9  # their norms are float32 whatever the model is
 
 
-def runner_of(kind: str, engine: str = "torch", *, drafts: bool = False, **settings) -> Seq2SeqRunner:
-    if engine == "openvino":
-        pytest.importorskip("openvino")
-        settings = {"dtype": torch.float32, "spread": 1.0, **settings}
-    return Seq2SeqRunner(tiny(kind, **settings), engine=engine, drafts=drafts)
-
-
-def by_engine(torch_kinds: list[str], openvino_kinds: list[str]) -> pytest.MarkDecorator:
-    """For every kind with these engines."""
-    both = [*product(torch_kinds, ["torch"]), *product(openvino_kinds, ["openvino"])]
-    return pytest.mark.parametrize(("kind", "engine"), both)
+def runner_of(kind: str, *, drafts: bool = False, **settings) -> Seq2SeqRunner:
+    return Seq2SeqRunner(tiny(kind, **settings), drafts=drafts)
 
 
 class SourceWalk(Walk):
@@ -65,7 +54,7 @@ class SourceWalk(Walk):
         return plain_scores(self.runner.model, self.rows[row].source, self.texts[row] + path)
 
     def add(self, lengths: list[int], sources: list[int] | None = None) -> None:
-        texts, new = ([self._tokens(n) for n in some] for some in (lengths, sources or [4] * len(lengths)))
+        texts, new = ([self._tokens(n) for n in some] for some in (lengths, sources or [20, 4][: len(lengths)]))
         self.rows = [*self.rows, *rows_of(texts, new, self._tokens(len(texts)))]
         self.runner.set_rows(self.rows)
 
@@ -85,15 +74,14 @@ def walk_all(walk: SourceWalk) -> float:
     return max(worst, walk.round(), walk.round())
 
 
-@by_engine(SUPPORTED, CONVERTED)
-def test_a_tree_is_scored_as_its_paths_in_every_round(kind, engine):
-    runner = runner_of(kind, engine)
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
+    runner = runner_of(kind)
     assert isinstance(runner, Runner)
-    assert walk_all(SourceWalk(runner, [5, 1, 9, 0])) < tolerance(kind, engine)
-    assert walk_all(SourceWalk(runner, [0, 3, 2, 30], seed=1, sources=[9, 1, 17, 4])) < tolerance(kind, engine)
+    assert walk_all(SourceWalk(runner, [5, 1, 9, 0])) < tolerance(kind)
+    assert walk_all(SourceWalk(runner, [0, 3, 2, 30], seed=1, sources=[9, 1, 17, 4])) < tolerance(kind)
     assert runner.forward_seconds > 0
-    if engine == "torch":
-        assert isinstance(runner._decoder, BartDecoder if kind in BART else PatchedDecoder)
+    assert isinstance(runner._decoder, BartDecoder if kind in BART else PatchedDecoder)
 
 
 @pytest.mark.parametrize("kind", BART)
@@ -120,23 +108,23 @@ def test_both_attention_implementations(kind, implementation):
         assert max(walk.round(), walk.round()) < tolerance(kind)
 
 
-@by_engine(["marian", "m2m_100", "t5"], ["marian"])
-def test_texts_longer_than_one_chunk_and_farther_than_the_last_bias(kind, engine):
+@pytest.mark.parametrize("kind", ["marian", "m2m_100", "t5"])
+def test_texts_longer_than_one_chunk_and_farther_than_the_last_bias(kind):
     settings = {} if kind == "t5" else {"max_position_embeddings": 800}
-    walk = SourceWalk(runner_of(kind, engine, **settings), [3, 700, 515])
-    assert max(walk.round(nodes=4), walk.round(nodes=4)) < tolerance(kind, engine)
+    walk = SourceWalk(runner_of(kind, **settings), [3, 700, 515])
+    assert max(walk.round(nodes=4), walk.round(nodes=4)) < tolerance(kind)
     walk.keep([0, 2])
-    assert walk.round(nodes=4) < tolerance(kind, engine)
+    assert walk.round(nodes=4) < tolerance(kind)
 
 
-@by_engine(["bart", "umt5"], CONVERTED)
-def test_many_rounds_in_which_memory_grows_past_its_first_size(kind, engine):
+@pytest.mark.parametrize("kind", ["bart", "umt5"])
+def test_many_rounds_in_which_memory_grows_past_its_first_size(kind):
     settings = {} if kind == "umt5" else {"max_position_embeddings": 600}
-    walk = SourceWalk(runner_of(kind, engine, **settings), [240, 11, 0])
+    walk = SourceWalk(runner_of(kind, **settings), [240, 11, 0])
     for unscored in (0, 2, 1, 2, 0, 1):
         walk.round(nodes=40, unscored=unscored, check=False)
     assert max(map(len, walk.texts)) > 256
-    assert max(walk.round(nodes=5), walk.round(nodes=12)) < tolerance(kind, engine)
+    assert max(walk.round(nodes=5), walk.round(nodes=12)) < tolerance(kind)
 
 
 @pytest.mark.parametrize("kind", ["marian", "bart", "m2m_100"])
@@ -277,9 +265,8 @@ def test_a_forward_that_fails_is_named():
         Seq2SeqRunner(model)
 
 
-@by_engine(["marian"], ["marian"])
-def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(kind, engine):
-    runner = runner_of(kind, engine, max_position_embeddings=16)
+def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers():
+    runner = runner_of("marian", max_position_embeddings=16)
     assert runner.max_length == runner.max_source == 16
     with pytest.raises(CacheError, match="source 1 has 17 tokens, but the encoder of marian takes 16"):
         begin(runner, [[], []], [[5], [5] * 17])
@@ -293,14 +280,13 @@ def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(kind, 
         runner.extend(one, one * 0, one[None] > 0)
 
 
-@by_engine(["marian"], ["marian"])
-def test_a_draft_model_makes_do_with_what_it_can_read(kind, engine):
-    runner = runner_of(kind, engine, drafts=True, max_position_embeddings=16)
+def test_a_draft_model_makes_do_with_what_it_can_read():
+    runner = runner_of("marian", drafts=True, max_position_embeddings=16)
     one, source = torch.tensor([[120]]), list(range(5, 25))
     begin(runner, [[5]], [source])
     scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
     wanted = plain_scores(runner.model, source[:16], [5, VOCAB - 1])
-    assert torch.allclose(scores, wanted, atol=tolerance(kind, engine))
+    assert torch.allclose(scores, wanted, atol=1e-9)
     begin(runner, [[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
     assert runner.extend(one, one * 0, one[None] > 0).logits.isfinite().all()
 
@@ -339,13 +325,12 @@ def test_control_a_runner_that_does_not_move_the_accepted_path(kind):
     assert max(walk.round() for _ in range(3)) > 1e-2
 
 
-@pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder, "openvino"])
+@pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder])
 def test_control_a_drop_of_the_wrong_row_of_the_sources(chosen):
-    runner = runner_of("marian", chosen) if chosen == "openvino" else with_decoder(tiny("marian"), chosen)
-    walk = SourceWalk(runner, [5, 2, 9], sources=[4, 4, 4])
+    walk = SourceWalk(with_decoder(tiny("marian"), chosen), [5, 2, 9], sources=[4, 4, 4])
     walk.round()
-    keep = runner._attach_kept
-    runner._attach_kept = lambda _: keep([0, 1])
+    keep = walk.runner._attach_kept
+    walk.runner._attach_kept = lambda _: keep([0, 1])
     walk.keep([1, 2])
     assert walk.round() > 1e-2
 

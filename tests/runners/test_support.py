@@ -8,11 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel, T5Config
 
-from draftwood.core.errors import CacheError, ModelError
-from draftwood.runners.context import context
+from draftwood.core.errors import ModelError
 from draftwood.runners.support import check_architecture
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import begin
 from tests.runners.zoo import tiny
 
 
@@ -73,18 +71,3 @@ def test_dropout_is_not_blamed_on_the_architecture():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, initializer_range=0.5)).train()
     with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
         TorchRunner(model)
-
-
-def test_a_text_beyond_the_position_embeddings_is_refused_by_name():
-    runner = TorchRunner(tiny("gpt2", max_position_embeddings=32))
-    begin(runner, [[5] * 32])
-    one = torch.tensor([[10]])
-    with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32 \(its configuration says .*=32\)"):
-        runner.extend(one, one * 0, one[None] > 0)
-
-
-def test_rotary_embeddings_that_change_with_the_length_end_the_context_there():
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
-            "original_max_position_embeddings": 64}  # fmt: skip
-    config = tiny("phi3", rope_parameters=rope, original_max_position_embeddings=64).config
-    assert context(config) == (64, "its rotary embedding changes after 64 tokens")

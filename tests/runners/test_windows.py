@@ -81,17 +81,6 @@ def slots_as_positions(now: RoundSlots) -> torch.Tensor:
     return torch.arange(now.base + now.pad + now.nodes).expand(len(now.pending), -1)
 
 
-def test_the_first_window_needs_no_second_mask():
-    runner, seen = TorchRunner(windowed("gemma2")), []
-    inner = runner._cache.place
-    runner._cache.place = lambda batch: (seen.append(batch), inner(batch))
-    rows = Walk(runner, None, [WINDOW - 5])
-    rows.round(nodes=5, check=False, accept=False)
-    assert [batch.sliding is batch.mask for batch in seen] == [True] * len(seen)
-    rows.round(nodes=6, check=False)
-    assert seen[-1].sliding is not seen[-1].mask
-
-
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_the_window_of_a_configuration(kind):
     assert used_window(windowed(kind)) == Window(WINDOW, everywhere=kind not in MIXED)
@@ -107,13 +96,6 @@ def test_configurations_without_a_window(kind, settings):
     config = tiny(kind, **settings).config
     assert sliding_window(config) is None
     assert context(config).length == 256
-
-
-@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
-def test_control_a_window_changes_the_scores_beyond_it_and_not_before(kind):
-    slides, full, text = windowed(kind), windowed(kind, window=200), list(range(40, 40 + 2 * WINDOW))
-    assert not torch.allclose(plain_scores(slides, text), plain_scores(full, text), atol=WRONG)
-    assert torch.allclose(plain_scores(slides, text[:WINDOW]), plain_scores(full, text[:WINDOW]), atol=CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

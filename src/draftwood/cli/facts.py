@@ -21,7 +21,7 @@ from draftwood.core.fit import resolve
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.hardware.cores import FREE, usable_cores
-from draftwood.hardware.machine import cache_folder, version_of
+from draftwood.hardware.machine import cache_folder
 from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
@@ -29,8 +29,7 @@ from draftwood.loading.names import bundled_pairs
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
 from draftwood.runners.auto import VARIABLE, requested_backend
 from draftwood.runners.backends import BACKENDS
-from draftwood.runners.blocks.source import MASKED_BLOCK
-from draftwood.runners.openvino.store import store_folder, store_size
+from draftwood.runners.blocks import MASKED_BLOCK
 
 
 def gather() -> dict[str, Any]:
@@ -46,8 +45,7 @@ def gather() -> dict[str, Any]:
         "cores": {"usable": usable_cores(), "taken_by_others": round(FREE.taken, 2)},
         "threads": threads,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
-        "backends": {**_auto_backends(device), **_native(), "openvino": version_of("openvino")},
-        "converted": {"folder": str(store_folder()), "bytes": store_size()},
+        "backends": {**_auto_backends(device), **_native()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
         "methods": methods(),
@@ -63,13 +61,10 @@ def _auto_backends(device: torch.device) -> dict[str, Any]:
     """The backends that ``auto`` tries here, in order, and why it does not try those that are missing."""
     named = requested_backend("auto")
     if named != "auto":
-        return {"auto": [named], "translation": [named], "reason": f"{VARIABLE} is set"}
+        return {"auto": [named], "reason": f"{VARIABLE} is set"}
     reasons = {name: library.why_not(device) for name, library in BACKENDS.items()}
     skipped = [f"{BACKENDS[name].name} is not tried, as {reason}" for name, reason in reasons.items() if reason]
-    found = [name for name, reason in reasons.items() if not reason]
-    kinds = {"auto": False, "translation": True}
-    running = {kind: [name for name in found if BACKENDS[name].runs(sources=sources)] for kind, sources in kinds.items()}
-    return running | {"reason": "; ".join(skipped) or None}
+    return {"auto": [name for name, reason in reasons.items() if not reason], "reason": "; ".join(skipped) or None}
 
 
 def _native() -> dict[str, Any]:
@@ -198,16 +193,13 @@ def lines(facts: dict[str, Any]) -> list[str]:
 
 def _backend_line(facts: dict[str, Any]) -> str:
     found = facts["backends"]
-    auto = f"auto is {', else '.join(found['auto'])}, for translation {', else '.join(found['translation'])}"
+    auto = f"auto is {', else '.join(found['auto'])}"
     auto += f": {found['reason']}" if found["reason"] else ""
     if found["native"] is not None:
         auto += f"; the native engine uses {found['native']['instruction_set']} of {', '.join(found['native']['available'])}"
     elif found["native_missing"] not in (found["reason"] or ""):
         auto += f"; no native engine, as {found['native_missing']}"
-    if found["openvino"] is None:
-        return auto
-    size, folder = facts["converted"]["bytes"], facts["converted"]["folder"]
-    return f"{auto}; OpenVINO {found['openvino']}, converted models: {size / 1e6:.0f} MB in {folder}"
+    return auto
 
 
 def _profile_lines(found: list[dict[str, Any]], auto: str) -> list[str]:

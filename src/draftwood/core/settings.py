@@ -17,7 +17,7 @@ from draftwood.core.unknown import known_fields
 from draftwood.core.verifiers import VerifierName
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-Backend: TypeAlias = Literal["native", "openvino", "torch"]
+Backend: TypeAlias = Literal["native", "torch"]
 """The library that runs a model."""
 Weights: TypeAlias = Literal["same", "int8", "int4"]
 """Unchanged, or rounded to eight or four bits."""
@@ -36,8 +36,8 @@ class LoadOptions:
     """How models are loaded and run.
 
     ``threads`` apply to the whole process. By default their number follows the cores that other processes leave free, from
-    round to round; OpenVINO's is that of the moment (:mod:`draftwood.hardware.threads`). A number that you gave with
-    ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` is left alone.
+    round to round (:mod:`draftwood.hardware.threads`). A number that you gave with ``OMP_NUM_THREADS`` or
+    ``torch.set_num_threads`` is left alone.
 
     Raises:
         ConfigError: a value of another type, or an unknown one.
@@ -47,8 +47,7 @@ class LoadOptions:
     device: str = setting("auto", "cpu, cuda or cuda:1; auto takes CUDA if there is one")
     backend: BackendName = setting(
         "auto",
-        "library that runs the models; auto: on a CPU the native engine, or for translation OpenVINO if it is installed, if "
-        "it runs both models, else PyTorch",
+        "library that runs the models; auto: on a CPU the native engine if it runs both models, else PyTorch",
     )
     weights: Weights = setting(
         "same", "int8 and int4 round weights to eight or four bits (native engine only), which changes the model"
@@ -85,15 +84,12 @@ class LoadOptions:
             raise ConfigError("device_map is impossible with tensor_parallel: leave one of them out")
         if self.tensor_parallel or self.device_map is not None:
             self._check_divided()
-        if self.device.startswith("openvino"):
-            raise ConfigError(
-                f"device {self.device!r} was removed, as OpenVINO runs translation models only, on the CPU: use cpu, cuda "
-                "or cuda:1, or leave --device out"
-            )
-        if self.backend in ("openvino", "torch"):
+        if self.backend == "torch":
             check_weights(self.weights)
-        if self.backend in ("native", "openvino") and self.dtype in ("float16", "float64"):
-            raise no_format(self.backend, self.dtype)
+        if self.backend == "native" and self.dtype in ("float16", "float64"):
+            raise ConfigError(
+                f"dtype {self.dtype} is impossible with --backend native: use float32 or bfloat16, or --backend torch"
+            )
 
     def _check_divided(self) -> None:
         """Raise a ConfigError for options that a target over several processes or devices cannot have."""
@@ -112,11 +108,6 @@ def check_weights(weights: Weights) -> None:
     """Raise a ConfigError for weights that the native engine alone has."""
     if weights != "same":
         raise ConfigError(f"weights {weights!r} need the native engine: leave --backend out, or leave --weights out")
-
-
-def no_format(backend: str, dtype: str) -> ConfigError:
-    """The error for a number format that a backend does not compute in here."""
-    return ConfigError(f"dtype {dtype} is impossible with --backend {backend}: use float32 or bfloat16, or --backend torch")
 
 
 _WITH_NODES: Final = [spec.name for spec in METHODS.values() if spec.takes_nodes]

@@ -1,8 +1,7 @@
 """The number of cores that this process may use, and that other processes leave free.
 
-Threads of PyTorch and OpenVINO wait for one another after every operation, and PyTorch's threads spin meanwhile. On a core
-that another process uses, a thread is always late and all others wait for it. So two threads on two cores, one of them busy,
-are slower than one thread.
+Threads of PyTorch wait for one another after every operation, and spin meanwhile. On a core that another process uses, a
+thread is always late and all others wait for it. So two threads on two cores, one of them busy, are slower than one thread.
 """
 
 from __future__ import annotations

@@ -25,13 +25,12 @@ _LIMITS = (
 
 def versions() -> dict[str, str]:
     """Versions of Draftwood, Python and the packages that run models."""
-    found = {
+    return {
         "draftwood": __version__,
         "python": platform.python_version(),
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
-    return found | {"openvino": version("openvino")} if "openvino" in sys.modules else found
 
 
 def version_of(package: str) -> str | None:

@@ -1,9 +1,8 @@
 """The number of threads of the engines. It is chosen here for the command line, the server and Python.
 
 It is what the user says: ``threads``, or ``OMP_NUM_THREADS``, or ``torch.set_num_threads``. Else it is one for each core
-that other processes leave free (:mod:`draftwood.hardware.cores`). PyTorch's and the native engine's number follows them
-from round to round; OpenVINO compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps
-the number that it had.
+that other processes leave free (:mod:`draftwood.hardware.cores`), and follows them from round to round. Outside of
+Draftwood's own work PyTorch keeps the number that it had.
 """
 
 from __future__ import annotations

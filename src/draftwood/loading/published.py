@@ -17,7 +17,7 @@ from draftwood.loading.tensors import fill, tensors_of
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.hidden.module import PublishedDrafter
 
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."

@@ -10,12 +10,12 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import BackendName
-from draftwood.hardware.machine import available_memory, version_of
+from draftwood.hardware.machine import available_memory
 from draftwood.native.library import instruction_set, why_missing
 from draftwood.runners.native.stored import weight_sizes
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
-_MARGIN = 1.2  # OpenVINO's compiler needs more than the weights; the largest measured ratio was 1.13
+_MARGIN = 1.2  # keys, values and what a forward computes come on top of the weights
 _UNKNOWN = 1 << 30  # bytes that may be used if the available memory is unknown
 
 
@@ -43,15 +43,6 @@ def why_not_native(device: torch.device) -> str | None:
     if (reason := why_missing()) is None:
         instruction_set()
     return reason
-
-
-def why_not_openvino(device: torch.device) -> str | None:
-    """Why ``auto`` does not try OpenVINO for any models on this device; None if it does."""
-    if device.type != "cpu":
-        return f"the models are on {device}"
-    if version_of("openvino") is None:
-        return 'OpenVINO is not installed (pip install "draftwood[openvino]")'
-    return None
 
 
 def why_no_room(models: Sequence[Any]) -> str | None:

@@ -11,21 +11,17 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import Weights, check_weights
-from draftwood.runners.auto import why_no_room, why_not_native, why_not_openvino
-from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.runners.auto import why_no_room, why_not_native
+from draftwood.runners.blocks import is_masked_block
+from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.runners.support import model_kind
 
 
-def no_causal(*_: Any, **__: Any) -> Any:
-    """Raise a ModelError: the library runs no causal models."""
-    raise ModelError("OpenVINO runs encoder-decoder models only: leave --backend out, or name another backend")
-
-
-def no_seq2seq(*_: Any, **__: Any) -> Any:
-    """Raise a ModelError: the library runs no encoder-decoder models."""
-    raise ModelError("this backend runs causal language models only: use --backend openvino or torch")
+def causal_only(*_: Any, **__: Any) -> Any:
+    """Raise a ModelError: the library runs causal models and nothing else."""
+    raise ModelError("this backend runs causal language models only: use --backend torch")
 
 
 @final
@@ -39,42 +35,33 @@ class Library:
             or ``drafts=True``.
         why_not: why ``auto`` does not try the library for models on this device; None if it does.
         no_room: why it cannot run these loaded models after all; None if it can.
-        seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
-        masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
+        seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model, which may be a
+            :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
         hidden: makes the runner of a drafter of hidden states, from the drafter and its target.
     """
 
     name: str
+    causal: Callable[..., TargetRunner]
     why_not: Callable[[torch.device], str | None]
     no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
-    causal: Callable[..., TargetRunner] = no_causal
-    seq2seq: Callable[..., SourceRunner] = no_seq2seq
-    masked_block: Callable[[Any], Runner] = no_seq2seq
-    hidden: Callable[[Any, Any], Runner] = no_causal
-
-    def runs(self, *, sources: bool) -> bool:
-        """Whether it has a runner for encoder-decoder models, or else for causal ones."""
-        return self.seq2seq is not no_seq2seq if sources else self.causal is not no_causal
+    seq2seq: Callable[..., SourceRunner] = causal_only
+    hidden: Callable[[Any, Any], Runner] = causal_only
 
 
 def _hidden(drafter: Any, target: Any, **settings: Any) -> Runner:
-    if drafter.config.model_type != "eagle3":
-        return HiddenBlockRunner(drafter, target, **settings)
-    from draftwood.runners.hidden.eagle_runner import Eagle3Runner  # here and below: it imports transformers
-
-    return Eagle3Runner(drafter, target, **settings)
+    if drafter.config.model_type == "eagle3":
+        return Eagle3Runner(drafter, target, **settings)
+    return HiddenBlockRunner(drafter, target, **settings)
 
 
-def _masked_block(model: Any, **settings: Any) -> Runner:
-    from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+def _seq2seq(model: Any, *, drafts: bool = False) -> SourceRunner:
+    if drafts and is_masked_block(model):
+        from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner  # here and below: it imports transformers
 
-    return MaskedBlockRunner(model, **settings)
-
-
-def _seq2seq(model: Any, **settings: Any) -> SourceRunner:
+        return MaskedBlockRunner(model)
     from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 
-    return Seq2SeqRunner(model, **settings)
+    return Seq2SeqRunner(model, drafts=drafts)
 
 
 def _torch(model: Any, *, weights: Weights, **settings: Any) -> TargetRunner:
@@ -102,18 +89,10 @@ BACKENDS: Final[Mapping[str, Library]] = {
         why_not=why_not_native,
         no_room=why_no_room,
     ),
-    "openvino": Library(
-        name="OpenVINO",
-        seq2seq=partial(_seq2seq, engine="openvino"),
-        masked_block=partial(_masked_block, engine="openvino"),
-        why_not=why_not_openvino,
-        no_room=why_no_room,
-    ),
     "torch": Library(
         name="PyTorch",
         causal=_torch,
         seq2seq=_seq2seq,
-        masked_block=_masked_block,
         hidden=_hidden,
         why_not=lambda device: None,
     ),

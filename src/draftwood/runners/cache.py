@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.rows import remaining_rows
+from draftwood.runners.rows import remaining
 
 _SMALLEST = 256
 Buffer: TypeAlias = Float[Tensor, "_layer _row _head _slot _dim"]
@@ -146,7 +146,8 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Remove these rows; the others keep their order."""
 
         def left(old: Buffer) -> Buffer:
-            return old.index_select(1, torch.tensor(remaining_rows(old.shape[1], rows), dtype=torch.long, device=old.device))
+            kept = remaining(range(old.shape[1]), rows)
+            return old.index_select(1, torch.tensor(kept, dtype=torch.long, device=old.device))
 
         self._change(left)
         self._rows -= len(rows)

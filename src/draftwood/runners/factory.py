@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
-from draftwood.runners.backends import BACKENDS, Library
-from draftwood.runners.blocks.source import is_masked_block
-from draftwood.runners.hidden.module import DrafterModule
-from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.backends import BACKENDS, Library, causal_only
+from draftwood.runners.blocks import is_masked_block
+from draftwood.runners.hidden.module import DrafterModule, PublishedDrafter
 from draftwood.runners.native.stored import whole
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
@@ -72,7 +71,7 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
             model, draft_model = whole(model), whole(draft_model)
         if model.config.is_encoder_decoder:
             return library.seq2seq(model), _draft(library, draft_model, settings)
-        if reads_hidden(draft_model):
+        if isinstance(draft_model, DrafterModule):  # it reads the target's hidden states
             target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
             return target, library.hidden(draft_model, model)
         draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
@@ -82,23 +81,19 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
     if chosen != "auto":
         return *both(BACKENDS[chosen]), None
     models = [model] if draft_model is None else [model, draft_model]
-    *others, last = (one for one in BACKENDS.values() if one.runs(sources=model.config.is_encoder_decoder))
+    reads_source = model.config.is_encoder_decoder
+    *others, last = (one for one in BACKENDS.values() if not reads_source or one.seq2seq is not causal_only)
     reasons: list[str] = []
     for library in others:
         if (reason := library.why_not(model.device)) is None:
             try:
                 if (reason := library.no_room(models)) is None:
                     return *both(library), "; ".join(reasons) or None
-            except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
+            except (DraftwoodError, RuntimeError, MemoryError) as error:
                 reason = " ".join(str(error).split()) or type(error).__name__
             _LOG.info("%s does not run the models: %s", library.name, reason)
         reasons.append(f"{library.name} does not run the models ({reason})")
-    return *both(last), "; ".join(reasons)
-
-
-def reads_hidden(draft_model: Any) -> bool:
-    """Whether a draft model reads the target's hidden states."""
-    return isinstance(draft_model, DrafterModule)
+    return *both(last), "; ".join(reasons) or None
 
 
 def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:
@@ -106,8 +101,6 @@ def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runn
     if draft_model is None:
         return None
     try:
-        if is_masked_block(draft_model):
-            return library.masked_block(draft_model)
         if draft_model.config.is_encoder_decoder:
             return library.seq2seq(draft_model, drafts=True)
         return library.causal(draft_model, drafts=True, **settings)

@@ -1,41 +1,13 @@
-"""The forwards of a round: their inputs and outputs, the slots they fill, and the cache behind them."""
+"""The forwards of a round: their inputs and outputs, and the slots they fill."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-
-@runtime_checkable
-class KVCache(Protocol):
-    """Keys and values of the rows, slot by slot."""
-
-    def clear(self) -> None:
-        """Remove all rows."""
-
-    def add(self, rows: int) -> None:
-        """Append rows with empty texts."""
-
-    def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
-        """End a round: per row, append the slots ``source`` to the text, which ends before the slot ``target``."""
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows; the others keep their order."""
-
-
-@runtime_checkable
-class PrefixCache(KVCache, Protocol):
-    """A cache that also copies beginnings of texts."""
-
-    def another(self) -> Any:
-        """An empty cache of the same model."""
-
-    def copy_row(self, other: Any, row: int, length: int) -> None:
-        """Append a row with the first ``length`` tokens of a row of this or another cache of the same model."""
 
 
 class ForwardBatch(NamedTuple):
@@ -44,7 +16,7 @@ class ForwardBatch(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
+    """Additive, over all slots in use; None if every new token sees all of them."""
     sliding: Float[Tensor, "row 1 new slot"] | None
     """The mask of layers with sliding attention, if others have full attention."""
     row: int

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from draftwood.core.errors import PairingError
 from draftwood.core.token_texts import tokens_digest
@@ -24,26 +22,6 @@ def digest_of(model: Any) -> str:
             digest.update(name.encode())
             digest.update(weight.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def whole_digest(model: Any) -> str:
-    """Digest (64 hexadecimal digits) of the names and all bits of the weights and saved buffers."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.state_dict().items()):
-        digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
-        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def known_hidden(hidden: Sequence[Tensor] | None, setting: str) -> Sequence[Tensor]:
-    """The hidden states that the target's runner returned.
-
-    Raises:
-        PairingError: it returned none; names the setting of that runner.
-    """
-    if hidden is None:
-        raise PairingError(f"the drafter reads hidden states, but the target's runner returns none: make it with {setting}")
-    return hidden
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import DraftwoodError, ModelError
 from draftwood.core.scores import Scores
-from draftwood.runners.processes import END, Group, Uninterrupted, is_lost
+from draftwood.runners.processes import END, Group, is_lost, uninterrupted
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
@@ -37,7 +37,7 @@ _FIRST_FOLLOWER = 1  # the process that speaks if rank 0 has ended without a wor
 
 
 @final
-class _Writer(pickle.Pickler):
+class _RowWriter(pickle.Pickler):
     """Writes rows as numbers, and tensors without their device."""
 
     def __init__(self, file: io.BytesIO, number_of: Callable[[Row], int]) -> None:
@@ -52,7 +52,7 @@ class _Writer(pickle.Pickler):
 
 
 @final
-class _Reader(pickle.Unpickler):
+class _RowReader(pickle.Unpickler):
     """Reads numbers as rows."""
 
     def __init__(self, data: bytes, rows: dict[int, Any]) -> None:
@@ -113,7 +113,7 @@ class Leader:
         Raises:
             ModelError: another process has ended.
         """
-        with self._lock, Uninterrupted():
+        with self._lock, uninterrupted():
             if self._ended:
                 raise self.group.gone()
             self._inside = True
@@ -134,7 +134,7 @@ class Leader:
 
     def _message(self, runner: int | None, name: str, arguments: Sequence[Any]) -> bytes:
         file = io.BytesIO()
-        _Writer(file, self._number_of).dump(tuple(arguments))
+        _RowWriter(file, self._number_of).dump(tuple(arguments))
         texts = {}
         for row, (number, sent) in list(self._rows.items()):
             length = len(row.tokens)
@@ -283,7 +283,7 @@ class _Follower:
             for number in gone:
                 self._known.pop(number, None)
             try:
-                self._call(runner, name, _Reader(arguments, self._known).load())
+                self._call(runner, name, _RowReader(arguments, self._known).load())
             except DraftwoodError:  # rank 0 raises it too
                 continue
 

@@ -6,11 +6,11 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, TypeVar, final
+from typing import Final, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -148,29 +148,22 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
-@final
-class Uninterrupted:
+@contextmanager
+def uninterrupted() -> Iterator[None]:
     """A context that puts off Ctrl-C and SIGTERM: a process that leaves a forward would leave the others in it.
 
     An error inside comes first: ``torchrun`` sends SIGTERM to all processes as soon as one of them has ended.
     """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._came: int | None = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {kind: signal.signal(kind, self._note) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, kind: object, error: object, _: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._came is not None and error is None:
-            signal.raise_signal(self._came)
-
-    def _note(self, number: int, _: object) -> None:
-        self._came = number
+    came: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {kind: signal.signal(kind, lambda number, _: came.append(number)) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+    if came:
+        signal.raise_signal(came[-1])
 
 
 def _line(error: BaseException) -> str:

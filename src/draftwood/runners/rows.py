@@ -28,11 +28,6 @@ def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:
     return [item for row, item in enumerate(items) if row not in gone]
 
 
-def remaining_rows(count: int, gone: Sequence[int]) -> list[int]:
-    """The rows below ``count`` that are not in ``gone``."""
-    return remaining(range(count), gone)
-
-
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Number of tokens at the beginning of both texts."""
     low, high = 0, min(len(first), len(second))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
-from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, PrefixCache, RoundSlots
+from draftwood.runners.cache import TreeCache
+from draftwood.runners.forward import ForwardBatch, ForwardOutput, RoundSlots
 from draftwood.runners.protocols import PerNode, Prefix, Seen
 from draftwood.runners.rows import changes, remaining
 from draftwood.runners.windows import Window
@@ -31,29 +32,26 @@ class SlotTable:
         device: device of tokens, positions and masks.
         longest: number of positions; later nodes get the last position, and their scores are never used.
         bare: omit masks that hide nothing.
-        recent: masks are over the slots of this round only, for a cache that masks the others itself.
-        window: the model's sliding attention; only with masks over all slots, and not with ``bare``.
+        window: the model's sliding attention; not with ``bare``.
     """
 
     def __init__(
         self,
-        cache: KVCache,
+        cache: TreeCache,
         dtype: torch.dtype,
         device: torch.device,
         longest: int | None,
         *,
         bare: bool = False,
-        recent: bool = False,
         window: Window | None = None,
     ) -> None:
         self.cache = cache
         self.device = device
         self.longest = longest
         self._bare = bare
-        self._recent = recent
         self._window = window
         self._biases = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
-        self._kept: WeakKeyDictionary[Row, tuple[PrefixCache, int]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Row, tuple[TreeCache, int]] = WeakKeyDictionary()
         self._forget_rows()
 
     def _forget_rows(self) -> None:
@@ -98,24 +96,22 @@ class SlotTable:
         self._coming = None if new else self._coming
         self.rows, self._now = list(rows), None
 
-    def cached(self, row: Row) -> int:
-        """How many tokens of a row the cache holds, or of a text that was kept."""
+    def held(self, row: Row) -> int:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
         if row in self.rows:
             return self._cached[self.rows.index(row)]
         return self._kept[row][1] if row in self._kept else 0
 
     def keep(self, row: Row, text: Row) -> None:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy."""
-        assert isinstance(self.cache, PrefixCache)
-        kept: PrefixCache = self.cache.another()
-        kept.copy_row(self.cache, self.rows.index(row), self.cached(row))
-        self._kept[text] = kept, self.cached(row)
+        kept = self.cache.another()
+        kept.copy_row(self.cache, self.rows.index(row), self.held(row))
+        self._kept[text] = kept, self.held(row)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the keys and values of all rows and kept texts."""
-        caches: list[Any] = [self.cache, *(cache for cache, _ in self._kept.values())]
-        return sum(cache.memory_bytes for cache in caches)
+        return sum(cache.memory_bytes for cache in (self.cache, *(cache for cache, _ in self._kept.values())))
 
     def begin(self, row: Row, prefix: Prefix | None) -> None:
         """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
@@ -126,11 +122,10 @@ class SlotTable:
         elif self._coming is not None:
             self.cache.drop([len(self.rows)])
         self._coming = None
-        length = 0 if prefix is None else min(prefix.length, self.cached(prefix.row))
+        length = 0 if prefix is None else min(prefix.length, self.held(prefix.row))
         if prefix is None or not length:
             self.cache.add(1)
         else:
-            assert isinstance(self.cache, PrefixCache)
             present = prefix.row in self.rows
             source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._kept[prefix.row][0], 0)
             self.cache.copy_row(source, at, length)
@@ -233,22 +228,21 @@ class SlotTable:
         self, now: RoundSlots, pending: int, ancestors: Bool[Tensor, "row node seen"] | None
     ) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` pending tokens, then of the new nodes, over all slots in use."""
-        (shown, hidden), base = self._biases, 0 if self._recent else now.base
-        old = base + now.loaded
+        (shown, hidden), old = self._biases, now.base + now.loaded
         if ancestors is not None and not pending and now.even:
             among = torch.where(ancestors, shown, hidden)
             return (torch.nn.functional.pad(among, (old, 0)) if old else among).unsqueeze(1)
         n, seen = (0, 0) if ancestors is None else ancestors.shape[1:]
         shape = len(now.pending), pending + n, old + pending + seen
-        visible = torch.from_numpy(_visible(now, shape, base, pending)).to(self.device)
+        visible = torch.from_numpy(_visible(now, shape, pending)).to(self.device)
         if ancestors is not None:
             visible[:, pending:, old + pending :] = ancestors
         return torch.where(visible, shown, hidden).unsqueeze(1)
 
 
-def _visible(now: RoundSlots, shape: tuple[int, int, int], base: int, pending: int) -> Bool[np.ndarray, "row new slot"]:
+def _visible(now: RoundSlots, shape: tuple[int, int, int], pending: int) -> Bool[np.ndarray, "row new slot"]:
     """Which committed and pending tokens the new tokens see; pending tokens see no nodes."""
-    visible = np.ones(shape, dtype=np.bool_)
+    visible, base = np.ones(shape, dtype=np.bool_), now.base
     ready = base + now.loaded + pending
     if min(now.cached, default=0) < base:
         visible[:, :, :base] = (np.arange(base) < np.array(now.cached)[:, None])[:, None]

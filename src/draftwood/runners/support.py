@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -100,19 +99,11 @@ def check_exact(model: Any, length: int) -> None:
     check_fits(model, length, None if ours is None or (own is not None and own.length <= ours.length) else ours)
 
 
-def check_length(model: Any, context: Context | None, length: int) -> None:
-    """Raise a CacheError if a text of ``length`` tokens exceeds the model's context."""
-    if context is not None and length > context.length:
-        raise CacheError(
-            f"the text has {length} tokens but {model.config.model_type} takes {context.length} ({context.reason}): "
-            "shorten the prompt or lower max_new_tokens"
-        )
-
-
 def text_limits(model: Any, *, drafts: bool) -> TextLimits:
     """The limits of a causal model."""
-    known, _ = vocabulary(model)
-    return TextLimits(partial(check_length, model, context(model.config)), known, drafts=drafts)
+    longest, reason = context(model.config) or (None, "")
+    said = f"{model.config.model_type} takes {longest} ({reason}): shorten the prompt or lower max_new_tokens"
+    return TextLimits(longest, said, vocabulary(model)[0], drafts=drafts)
 
 
 def check_scores(runner: TargetRunner) -> None:

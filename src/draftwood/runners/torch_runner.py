@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
 
@@ -14,7 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, RowsInTable, Seen
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
 from draftwood.runners.window_check import used_window
@@ -23,7 +22,7 @@ from draftwood.sampling.rows import Row
 
 
 @final
-class TorchRunner:
+class TorchRunner(RowsInTable):
     """A causal language model with a tree cache; eager, on the model's device, or on those of its ``device_map``.
 
     Args:
@@ -38,10 +37,9 @@ class TorchRunner:
         ModelError: the architecture cannot score a tree; the message has the reason.
     """
 
-    reads_source = False
-    reads_hidden = False
     pads = True
     same_bits = False
+    _rows: SlotTable
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
@@ -74,22 +72,6 @@ class TorchRunner:
         model: nn.Module = self.model
         return model
 
-    @property
-    def memory_bytes(self) -> int:
-        return self._rows.memory_bytes
-
-    def keep(self, row: Row, text: Row) -> None:
-        self._rows.keep(row, text)
-
-    def held(self, row: Row) -> int:
-        return self._rows.cached(row)
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        self._rows.set_rows(rows)
-
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         self._rows.begin(row, prefix)
         read = [states for _, states in map(self._forward, self._rows.batches_to(end)) if states is not None]
@@ -99,9 +81,6 @@ class TorchRunner:
         self._limits.check(self._rows.longest_text)
         outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
-
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
         self._cache.place(batch)

@@ -140,8 +140,9 @@ def source_memory(
     return torch.stack(parts, dim=1)
 
 
-def by_layer(parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Alternating keys and values as one pair per layer."""
+def by_layer(memory: Float[Tensor, "row part head source dim"]) -> list[tuple[Tensor, Tensor]]:
+    """The keys and values of :func:`source_memory`, a pair for each layer."""
+    parts = memory.unbind(1)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -159,11 +160,8 @@ def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
 
 def padding_bias(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
     """The additive mask that hides padding, where ``seen`` is False; None without padding."""
-    return None if bool(seen.all()) else bias_of(seen, dtype)
-
-
-def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:
-    """-inf where ``seen`` is False, 0 elsewhere."""
+    if bool(seen.all()):
+        return None
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
 
 

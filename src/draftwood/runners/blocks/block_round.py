@@ -41,11 +41,3 @@ def check_count(count: int, block: int) -> None:
     """Raise a ConfigError if the number of tokens is not in 1 to ``block``."""
     if not 1 <= count <= block:
         raise ConfigError(f"a block of {count} tokens does not fit the draft: give 1 to {block}")
-
-
-def special_tokens(config: object, *tokens: int) -> list[int]:
-    """Tokens that no text contains: ``tokens``, padding and the decoder's start, except end-of-text tokens."""
-    special = (getattr(config, name, None) for name in ("pad_token_id", "decoder_start_token_id"))
-    found = {*tokens, *(token for token in special if token is not None)}
-    ends = getattr(config, "eos_token_id", None)
-    return sorted(found - set(ends if isinstance(ends, list) else [ends]))

@@ -6,7 +6,7 @@ et al. 2023, arXiv 2203.16487, section 3.1; the layers are Marian's (arXiv 1804.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,7 +22,7 @@ from transformers.models.marian.modeling_marian import (
 )
 
 from draftwood.core.errors import CacheError, ConfigError
-from draftwood.runners.blocks.source import MASKED_BLOCK, Source
+from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.pairing import check_target, digest_of
 
 _SHARED = (
@@ -30,6 +30,19 @@ _SHARED = (
     *("max_position_embeddings", "activation_function", "scale_embedding", "decoder_start_token_id", "pad_token_id"),
     "eos_token_id",
 )
+
+
+class Source(NamedTuple):
+    """A batch of encoded source sentences.
+
+    Attributes:
+        embedded, states: the sentences before and after the encoder.
+        mask: False at padding; None without padding.
+    """
+
+    embedded: Float[Tensor, "row source width"]
+    states: Float[Tensor, "row source width"]
+    mask: Bool[Tensor, "row source"] | None
 
 
 class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
-from draftwood.core.settings import Backend
-from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
-from draftwood.runners.blocks.openvino_passes import OpenVinoPasses
-from draftwood.runners.blocks.passes import MaskedBlockPasses, TorchMaskedBlockPasses
+from draftwood.runners.blocks.block_round import BlockRound, check_count
+from draftwood.runners.blocks.passes import MaskedBlockPasses
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import changes, padded_tokens, remaining_rows
+from draftwood.runners.rows import changes, padded_tokens, remaining
 from draftwood.runners.sources import Sources
 from draftwood.sampling.rows import Row
 
@@ -35,26 +33,26 @@ class MaskedBlockRunner(ReadsAtOnce):
 
     Args:
         model: a drafter in evaluation mode.
-        engine: the backend.
         block: the longest block; ``model.config.block`` if None.
 
     Raises:
-        ConfigError: the block is not positive or exceeds the positions of the model; OpenVINO is not installed, or does not
-            support the model's number format or device.
+        ConfigError: the block is not positive or exceeds the positions of the model.
     """
 
+    engine = "torch"
     reads_source = True
     pads = True
 
-    def __init__(self, model: Any, *, engine: Backend = "torch", block: int | None = None) -> None:
+    def __init__(self, model: Any, *, block: int | None = None) -> None:
         config = model.config
         self.model = model
-        self.engine = engine
         self._limit(int(config.block) if block is None else block)
         self.device = model.device
         self.forward_seconds = 0.0
-        self._forbidden = torch.tensor(special_tokens(config, config.mask_token_id), device=self.device)
-        self._passes: MaskedBlockPasses = OpenVinoPasses(model) if engine == "openvino" else TorchMaskedBlockPasses(model)
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        never = {config.mask_token_id, config.pad_token_id, config.decoder_start_token_id} - {None, *ends}
+        self._forbidden = torch.tensor(sorted(never), device=self.device)  # no text contains them
+        self._passes = MaskedBlockPasses(model)
         self._begin()
 
     def _begin(self) -> None:
@@ -74,7 +72,7 @@ class MaskedBlockRunner(ReadsAtOnce):
         return int(self.model.config.vocab_size)
 
     @property
-    def max_source(self) -> int | None:
+    def max_source(self) -> int:
         return int(self.model.config.max_position_embeddings)
 
     def clear(self) -> None:
@@ -87,18 +85,18 @@ class MaskedBlockRunner(ReadsAtOnce):
         if not all(lengths):
             raise ConfigError(f"{sum(map(bool, lengths))} sources came for {len(new)} texts: give every text its source")
         longest = max(lengths, default=0)
-        if self.max_source is not None and longest > self.max_source:
+        if longest > self.max_source:
             raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
         if gone and self._sources is not None:
             known = len(self._sources.mask)
-            self._attach(self._sources.picked([row for row in remaining_rows(len(self._rows), gone) if row < known]))
+            kept = [row for row in remaining(range(len(self._rows)), gone) if row < known]
+            self._sources = self._sources.picked(kept) if kept else None
         self._rows = list(rows)
 
     def longer(self, block: int) -> MaskedBlockRunner:
-        """As :meth:`draftwood.runners.protocols.LongBlockRunner.longer`, also beyond the block of training."""
+        """As :meth:`draftwood.runners.protocols.BlockRunner.longer`, also beyond the block of training."""
         found = copy.copy(self)
         found._limit(block)
-        found._passes = self._passes.another()
         found._begin()
         return found
 
@@ -108,39 +106,35 @@ class MaskedBlockRunner(ReadsAtOnce):
         # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.
         texts = [row.tokens[: self.max_length] for row in self._rows]
         with torch.inference_mode():
-            self._read(max(map(len, texts)) + count)
-            scores = self._filled(texts, count)
+            scores = self._filled(self._read(max(map(len, texts)) + count), texts, count)
             scores[..., self._forbidden] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
 
-    def _read(self, positions: int) -> None:
-        """Read the sources of new rows, with answers of the first ``positions`` masked positions or more."""
-        old = self._sources
-        if old is None or old.answers is None or old.answers.shape[1] < positions:
+    def _read(self, positions: int) -> Sources:
+        """The sources of all rows, with answers of the first ``positions`` masked positions or more."""
+        found = self._sources
+        if found is None or found.answers is None or found.answers.shape[1] < positions:
             room = int(self.model.positions.num_embeddings)
-            self._attach(self._new(self._rows, min(room, -(-positions // _STEP) * _STEP)))
-        elif len(old.mask) < len(self._rows):
-            self._attach(old.joined(self._new(self._rows[len(old.mask) :], old.answers.shape[1])))
+            found = self._new(self._rows, min(room, -(-positions // _STEP) * _STEP))
+        elif len(found.mask) < len(self._rows):
+            found = found.joined(self._new(self._rows[len(found.mask) :], found.answers.shape[1]))
+        self._sources = found
+        return found
 
     def _new(self, rows: Sequence[Row], positions: int) -> Sources:
         padding = int(self.model.config.pad_token_id)
         return self._passes.read(*padded_tokens([row.source for row in rows], padding, self.device), positions)
 
-    def _attach(self, sources: Sources) -> None:
-        self._sources = sources if len(sources.mask) else None
-        if self._sources is not None:
-            self._passes.attach(sources)
-
-    def _filled(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
+    def _filled(self, sources: Sources, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
         """Scores of the ``count`` tokens after each text."""
-        width, config = self._passes.width(max(map(len, texts))), self.model.config
+        width, config = max(map(len, texts)), self.model.config
         block, padding = [int(config.mask_token_id)] * count, int(config.pad_token_id)
         tokens = [[*text, *[padding] * (width - len(text)), *block] for text in texts]
         positions = [[*(min(i, len(t) - 1) for i in range(width)), *range(len(t), len(t) + count)] for t in texts]
         seen = [[*(i < len(text) for i in range(width)), *[True] * count] for text in texts]
         given, at, real = (torch.tensor(part, device=self.device) for part in (tokens, positions, seen))
-        return self._passes.fill(given, at, real, count)
+        return self._passes.fill(sources, given, at, real, count)
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         return self._round.scores_of(self, tokens, depths)

@@ -10,20 +10,52 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.context import token_bytes
-from draftwood.runners.hidden.layers import proposed
-from draftwood.runners.hidden.passes import Passes
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import changes, remaining
 from draftwood.sampling.rows import Row
 
-P = TypeVar("P", bound=Passes)
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
+
+
+class Passes(ABC):
+    """Passes over new entries and nodes of rows, with the table of the entries.
+
+    A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter.
+
+    Args:
+        network: makes a pass.
+        table: the rows' entries, a :class:`draftwood.runners.slots.SlotTable` or another one with its methods.
+        width: numbers of a token's hidden states.
+        dtype: of hidden states and scores.
+        device: of the same.
+
+    Attributes:
+        engine, pads: of the runner.
+        shift: of :class:`HiddenText`.
+    """
+
+    engine: str
+    pads: bool
+    shift = 0
+
+    def __init__(self, network: nn.Module, table: Any, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.network: Any = network
+        self.table = table
+        self.dtype = dtype
+        self._nothing = torch.zeros(1, width, dtype=dtype, device=device)
+
+    @abstractmethod
+    def read(self, text: HiddenText) -> None:
+        """Read what waits of a text, whose entries are the row that comes later."""
+
+
+P = TypeVar("P", bound=Passes)
 
 
 class HiddenRunner(ABC, Generic[P]):
@@ -45,7 +77,9 @@ class HiddenRunner(ABC, Generic[P]):
         self.model, self._passes = drafter, passes
         self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
         self.forward_seconds = 0.0
-        self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
+        tokens = drafter.draft_tokens.long()
+        whole = torch.equal(tokens, torch.arange(self.vocab_size, device=tokens.device))
+        self._tokens = None if whole else tokens
         self._texts: list[HiddenText] = []
         self._coming: HiddenText | None = None  # of a row that comes later
         self._kept: WeakKeyDictionary[Row, HiddenText] = WeakKeyDictionary()
@@ -152,7 +186,11 @@ class HiddenRunner(ABC, Generic[P]):
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
-        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
+        if hidden is None:
+            raise PairingError(
+                "the drafter reads hidden states, but the target's runner returns none: make it with "
+                f"hidden_layers={tuple(self.model.config.target_layers)}"
+            )
         kept = self._root_kept(hidden)
         ends = [len(text.row.tokens) - 1 for text in self._texts]
         firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.runners.hidden.layers import Attention, FeedForward
-from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
 
 

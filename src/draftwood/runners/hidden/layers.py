@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
-
-from draftwood.runners.native.stored import StoredModel
 
 
 class Attention(nn.Module):
@@ -88,38 +85,12 @@ class HiddenLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-def target_embedding(target: Any) -> nn.Module:
-    """A target's embedding of tokens."""
-    found: nn.Module = target.get_input_embeddings()
-    return found
-
-
-def target_head(target: Any, tokens: Int[Tensor, "draft_vocab"]) -> Float[Tensor, "draft_vocab width"]:
-    """A target's output weights for these tokens."""
-    if isinstance(target, StoredModel):
-        return target.head.rows(tokens.tolist()).tensor(target.dtype)
-    found: Tensor = target.get_output_embeddings().weight[tokens.long()]
-    return found
-
-
-def proposed(tokens: Int[Tensor, "draft_vocab"], vocab: int) -> Int[Tensor, "draft_vocab"] | None:
-    """The tokens that a drafter can propose, as in its scores; None for the whole vocabulary in order."""
-    tokens = tokens.long()
-    return None if torch.equal(tokens, torch.arange(vocab, device=tokens.device)) else tokens
-
-
 def block_input(
     root: Float[Tensor, "row width"], mask: Float[Tensor, "width"], slots: int
 ) -> Float[Tensor, "row slots width"]:
     """The block's input: the embedded root, then masks."""
     masks = mask.to(root.dtype).expand(root.shape[0], slots - 1, -1)
     return torch.cat([root.unsqueeze(1), masks], dim=1)
-
-
-def rotation(positions: Int[Tensor, "row token"], frequencies: Sequence[float], scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings with these angles per token."""
-    angles = positions[:, None, :, None].float() * torch.tensor(frequencies, device=positions.device)
-    return angles.cos() * scale, angles.sin() * scale
 
 
 def rotated(x: Float[Tensor, "row head token dim"], rotation: tuple[Tensor, Tensor]) -> Tensor:

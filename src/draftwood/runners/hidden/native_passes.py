@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, instruction_set, library
+from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.network import BlockDrafter
-from draftwood.runners.hidden.passes import Passes
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
-from draftwood.runners.native.network import Engine, Memory, NativeNetwork, Output, free_threads, succeed
+from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
 from draftwood.runners.native.stored import EMBEDDING, StoredModel
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import PerNode, Seen
@@ -61,7 +61,7 @@ class NativeBlock(nn.Module):
     def forward(
         self,
         input_ids: Int[Tensor, "row 1"],
-        memories: Sequence[Memory],
+        memories: Sequence[RowMemory],
         starts: Sequence[int],
         hidden: Sequence[Float[Tensor, "_token taps_width"]],
     ) -> Float[Tensor, "row depth draft_vocab"]:
@@ -133,9 +133,9 @@ class NativePasses(Passes):
         super().__init__(network, MemoryTable(network.engine), width, torch.float32, torch.device("cpu"))
         self.engine = f"native {instruction_set()}"
 
-    def _memories(self, texts: Sequence[HiddenText]) -> list[Memory]:
+    def _memories(self, texts: Sequence[HiddenText]) -> list[RowMemory]:
         """The memories of entries, without what an interrupted pass has read."""
-        found: list[Memory] = [self.table.memory_of(text.entries) for text in texts]
+        found: list[RowMemory] = [self.table.memory_of(text.entries) for text in texts]
         for text, memory in zip(texts, found, strict=True):
             if len(memory) != text.cached:
                 memory.cut(text.cached)
@@ -203,14 +203,14 @@ class NativeEaglePasses(NativePasses):
         tokens: PerNode,
         depths: PerNode,
         seen: Seen,
-        memories: Sequence[Memory],
+        memories: Sequence[RowMemory],
         pending: Sequence[Sequence[int]],
         sources: Sequence[Tensor] | None,
         features: Tensor | None = None,
-    ) -> Output:
+    ) -> NativeOutput:
         for waiting, hidden in zip(pending, sources or [], strict=False):
             assert hidden.shape == (len(waiting) + tokens.shape[1], self._nothing.shape[1])
-        out: Output = self.network(
+        out: NativeOutput = self.network(
             input_ids=tokens,
             depths=depths,
             seen=seen,

@@ -1,22 +1,25 @@
-"""The runner of a block drafter of hidden states: one pass per round, whatever the depth of the tree."""
+"""The runners of drafters of hidden states: one pass per round of a block drafter, one per level of EAGLE-3."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
-from draftwood.runners.hidden.native_passes import NativeBlockPasses
+from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 if TYPE_CHECKING:
-    from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
+    from draftwood.runners.hidden.eagle import Eagle3Drafter  # here and below: it imports transformers
+    from draftwood.runners.hidden.torch_passes import TorchBlockPasses, TorchEaglePasses
 BlockPasses: TypeAlias = "TorchBlockPasses | NativeBlockPasses"
+EaglePasses: TypeAlias = "TorchEaglePasses | NativeEaglePasses"
 
 
 @final
@@ -38,7 +41,7 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
     """
 
     def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
-        super().__init__(drafter, _passes(drafter, target, engine))
+        super().__init__(drafter, _passes("Block", drafter, target, engine))
 
     def _end_round(self) -> None:
         self._block: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -52,9 +55,62 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
         return [False] * len(hidden)
 
 
-def _passes(drafter: BlockDrafter, target: Any, engine: Backend) -> BlockPasses:
-    if engine == "native":
-        return NativeBlockPasses(drafter, target)
-    from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
+@final
+class Eagle3Runner(HiddenRunner["EaglePasses"]):
+    """The runner of an :class:`Eagle3Drafter`.
 
-    return TorchBlockPasses(drafter, target)
+    The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
+    made again once they are accepted. Arguments and errors are those of :class:`HiddenBlockRunner`.
+    """
+
+    def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch") -> None:
+        super().__init__(drafter, _passes("Eagle", drafter, target, engine))
+
+    def _end_round(self) -> None:
+        self._ready: list[bool] = []  # rows whose roots have an entry
+        self._depths: list[Int[Tensor, "row node"]] = []
+        self._states: list[Float[Tensor, "row node width"]] = []
+
+    def _parents(self, depths: PerNode, ancestors: Seen) -> PerNode:
+        """The parents of new nodes, 0 for the root."""
+        self._depths.append(depths)
+        above = torch.cat(self._depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
+        return (ancestors & above).int().argmax(dim=2)
+
+    def _scores(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores of new nodes, level by level."""
+        self._ready = [text.ready for text in self._texts]
+        parents, old, logits, features = self._parents(depths, ancestors), ancestors.shape[2] - tokens.shape[1], [], None
+        for first, last in _levels(parents, old):
+            if self._states:
+                index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
+                features = torch.cat(self._states, dim=1).gather(1, index)
+            part = slice(first, last)
+            seen = ancestors[:, part, : old + last]
+            states, scores = self._passes.score(self._texts, tokens[:, part], depths[:, part], seen, features)
+            self._states.append(states)
+            logits.append(scores)
+        return torch.cat(logits, dim=1)
+
+    def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
+        ready = self._ready if self._states else [False] * len(hidden)
+        return [one and len(new) > 0 for one, new in zip(ready, hidden, strict=True)]
+
+
+def _levels(parents: Int[Tensor, "row node"], old: int) -> Iterator[tuple[int, int]]:
+    """Parts of new nodes whose parents all come before the part, after ``old`` earlier nodes of the round."""
+    latest = parents.max(dim=0).values.tolist()  # host sync
+    first = 0
+    for node, parent in enumerate(latest):
+        if node > first and parent >= old + first:
+            yield first, node
+            first = node
+    yield first, len(latest)
+
+
+def _passes(kind: str, drafter: Any, target: Any, engine: Backend) -> Any:
+    if engine == "native":
+        return (NativeEaglePasses if kind == "Eagle" else NativeBlockPasses)(drafter, target)
+    from draftwood.runners.hidden import torch_passes  # imports transformers
+
+    return (torch_passes.TorchEaglePasses if kind == "Eagle" else torch_passes.TorchBlockPasses)(drafter, target)

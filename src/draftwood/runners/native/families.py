@@ -12,7 +12,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.context import rotary_settings
-from draftwood.runners.native.stored import Part
+from draftwood.runners.native.stored import StoredPart
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
@@ -66,7 +66,7 @@ _WEIGHTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 
 
 def _family(model: Any) -> Family:
-    return _FAMILIES[model.family if isinstance(model, Part) else type(model).__name__]
+    return _FAMILIES[model.family if isinstance(model, StoredPart) else type(model).__name__]
 
 
 def _activation(model: Any) -> str:
@@ -205,7 +205,7 @@ def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 
 
 def layer_sources(model: Any, held: Held) -> list[LayerSource]:
     """The weights of the layers of a model that :func:`why_not` does not refuse."""
-    window = model.window if isinstance(model, Part) else used_window(model)
+    window = model.window if isinstance(model, StoredPart) else used_window(model)
     tables, layers = _tables(model), model.model.layers
     found = []
     for layer, kind in zip(layers, getattr(model.config, "layer_types", None) or [SLIDING] * len(layers), strict=True):

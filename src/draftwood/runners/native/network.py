@@ -39,7 +39,7 @@ def succeed(result: int) -> None:
 
 
 @final
-class Memory:
+class RowMemory:
     """Keys and values of a row."""
 
     def __init__(self, handle: int | None) -> None:
@@ -52,9 +52,9 @@ class Memory:
         """Number of tokens of the text that it holds."""
         return int(library().length(self.handle))
 
-    def fork(self, length: int) -> Memory:
+    def fork(self, length: int) -> RowMemory:
         """A memory with the first ``length`` tokens of this one."""
-        return Memory(library().fork(self.handle, length))
+        return RowMemory(library().fork(self.handle, length))
 
     def cut(self, length: int) -> None:
         """Keep the first ``length`` tokens, and no node."""
@@ -109,9 +109,9 @@ class Engine:
         self._rotate, self._longest, self._positions = rotate, longest, 0
         self.reach(1)
 
-    def row(self) -> Memory:
+    def row(self) -> RowMemory:
         """An empty memory."""
-        return Memory(library().row(self.handle))
+        return RowMemory(library().row(self.handle))
 
     @property
     def memory_bytes(self) -> int:
@@ -130,7 +130,7 @@ class Engine:
             self._positions = reached
 
 
-class Output(NamedTuple):
+class NativeOutput(NamedTuple):
     """What a forward returns.
 
     Attributes:
@@ -164,11 +164,11 @@ class NativeNetwork(nn.Module):
         input_ids: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         seen: Bool[Tensor, "row node seen"],
-        memories: Sequence[Memory],
+        memories: Sequence[RowMemory],
         pending: Sequence[Sequence[int]],
         sources: Sequence[Float[Tensor, "_token sources_width"]] | None = None,
         features: Float[Tensor, "row node width"] | None = None,
-    ) -> Output:
+    ) -> NativeOutput:
         """Read each row's pending tokens and nodes; score the nodes.
 
         Args:
@@ -208,7 +208,7 @@ class NativeNetwork(nn.Module):
                 [read] if rows == 1 else torch.split(read, counts),
             )
         found = Peaks(torch.from_numpy(peaks["score"]), torch.from_numpy(peaks["token"].astype(np.int64)))
-        return Output(logits, found, parts)
+        return NativeOutput(logits, found, parts)
 
 
 def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:

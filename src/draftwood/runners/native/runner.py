@@ -12,10 +12,10 @@ import torch
 from draftwood.core.scores import Scores
 from draftwood.native.library import instruction_set
 from draftwood.runners.context import context, token_bytes
-from draftwood.runners.native.network import Memory, Output, causal_network
+from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.table import MemoryTable
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, RowsInTable, Seen
 from draftwood.runners.support import (
     check_architecture,
     check_evaluates,
@@ -28,7 +28,7 @@ from draftwood.sampling.rows import Row
 
 
 @final
-class NativeRunner:
+class NativeRunner(RowsInTable):
     """A causal language model in the native engine: a node's scores are the same bits in any tree, block or company.
 
     Args:
@@ -43,10 +43,9 @@ class NativeRunner:
         ModelError: the engine does not run the model, or computes other scores.
     """
 
-    reads_source = False
-    reads_hidden = False
     pads = False
     same_bits = True
+    _rows: MemoryTable
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         stored = isinstance(model, StoredModel)
@@ -84,22 +83,6 @@ class NativeRunner:
     def token_bytes(self) -> int:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
-    @property
-    def memory_bytes(self) -> int:
-        return self._rows.memory_bytes
-
-    def keep(self, row: Row, text: Row) -> None:
-        self._rows.keep(row, text)
-
-    def held(self, row: Row) -> int:
-        return self._rows.held(row)
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        self._rows.set_rows(rows)
-
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         memory = self._rows.begin(row, prefix)
         pending = row.tokens[len(memory) : end]
@@ -121,14 +104,11 @@ class NativeRunner:
         tokens: PerNode,
         depths: PerNode,
         seen: Seen,
-        memories: Sequence[Memory],
+        memories: Sequence[RowMemory],
         pending: Sequence[Sequence[int]],
-    ) -> Output:
+    ) -> NativeOutput:
         start = perf_counter()
         tokens, pending = self._limits.clamp(tokens), self._limits.clamp_texts(pending)
-        found: Output = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
+        found: NativeOutput = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
         self.forward_seconds += perf_counter() - start
         return found
-
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        self._rows.commit(nodes)

@@ -77,16 +77,16 @@ def head_size(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-class Part:
+class StoredPart:
     """A part of a model, with the names of the modules and weights of ``transformers``. What is not there has no bias."""
 
     bias = None
     family = ""  # of a whole model: its class in ``transformers``
     window: Window | None = None
 
-    def child(self, name: str) -> Part:
+    def child(self, name: str) -> StoredPart:
         """The part of this name."""
-        found: Part = vars(self).setdefault(name, Part())
+        found: StoredPart = vars(self).setdefault(name, StoredPart())
         return found
 
 
@@ -205,7 +205,7 @@ class StoredModel:
 
     def parts(self) -> Any:
         """The model as parts, in which a :class:`Weight` lies where ``transformers`` has a tensor."""
-        whole, config = Part(), self.config
+        whole, config = StoredPart(), self.config
         for name, weight in {HEAD: self.head, **self.weights}.items():
             *path, last = name.split(".")
             part = whole

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 from weakref import WeakKeyDictionary
 
-from draftwood.runners.native.network import Engine, Memory
+from draftwood.runners.native.network import Engine, RowMemory
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import changes, remaining
 from draftwood.sampling.rows import Row
@@ -27,9 +27,9 @@ class MemoryTable:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.rows: list[Row] = []
-        self.memories: list[Memory] = []
-        self._kept: WeakKeyDictionary[Row, Memory] = WeakKeyDictionary()
-        self._coming: tuple[Row, Memory] | None = None  # a row that is in no round yet
+        self.memories: list[RowMemory] = []
+        self._kept: WeakKeyDictionary[Row, RowMemory] = WeakKeyDictionary()
+        self._coming: tuple[Row, RowMemory] | None = None  # a row that is in no round yet
         self._begun = False  # the present round
 
     def clear(self) -> None:
@@ -53,7 +53,7 @@ class MemoryTable:
         self._coming = None if new else self._coming
         self.rows, self.memories = list(rows), [*remaining(self.memories, gone), *joining]
 
-    def memory_of(self, row: Row) -> Memory | None:
+    def memory_of(self, row: Row) -> RowMemory | None:
         """The memory of a present row, of one that comes later, or of a text that was kept; None of any other."""
         if self._coming is not None and row is self._coming[0]:
             return self._coming[1]
@@ -74,7 +74,7 @@ class MemoryTable:
         memory = self.memories[self.rows.index(row)]
         self._kept[text] = memory.fork(len(memory))
 
-    def begin(self, row: Row, prefix: Prefix | None) -> Memory:
+    def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""
         if self._coming is None or row is not self._coming[0]:
             source = None if prefix is None else self.memory_of(prefix.row)

@@ -9,46 +9,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from draftwood.runners.bart.layers import padding_bias, position_table
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.seq2seq.source import refusal
 from draftwood.runners.sources import Sources
-
-
-@runtime_checkable
-class SourceDecoder(Protocol):
-    """A decoder and the sources of its rows; ``cache`` holds the keys and values of the text.
-
-    Attributes:
-        bare: accepts batches without a mask, in which every token sees everything.
-        recent: accepts masks over this round's slots only.
-        dtype: type of its masks.
-    """
-
-    bare: bool
-    recent: bool
-    dtype: torch.dtype
-
-    @property
-    def cache(self) -> KVCache: ...
-
-    def encode(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"]) -> Sources:
-        """Encode padded sources; ``mask`` is True at tokens."""
-
-    def attach(self, sources: Sources, kept: Sequence[int] | None = None) -> None:
-        """Use these sources; they are the rows ``kept`` of those before, if given."""
-
-    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
-        """Read a batch."""
 
 
 @final
@@ -59,7 +32,7 @@ class PatchedDecoder:
         ModelError, AttributeError, LookupError: the decoder has no known position module.
     """
 
-    bare = recent = False
+    bare = False
 
     def __init__(self, model: Any) -> None:
         self._encoder, self.dtype = model.get_encoder(), model.dtype
@@ -120,17 +93,12 @@ class _Head(nn.Module):
         return scores
 
 
-@runtime_checkable
-class _Patch(Protocol):
-    def place(self, positions: Tensor, slot_positions: Callable[[], Tensor]) -> None: ...
-
-
-def _patched(decoder: Any) -> list[_Patch]:
+def _patched(decoder: Any) -> list[_Positions | _RelativeBias]:
     """Replace the position modules of a decoder; returns the replacements."""
     if (table := position_table(decoder)) is not None:
         decoder.embed_positions = absolute = _Positions(*table)
         return [absolute]
-    patches: list[_Patch] = []
+    patches: list[_Positions | _RelativeBias] = []
     for part in decoder.modules():
         if getattr(part, "has_relative_attention_bias", False) and hasattr(part, "compute_bias"):
             part.compute_bias = patch = _RelativeBias(part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
 
@@ -10,13 +10,11 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
-from draftwood.core.settings import Backend
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import changes, remaining_rows
+from draftwood.runners.rows import changes, remaining
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
-from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
-from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
+from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.source import (
     SourceReader,
     check_encoder_decoder,
@@ -27,7 +25,6 @@ from draftwood.runners.seq2seq.source import (
 from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.sources import Sources
-from draftwood.runners.support import check_evaluates
 from draftwood.sampling.rows import Row
 
 
@@ -37,67 +34,39 @@ class Seq2SeqRunner(ReadsAtOnce):
 
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode.
-        engine: the backend; ``openvino`` accepts models like BART (:class:`OpenVinoDecoder`).
         check: compare two small trees with plain forwards of their paths.
         drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. It truncates long sources.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not support this number format or device.
-        ModelError: the architecture cannot score a tree, or cannot be converted; the message has the reason.
+        ModelError: the architecture cannot score a tree; the message has the reason.
     """
 
+    engine = "torch"
     reads_source = True
     pads = True
 
-    def __init__(self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False) -> None:
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
-        self.engine = engine
         self.max_length = longest_text(model)
         self.device = model.device
         self.forward_seconds = 0.0
         self._limits = source_text_limits(model, drafts=drafts)
         self._reader = SourceReader(model, drafts=drafts)
         self._sources: Sources | None = None
-        if engine == "openvino":
-            self._use_openvino(check)
-            return
         try:
             self._use(BartDecoder, check)
         except ModelError:
             self._use(PatchedDecoder, check)
 
-    def _use_openvino(self, check: bool) -> None:
-        check_evaluates(self.model)
-        self._set_decoder(OpenVinoDecoder(self.model))
-        if not check:
-            return
+    def _use(self, kind: type[BartDecoder | PatchedDecoder], check: bool) -> None:
         try:
-            check_source_trees(self)
-        except ModelError as error:
-            raise ModelError(
-                f"model type {self.model.config.model_type!r} cannot be run by OpenVINO: converted, with layers like those "
-                "of Marian, BART and M2M100, it gives other scores than the model. Use --backend torch"
-            ) from error
-
-    def _use(self, kind: Callable[[Any], SourceDecoder], check: bool) -> None:
-        try:
-            self._set_decoder(kind(self.model))
+            self._decoder = decoder = kind(self.model)
         except (AttributeError, LookupError) as error:
             raise refusal(self.model, f"its decoder has an unknown structure ({error})") from error
+        self._rows = SlotTable(decoder.cache, decoder.dtype, self.device, self.max_length, bare=decoder.bare)
         if check:
             check_source_trees(self)
-
-    def _set_decoder(self, decoder: SourceDecoder) -> None:
-        self._decoder: SourceDecoder = decoder
-        self._rows = SlotTable(
-            decoder.cache,
-            decoder.dtype,
-            self.device,
-            self.max_length,
-            bare=decoder.bare,
-            recent=decoder.recent,
-        )
 
     @property
     def vocab_size(self) -> int:
@@ -118,7 +87,7 @@ class Seq2SeqRunner(ReadsAtOnce):
         with torch.inference_mode():
             encoded = self._decoder.encode(*self._reader.read([row.source for row in new])) if new else None
             if gone:
-                self._attach_kept(remaining_rows(len(old), gone))
+                self._attach_kept(remaining(range(len(old)), gone))
             if encoded is not None:
                 self._sources = encoded if self._sources is None else self._sources.joined(encoded)
                 self._decoder.attach(self._sources)

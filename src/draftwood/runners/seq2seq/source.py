@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, final
 
 from jaxtyping import Bool, Int
@@ -60,19 +59,6 @@ def longest_text(model: Any) -> int | None:
     return _positions(model.get_decoder(), "max_target_positions")
 
 
-def _check_text(model: Any, length: int, longest: int | None) -> None:
-    if longest is not None and length > longest:
-        raise CacheError(
-            f"the text has {length} tokens, but the decoder of {model.config.model_type} takes {longest}: "
-            "lower max_new_tokens"
-        )
-
-
-def longest_source(model: Any) -> int | None:
-    """Number of positions of the encoder, None if unlimited."""
-    return _positions(model.get_encoder(), "max_source_positions")
-
-
 def _positions(stack: Any, name: str) -> int | None:
     if any(getattr(part, "has_relative_attention_bias", False) for part in stack.modules()):
         return None
@@ -82,8 +68,9 @@ def _positions(stack: Any, name: str) -> int | None:
 
 def source_text_limits(model: Any, *, drafts: bool) -> TextLimits:
     """The limits of the decoder of an encoder-decoder model."""
-    check = partial(_check_text, model, longest=longest_text(model))
-    return TextLimits(check, known_tokens(model.get_decoder(), model), drafts=drafts)
+    longest = longest_text(model)
+    said = f"the decoder of {model.config.model_type} takes {longest}: lower max_new_tokens"
+    return TextLimits(longest, said, known_tokens(model.get_decoder(), model), drafts=drafts)
 
 
 def known_tokens(stack: Any, model: Any) -> int:
@@ -108,7 +95,7 @@ class SourceReader:
         self._model, self._drafts = model, drafts
         self._known = known_tokens(model.get_encoder(), model)
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
-        self.longest = longest_source(model)
+        self.longest = _positions(model.get_encoder(), "max_source_positions")  # None if unlimited
 
     def read(self, sources: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row source"], Bool[Tensor, "row source"]]:
         """The sources of new rows, padded on the right, and their mask: True at tokens.
