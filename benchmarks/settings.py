@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRAVERSED = ("chain", "rsd-c", "rsd-s")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
-    "shared-noise", "adaptive", "adaptive-drawn", "ngram", "lookup",
+    "shared-noise", "adaptive", "ngram", "lookup",
 )  # fmt: skip
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
 BY_NODES = tuple(name for name, spec in _SPECS.items() if spec.takes_nodes)
@@ -191,7 +191,6 @@ def peers() -> Iterator[Setting]:
         yield from (_shaped(method, shape) for shape in shapes)
     yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
     yield Setting(method="adaptive")
-    yield Setting(method="adaptive-drawn")
     yield Setting(method="lookup")
 
 

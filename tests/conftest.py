@@ -58,7 +58,7 @@ def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
     monkeypatch.setattr(Controller, "another_level", lambda *_: True)
-    monkeypatch.setattr(Controller, "tree_size", lambda _self, values, drawn=False: len(values))
+    monkeypatch.setattr(Controller, "tree_size", lambda _self, values: len(values))
 
 
 @pytest.fixture(scope="session")

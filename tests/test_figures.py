@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from scripts.pages import one_round, published_round, results, speeds
+from scripts.pages import charts, one_round, published_round, results, speeds
 from scripts.pages.__main__ import BEGIN, END
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +81,37 @@ def test_the_chart_and_the_table_are_those_of_the_stored_run():
     assert set(shown) <= {text.rstrip("*") for text in texts[0]}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.split(BEGIN)[1].split(END)[0].strip() == speeds.readme_table(ROOT)
+
+
+def test_a_bar_is_as_long_as_its_value():
+    values = [10.0, 20.0, 8.0, 0.0]
+    bars = [charts.Bar(label=f"{value:.0f}", value=value, shown=str(value), marked=value == 20) for value in values]
+    svg = charts.draw_bars("speeds", {"T = 0": bars[:2], "T = 1": bars[2:]}, note="tokens per second", one=1.0)
+    lengths = {"bar": [], "own": []}
+    for path in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}path"):
+        if found := re.match(r"fill: var\(--(bar|own)\)", path.get("style", "")):
+            ends = [float(number) for number in re.findall(r"-?[\d.]+", path.get("d"))][::2]
+            lengths[found[1]].append(max(ends) - min(ends))
+    scale = lengths["own"][0] / 20.0
+    assert lengths["bar"] == pytest.approx([10.0 * scale, 8.0 * scale, 0.0], abs=0.01)
+
+
+def test_no_text_of_the_chart_overlaps_another_or_leaves_it(monkeypatch):
+    figures = []
+    monkeypatch.setattr(charts, "_svg", lambda figure, name: figures.append(figure))
+    speeds.draw(ROOT)
+    [figure] = figures
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and text.axes is not None]
+    boxes = [text.get_window_extent() for text in [*texts, figure._suptitle, figure._supxlabel]]
+    assert len(boxes) > 10
+    for box in boxes:
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+    for one, other in combinations(boxes, 2):
+        assert min(one.x1, other.x1) - max(one.x0, other.x0) <= 0.5 or min(one.y1, other.y1) - max(one.y0, other.y0) <= 0.5
 
 
 def test_the_table_holds_the_figures_of_the_stored_run():

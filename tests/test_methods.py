@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import draftwood
-from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import check_fit, resolve
 from draftwood.core.methods import METHODS, MethodName
@@ -37,6 +35,11 @@ def test_names_specs_and_builders_are_the_same():
     assert draftwood.METHODS is METHODS
     assert draftwood.VERIFIERS is VERIFIERS
     assert "hf" in dir(draftwood)
+
+
+def test_auto_is_the_adaptive_tree_and_with_a_shape_one_of_shared_noise():
+    assert resolve(Method(), has_draft=True, greedy=False).method == "adaptive"
+    assert resolve(Method(shape="2-2"), has_draft=True, greedy=False).method == "shared-noise"
 
 
 @SPECS
@@ -142,17 +145,6 @@ def test_the_tables_of_the_documentation_are_current():
 def test_control_a_table_that_is_not_current_is_seen(monkeypatch):
     monkeypatch.setitem(METHODS, "chain", replace(METHODS["chain"], summary="something else"))
     assert PAGE.read_text(encoding="utf-8") != current()
-
-
-def test_control_a_drafter_that_draws_in_another_way_is_seen():
-    spec = replace(METHODS["chain"], draw=Draw.SHARED_NOISE)
-    assert spec.verifiers == ["coupled", "greedy"] != METHODS["chain"].verifiers
-
-
-def test_every_method_and_verifier_has_its_file_in_the_documentation():
-    papers = Path(PAGE).read_text(encoding="utf-8")
-    for name in (*METHODS, *VERIFIERS):
-        assert f"| `{name}` |" in papers
 
 
 def refusal(run) -> tuple[type[Exception], str] | None:

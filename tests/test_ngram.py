@@ -6,18 +6,11 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
-from draftwood.core.limits import Limits
-from draftwood.core.scores import Scores
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.ngram_index import ngram
-from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Request
-from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.coupled import Greedy
 from tests.helpers import ancestors_of, sampler_of
-from tests.tables import TableRunner
 
 VOCAB = 12
 
@@ -54,42 +47,6 @@ def test_rows_that_stay_keep_their_sources():
     assert drafted_by(drafter, Sampler(both.rows[1:], VOCAB), [2]) == [[7, 8]]
 
 
-class Copying(ReadsAtOnce):
-    """A target that reads a source, and writes it down."""
-
-    reads_source = True
-    pads = True
-
-    def __init__(self):
-        self.inner = TableRunner(torch.zeros(VOCAB))
-        self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
-
-    def clear(self):
-        self.rows = []
-
-    def set_rows(self, rows):
-        self.rows = rows
-
-    def extend(self, tokens, depths, ancestors):
-        scores = torch.zeros(*tokens.shape, VOCAB)
-        for number, row in enumerate(self.rows):
-            for node, depth in enumerate(depths[number].tolist()):
-                scores[number, node, row.source[min(len(row.tokens) - 1 + depth, len(row.source) - 1)]] = 9.0
-        return Scores(scores)
-
-    def commit(self, nodes, hidden=None):
-        pass
-
-
-def test_a_target_that_copies_its_source_is_foreseen():
-    sources = [[4, 5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4, 3, 2]]
-    requests = [Request(prompt=[0], source=s, limits=Limits(max_new_tokens=8)) for s in sources]
-    for length, rounds in ((1, 5), (3, 3), (8, 2)):  # the first token is the target's own
-        results = Decoder(Copying(), ngram(length), Greedy()).generate(requests, Sampling(temperature=0.0))
-        assert [r.token_ids for r in results] == sources
-        assert [r.stats.rounds for r in results] == [rounds] * 2
-
-
 def tree():
     """a -> (b -> d, c -> (e, f)), the place of f empty."""
     builder = TreeBuilder(torch.tensor([0]), 6)
@@ -111,7 +68,3 @@ def test_ancestors_of_the_builder_are_those_of_the_parents():
 
 def test_prefixes_follow_the_path_and_skip_empty_places():
     assert tree().prefixes() == [[[], [1], [2], [1, 3], [2, 4], None]]
-
-
-def test_the_text_picture():
-    assert tree().render(decode="abcdef".__getitem__) == "a\n├─ b\n│  └─ d\n└─ c\n   └─ e"

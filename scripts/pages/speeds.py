@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftwood.tune.charts import Bar, draw_bars
+from scripts.pages.charts import Bar, draw_bars
 from scripts.pages.tables import Table, sections, tables
 
 
@@ -95,7 +95,7 @@ def draw(root: Path) -> str:
     panels = {f"temperature {t}": _bars(found[CHAT, t], t) for t in TEMPERATURES}
     title = "Speed over transformers' generate (1.0), SmolLM2-135M-Instruct, 2 CPU cores"
     note = f"Green: adaptive trees. All systems use the same weights in bfloat16. Source: {CHAT.stored}"
-    return draw_bars(title, panels, note=note, width=1056, one=1.0)
+    return draw_bars(title, panels, note=note, one=1.0)
 
 
 def _bars(speeds: dict[str, str], temperature: str) -> list[Bar]:

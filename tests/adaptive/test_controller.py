@@ -10,7 +10,6 @@ import pytest
 
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
-from draftwood.draft.adaptive.probe import Probe
 
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
 
@@ -66,13 +65,6 @@ def test_a_level_that_was_refused_is_tried_again():
     decisions = [controller.another_level(1, 0.9, 1) for _ in range(300)]
     assert not decisions[0]
     assert any(decisions)
-
-
-def test_reading_text_is_no_cost_of_a_level():
-    controller, _ = lived(0.9)
-    before = controller.costs.level
-    controller.end_level(0, 1.0, 0.9, 1, None)
-    assert controller.costs.level == before
 
 
 def test_one_slow_level_counts_little(monkeypatch):
@@ -163,14 +155,6 @@ def test_a_draft_that_does_not_quite_pay_is_given_up_and_one_that_just_pays_is_n
     assert share_drafted(0.65, 2000, 4, jump=TARGET, level=1e-6) > 0.8  # 1.52
 
 
-def test_a_draft_that_promises_more_or_less_than_it_brings_is_found_out():
-    assert share_drafted(0.8, 2000, 4, jump=0.4 * TARGET, right=0.3) < 0.1
-    assert share_drafted(0.45, 4000, 4, jump=0.4 * TARGET, right=0.9, since=3000) > 0.8
-    controller, before = lived(0.45, 500, 4, jump=0.4 * TARGET)
-    assert sum(d > 0 for d in before) < 0.15 * 500
-    assert share_drafted(0.45, 4000, 4, controller=controller, jump=0.4 * TARGET, right=0.95, since=3000) > 0.8
-
-
 def test_a_draft_whose_rounds_bring_less_than_plain_ones_is_given_up_whatever_is_expected_of_it(monkeypatch):
     """Costs and gains that are estimated too well would keep it: a tree takes as long as three plain rounds."""
     monkeypatch.setattr(Controller, "_draft_pays", lambda *_: True)
@@ -223,25 +207,6 @@ def test_a_guess_also_pays_for_the_return_to_plain_decoding():
     assert costs.back == pytest.approx(0.5 * TARGET, rel=0.1)
 
 
-def test_a_probe_waits_until_its_loss_is_a_small_share_of_the_text():
-    probe = Probe()
-    for _ in range(2):
-        probe.begin_text()
-        rounds = 0
-        while not probe.due(1.0):
-            probe.end_round(1.0, 0.0, 1.0)
-            rounds += 1
-        assert rounds == pytest.approx(1 / constants.PROBE_TEXT, abs=1)
-    for _ in range(constants.PROBE_ROUNDS):
-        probe.start()
-        probe.end_round(2.0, 1.5, 1.0)
-    assert probe.wait == pytest.approx(1.5 * constants.PROBE_ROUNDS / constants.PROBE_SHARE)
-    probe.wait = 0.0
-    probe.begin_text()
-    probe.end_round(1.0 / constants.PROBE_TEXT + 0.1, 0.0, 1.0)
-    assert not probe.due(1.0)  # the last probe lost more than a plain round
-
-
 def test_a_good_draft_that_had_bad_luck_is_tried_again_in_a_short_text():
     good, _ = lived(0.9, rounds=300)
     drafted = []
@@ -290,17 +255,6 @@ def test_a_node_is_shown_where_it_brings_more_than_it_costs():
     price = controller.min_node_value()
     assert controller.tree_size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
     assert controller.tree_size([]) == 0
-
-
-def test_the_size_of_a_drawn_tree_depends_on_earlier_rounds_only():
-    controller = fed((3, 11, 6, 19, 8, 14), linear)
-    price = controller.min_node_value()
-    usual = [9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]
-    assert controller.tree_size([0.5] * 7, drawn=True) == 7  # nothing is known
-    for _ in range(200):
-        controller.tree_size(usual, drawn=True)
-    assert controller.tree_size([0.9] * 11, drawn=True) == 3
-    assert controller.tree_size([0.9] * 11) == 11  # control: without drawn tokens, this round decides
 
 
 def with_a_change(change: float) -> Controller:

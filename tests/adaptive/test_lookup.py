@@ -11,40 +11,37 @@ import pytest
 import torch
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.ngram_index import NgramIndex, ngram
 from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.coupled import Coupled, Greedy
+from draftwood.verify.coupled import Greedy
 from tests.adaptive.clocked import ClockedRunner, counting
 from tests.helpers import always, best_first, sampler_of
-from tests.tables import TableRunner
 
 VOCAB = 12
 
 
-@pytest.mark.parametrize(("text", "count", "size", "found", "agreed"), [
-    ([1, 2, 3, 9, 1, 2], 2, 3, [3, 9], 2),  # after the longest ending that stood before
-    ([1, 2, 3, 2, 4, 1, 2], 1, 3, [3], 2),  # "1 2" rather than the later "2"
-    ([1, 2, 3, 2, 4, 1, 2], 1, 1, [4], 1),  # of equally long index the latest
-    ([5, 5, 5], 4, 3, [5], 2),  # no further than the text
-    ([7, 1, 2, 3, 9, 7, 1, 2, 3], 2, 2, [9, 7], 4),  # more may agree than is looked up
-    ([1, 2, 3], 2, 3, [], 0),
-    ([1], 2, 3, [], 0),
+@pytest.mark.parametrize(("text", "count", "found", "agreed"), [
+    ([1, 2, 3, 9, 1, 2], 2, [3, 9], 2),  # after the longest ending that stood before
+    ([1, 2, 3, 2, 4, 1, 2], 1, [3], 2),  # "1 2" rather than the later "2"
+    ([1, 2, 3, 2, 4, 5, 2], 1, [4], 1),  # of equally long endings the latest
+    ([5, 5, 5], 4, [5], 2),  # no further than the text
+    ([7, 1, 2, 3, 9, 7, 1, 2, 3], 2, [9, 7], 4),  # more may agree than is looked up
+    ([1, 2, 3], 2, [], 0),
+    ([1], 2, [], 0),
 ])  # fmt: skip
-def test_what_followed_the_latest_longest_match(text, count, size, found, agreed):
-    assert NgramIndex((), size).follow(text, count, VOCAB) == (found, agreed)
+def test_what_followed_the_latest_longest_match(text, count, found, agreed):
+    assert NgramIndex().follow(text, count, VOCAB) == (found, agreed)
 
 
 def searched(source, text, count, max_ngram):
@@ -169,17 +166,6 @@ def test_where_a_guess_is_sure_nothing_is_drafted_and_without_one_the_draft_is_a
     assert drafted[first] > 1  # nothing stood before
 
 
-def test_it_is_what_auto_means_and_has_no_shape():
-    assert resolve(Method(), has_draft=True, greedy=False).method == "adaptive"
-    assert resolve(Method(), has_draft=True, greedy=False).verifier == "coupled"
-    assert resolve(Method(shape="2-2"), has_draft=True, greedy=False).method == "shared-noise"
-    assert resolve(Method(nodes=6), has_draft=True, greedy=False).method == "shared-noise"
-    drafter, verifier = build(Method(method="adaptive"), TableRunner(torch.zeros(VOCAB)), greedy=False)
-    assert (drafter.name, type(verifier)) == ("adaptive", Coupled)
-    with pytest.raises(ConfigError, match="'adaptive' grows its trees as far as it pays"):
-        build(Method(method="adaptive", shape="3x4"), TableRunner(torch.zeros(VOCAB)), greedy=False)
-
-
 def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     """A few lucky tokens do not pass for certainty."""
     lookup = PromptLookup(4)
@@ -196,23 +182,13 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     assert max(unlucky.probabilities) < 0.25
 
 
-def test_equal_rows_are_one_observation():
-    def learnt(*new: list[int]) -> PromptLookup:
-        lookup = PromptLookup(4)
-        lookup.guess(distribution_of(*[TEXT] * len(new)), [4] * len(new))
-        lookup.learn(new)
-        return lookup
-
-    assert learnt(*[[3, 4, 9]] * 8).guesses == learnt([3, 4, 9]).guesses
-    assert sum(learnt([3, 4, 9], [3, 9]).guesses) > sum(learnt([3, 4, 9]).guesses)  # control: other rows are others
-
-
-def test_what_lookup_meets_in_a_pause_is_forgotten():
-    lookup = PromptLookup(4)
+def test_what_lookup_meets_in_a_trial_is_forgotten():
+    controllers = Controllers()
+    lookup = controllers.lookup
     lookup.guess(AGAIN, [4])
     lookup.learn([[3, 9]])
-    before = list(lookup.hits), list(lookup.guesses), lookup.probabilities
-    with lookup.paused():
+    before = list(lookup.hits), list(lookup.guesses)
+    with controllers.trial():
         lookup.learn([[3, 4, 5, 6]])
-        assert lookup.probabilities != before[2]  # control
-    assert (lookup.hits, lookup.guesses, lookup.probabilities) == before
+        assert (lookup.hits, lookup.guesses) != before  # control
+    assert (lookup.hits, lookup.guesses) == before

@@ -102,7 +102,7 @@ def alone(
     drafter = BestFirstDrafter(None, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])
     if always:
         controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
-        controllers.at(rows).tree_size = lambda values, drawn=False: len(values)
+        controllers.at(rows).tree_size = lambda values: len(values)
     target = ClockedRunner(table, now, seconds_of)
     engine = Decoder(target, drafter, Coupled() if temperature else Greedy())
     names = [0 if equal else row for row in range(rows)]

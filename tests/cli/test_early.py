@@ -56,7 +56,7 @@ REFUSED = [
     ("trace x --html none/a.html", "output folder none does not exist"),
     ("trace x --svg lines.jsonl", "output folder lines.jsonl cannot be written"),
     ("trace --input none.json", "none.json cannot be read: No such file"),
-    ("tune --report none/a.svg", "output folder none does not exist"),
+    ("tune --out none/a.json", "output folder none does not exist"),
     ("bench --json none/a.json", "output folder none does not exist: create it first, or name another --json"),
     ("generat x", "Did you mean 'generate'?"),
     ("modls", "Did you mean 'models'?"),

@@ -78,7 +78,6 @@ CASES: dict[str, list[tuple[list[str], str]]] = {
             ["--enumerate", "2", "--method", "chain"],
             "give --top-k 16 or less, or leave --enumerate out, so that check samples",
         ),
-        (["--enumerate", "2", "--method", "adaptive-drawn", "--top-k", "2"], "depend on measured seconds"),
         (["--method", "shared-noise", "--verifier", "traversal"], "verifier 'traversal' is not exact"),
     ],
     "trace": [

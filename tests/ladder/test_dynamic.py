@@ -9,20 +9,17 @@ import torch
 
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
-from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.candidates import Children
 from draftwood.draft.adaptive.expand import SampledExpander
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
-from draftwood.engine.requests import Request
-from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import Generous, best_first, ragged, tiny_gpt, tiny_runner
-from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, distance, reference_distribution, runners
+from tests.helpers import best_first, ragged, tiny_gpt, tiny_runner
+from tests.ladder.test_rung3_tape import EXACT, WRONG, distance, runners
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
 
@@ -89,56 +86,6 @@ class Vain:
 def test_control_values_that_know_their_own_token_are_seen(verifier):
     target, draft = runners(3)
     assert distance(Decoder(target, best_first(draft, Vain(), nodes=1, width=1, depth=1), verifier()), 2) > WRONG
-
-
-class Past(Generous):
-    """A size that the number of rounds so far decides."""
-
-    size = 3
-
-    def begin_round(self):
-        self.size -= 1
-        return False
-
-    def tree_size(self, values, *, drawn=False):
-        return min(len(values), self.size)
-
-
-class Present(Generous):
-    """A size that this round's tokens decide: unlikely chains are not shown."""
-
-    def tree_size(self, values, *, drawn=False):
-        return len(values) if sum(values) > 1.543 else 0
-
-
-def distribution_of_growing_chains(verifier, budget):
-    """Its distance to the target's distribution, and the forms of all chains; each branch has a budget of its own."""
-    target, draft = runners(2)
-    forms = set()
-
-    def run(tapes):
-        own = budget()
-        drafter = Shapes(best_first(draft, SampledExpander(1), nodes=2, width=1, depth=2, budgets=lambda rows: own))
-        request = Request(prompt=(0, 1), limits=Limits(max_new_tokens=4))
-        [result] = Decoder(target, drafter, verifier()).generate([request], Sampling(), noise=TapeSource(tapes))
-        forms.update(drafter.seen)
-        return [tuple(result.token_ids)]
-
-    found, _ = enumerate_distribution(run, batch=1)
-    return total_variation(found, reference_distribution(target.model, 4, at_temperature(1.0))), forms
-
-
-@BOTH
-def test_a_size_that_earlier_rounds_decide_is_exact(verifier):
-    found, forms = distribution_of_growing_chains(verifier, Past)
-    assert found < EXACT
-    assert {limit: len(form) for limit, form in forms if limit > 1} == {3: 3, 2: 2}  # there was room for 3
-
-
-def test_control_a_size_that_this_rounds_tokens_decide_is_seen():
-    found, forms = distribution_of_growing_chains(Recursive, Present)
-    assert {len(form) for limit, form in forms if limit == 3} == {1, 3}
-    assert found > WRONG
 
 
 VOCAB = 23

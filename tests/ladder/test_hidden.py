@@ -79,7 +79,7 @@ def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(v
 
 METHODS = [
     ("chain", "3"), ("rsd-c", "2-2-1"), ("rsd-s", "3x3"), ("shared-noise", "2-2-1"), ("adaptive", None),
-    ("adaptive-drawn", None), ("ngram", "3"),
+    ("ngram", "3"),
 ]  # fmt: skip
 
 

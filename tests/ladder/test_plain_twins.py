@@ -86,27 +86,14 @@ def test_traversal_equals_its_twin(name, temperature, top_p):
         tree, logp, rng = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
         verdict = Traversal().verify(tree, logp, rng)
         for row in range(ROWS):
-            means = []
 
             def pick(stops, row=row, rng=rng):
                 return int(rng.path(torch.tensor([stops] * ROWS, dtype=torch.float64))[row])
 
-            depths = [node.depth for node in leaves_first(plain_tree(tree, logp, row))]
-
-            def mean(stops, depths=depths, means=means):
-                means.append(sum(p * d for p, d in zip(stops, depths, strict=True)))
-                return 0
-
             theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die_of(rng, row))
             assert verdicts(verdict)[row] == theirs
             seen.add(len(theirs[0]))
-            traversal(plain_tree(tree, logp, row), tree.draw, mean, die_of(rng, row))
-            assert means[0] == pytest.approx(float(verdict.expected[row]), abs=1e-9)
     assert len(seen) >= 3
-
-
-def leaves_first(node):
-    return [*(n for child in node.children for n in leaves_first(child)), node]
 
 
 @pytest.mark.parametrize("name", [*DRAWN, "shared", "best-first"])

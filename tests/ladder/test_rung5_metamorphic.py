@@ -97,7 +97,7 @@ class Fickle(Generous):
         self.rounds += depth == 0
         return self.rounds % 4 > 0 if depth == 0 else self.calls % 5 > 0
 
-    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
+    def tree_size(self, values: Sequence[float]) -> int:
         return min(len(values), (9, 5, 2, 0)[self.rounds // 2 % 4])
 
 

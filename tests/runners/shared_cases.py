@@ -41,7 +41,7 @@ def texts(pair: Pair, names: Collection[str] = METHODS) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, spec in METHODS.items():
         if name in names and spec.needs != "block":
-            drawn = [one for one in spec.verifiers if spec.repeats and not VERIFIERS[one].greedy_only]
+            drawn = [one for one in spec.verifiers if not VERIFIERS[one].greedy_only]
             ways = [("auto", 0.0), *((verifier, 1.0) for verifier in drawn)]
             for verifier, temperature in ways:
                 method = Method(method=name, verifier=verifier)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
-from draftwood.cli.measuring import MeasureFiles, load_fixed
+from draftwood.cli.measuring import PromptFile, load_fixed
 from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
@@ -17,9 +17,7 @@ from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.tune.charts import Bar
 from draftwood.tune.documents import text_of
-from draftwood.tune.plots import recorded, write_report
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ class Amount:
 @click.command(name="bench")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions)
-@dataclass_options(MeasureFiles)
+@dataclass_options(PromptFile)
 @dataclass_options(Sizes, leave_out=("minutes",), changes=_CHANGES)
 @dataclass_options(Amount)
 def command(**options: Any) -> None:
@@ -61,11 +59,11 @@ def command(**options: Any) -> None:
     are taken inside each repeat. The tree is chosen on other texts. Times are those of whole calls; tokens per pass are new
     tokens per forward of the target.
     """
-    models, loading, files = pick(Models, options), pick(LoadOptions, options), pick(MeasureFiles, options)
+    models, loading = pick(Models, options), pick(LoadOptions, options)
     sizes, amount = pick(Sizes, options), pick(Amount, options)
     if amount.transformers and loading.tensor_parallel:
         raise ConfigError("--transformers calls the whole model: leave it or --tensor-parallel out")
-    texts = files.prompts(sizes.prompts)
+    texts = pick(PromptFile, options).prompts(sizes.prompts)
     if amount.json is not None:
         check_writable(amount.json, "--json")
     pair = load_fixed(models, loading)
@@ -84,26 +82,6 @@ def command(**options: Any) -> None:
         given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
         document = {"format": 1, "options": given, "versions": versions(), "machine": host, "models": repr(pair)}
         replace_file(amount.json, text_of(document | {"results": results}))
-    if files.report is not None:
-        _report(files.report, pair, prompts, results, sizes)
-
-
-def _report(
-    path: Path, pair: Pair, prompts: Sequence[Sequence[int]], results: Sequence[dict[str, Any]], sizes: Sizes
-) -> None:
-    """Plots of the figures and of texts of ``auto`` that are recorded for them."""
-    speeds: dict[float, list[Bar]] = {}
-    for found in results:
-        speed, name = found["tokens_per_second"], found["system"]
-        bar = Bar(
-            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", low=speed["min"], high=speed["max"],
-            marked=name == "auto",
-        )  # fmt: skip
-        speeds.setdefault(found["temperature"], []).append(bar)
-    methods = dict.fromkeys(speeds, Method())
-    traces = recorded(pair, prompts, methods, sizes.max_new_tokens, sizes.seed)
-    note = "tokens per second: median of the repeats, and their extremes as a line"
-    write_report(path, speeds, traces, note=note)
 
 
 def _at(

@@ -13,7 +13,6 @@ from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.settings import Models, check_fit
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
-from draftwood.core.methods import METHODS
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
@@ -92,12 +91,6 @@ def _check(
     prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
     facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}
     if config.enumerate is not None:
-        name = pair.method(method, temperature=sampling.temperature).method
-        if not METHODS[name].repeats:
-            raise ConfigError(
-                f"the trees of method {name!r} depend on measured seconds, so they cannot be enumerated: leave --enumerate "
-                "out, so that check samples"
-            )
         return enumerated(pair, decoder, sampling, prompts, tokens=config.enumerate, seed=config.seed), facts
     report = check(pair, decoder, sampling, prompts, samples=config.samples, new_tokens=config.new_tokens, seed=config.seed)
     return report, facts

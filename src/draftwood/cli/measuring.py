@@ -1,4 +1,4 @@
-"""What the commands that measure a pair share: their prompts, their report, and how the models are loaded."""
+"""What the commands that measure a pair share: their prompts, and how the models are loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from draftwood.cli.settings import Models, load_session
 from draftwood.core.checks import setting
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.names import check_models
-from draftwood.tune.plots import check_report
 from draftwood.tune.prompts import built_in
 
 if TYPE_CHECKING:
@@ -20,15 +19,10 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MeasureFiles:
-    """The prompts and the report; a report that cannot be written raises :class:`ConfigError`."""
+class PromptFile:
+    """The prompts that are continued."""
 
     input: Path | None = setting(None, "JSON lines with a prompt each, as for generate; default: built-in stories and sums")
-    report: Path | None = setting(None, "file for plots, .svg (extra plots)")
-
-    def __post_init__(self) -> None:
-        if self.report is not None:
-            check_report(self.report)
 
     def prompts(self, most: int) -> list[str]:
         """The first prompts of the file, or of the built-in ones with alternating sources."""

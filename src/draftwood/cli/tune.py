@@ -8,31 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftwood.cli.measuring import MeasureFiles, load_fixed
+from draftwood.cli.measuring import PromptFile, load_fixed
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
 from draftwood.core.settings import LoadOptions
-from draftwood.tune.charts import Bar
 from draftwood.tune.documents import text_of
-from draftwood.tune.plots import recorded, write_report
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
-    from draftwood.api import Pair
     from draftwood.loading.profile import ProfileKey
     from draftwood.tune.run import Findings
-
-
-_RECORDED, _TOKENS = 4, 48  # texts, and tokens of each, whose rounds a report shows
 
 
 @click.command(name="tune")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions, leave_out=("profile",))
-@dataclass_options(MeasureFiles)
+@dataclass_options(PromptFile)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="the profile; default: a file in the user's cache, used automatically"
 )
@@ -45,9 +39,8 @@ def command(out: Path | None, **options: Any) -> None:
 
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
-    models, loading = pick(Models, options), pick(LoadOptions, options)
-    files, sizes = pick(MeasureFiles, options), pick(Sizes, options)
-    prompts = files.prompts(sizes.prompts)
+    models, loading, sizes = pick(Models, options), pick(LoadOptions, options), pick(Sizes, options)
+    prompts = pick(PromptFile, options).prompts(sizes.prompts)
     if out is not None:
         check_writable(out, "--out")
     pair = load_fixed(models, replace(loading, profile="none"))
@@ -70,25 +63,8 @@ def command(out: Path | None, **options: Any) -> None:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     _write(path, profile_key, found, sizes)
     click.echo(_table(found))
-    if files.report is not None:
-        _report(files.report, pair, prompts, found)
     used = "It is used from now on" if out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
-
-
-def _report(path: Path, pair: Pair, prompts: list[str], found: Findings) -> None:
-    """Plots of the speeds and of texts of the chosen methods that are recorded for them."""
-    from draftwood.cli.results import name_of
-
-    speeds: dict[float, list[Bar]] = {}
-    for temperature, method, speed in found.ranked():
-        value, chosen = speed.tokens_per_second, method == found.choices[temperature]
-        bar = Bar(label=name_of(method), value=value, shown=f"{value:.0f}", marked=chosen)
-        speeds.setdefault(temperature, []).append(bar)
-    ids = [pair.encode(text) for text in prompts[:_RECORDED]]
-    traces = recorded(pair, ids, found.choices, _TOKENS, 0)
-    note = "tokens per second; methods that were measured longest first; green: the choice"
-    write_report(path, speeds, traces, note=note)
 
 
 def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:

@@ -16,8 +16,7 @@ from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLe
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 
 MethodName: TypeAlias = Literal[
-    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "dynamic", "shared-noise", "adaptive", "adaptive-drawn", "block",
-    "ngram", "lookup",
+    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "dynamic", "shared-noise", "adaptive", "block", "ngram", "lookup",
 ]  # fmt: skip
 Needs: TypeAlias = Literal["nothing", "draft", "block"]
 """No draft model, any draft model, or one that scores a whole block in one forward."""
@@ -66,11 +65,6 @@ class MethodSpec:
     def verifiers(self) -> list[VerifierName]:
         """The verifiers that are exact for the method, in the order of :data:`VERIFIERS`."""
         return [verifier.name for verifier in VERIFIERS.values() if verifier.lossless and self.draw in verifier.draws]
-
-    @property
-    def repeats(self) -> bool:
-        """A seed gives the same text again. Drawn trees whose size depends on measured seconds do not do that."""
-        return not (self.grows and self.draw is Draw.WITHOUT_REPLACEMENT)
 
     @property
     def wanted(self) -> str:
@@ -173,17 +167,6 @@ _SPECS: Final = (
         source="after Dinkelbach 1967, Sequoia, arXiv 2402.12374, and prompt lookup",
         draw=Draw.SHARED_NOISE,
         verifier="coupled",
-        no_shape="grows its trees as far as it pays",
-        nodes=24,
-        grows=True,
-        tuned=(None,),
-    ),
-    MethodSpec(
-        name="adaptive-drawn",
-        summary="a drawn tree, grown as far as it pays; a seed does not repeat its text",
-        source="after Dinkelbach 1967 and traversal verification, arXiv 2505.12398",
-        greedy_draw=Draw.POINT_MASS,
-        verifier="traversal",
         no_shape="grows its trees as far as it pays",
         nodes=24,
         grows=True,

@@ -26,12 +26,10 @@ class Verdict:
     Attributes:
         paths: per row, the accepted nodes in order, the root excluded.
         next_tokens: per row, the token that follows the last accepted node; it becomes the next root.
-        expected: per row, the expected number of accepted tokens given the tree; None if the verifier does not compute it.
     """
 
     paths: Sequence[list[int]]
     next_tokens: Sequence[int]
-    expected: Sequence[float] | None = None
 
 
 @final
@@ -97,8 +95,6 @@ class Stats:
     Attributes:
         accepted: number of rounds that accepted 0, 1, 2, ... drafted tokens, counted per row.
         drafted: number of drafted nodes that the target scored, over all rows and rounds.
-        expected: expected number of accepted tokens given the trees, summed over rounds; None if a verifier does not
-            compute it.
         new_tokens: number of tokens that were output; a stop inside a round's tokens cuts the rest of them.
         cached_tokens: number of prompt tokens that were copied from another text, and not read.
         seconds: wall time of each stage. ``draft`` and ``target`` are the forwards of the two models, ``verify`` is the
@@ -108,7 +104,6 @@ class Stats:
 
     accepted: Counter[int] = field(default_factory=Counter)
     drafted: int = 0
-    expected: float | None = None
     new_tokens: int = 0
     cached_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -129,11 +124,6 @@ class Stats:
         return 1 + sum(k * n for k, n in self.accepted.items()) / max(1, self.rounds)
 
     @property
-    def expected_block_efficiency(self) -> float | None:
-        """The expected block efficiency given the trees: the same mean, without the noise of the verifier's own draws."""
-        return None if self.expected is None else 1 + self.expected / max(1, self.rounds)
-
-    @property
     def total_seconds(self) -> float:
         return sum(self.seconds.values())
 
@@ -143,10 +133,6 @@ class Stats:
 
     def add(self, other: Stats) -> None:
         """Add the rounds of another request."""
-        if other.expected is None or (self.expected is None and self.rounds > 0):
-            self.expected = None  # known for some rounds only
-        else:
-            self.expected = (self.expected or 0.0) + other.expected
         self.accepted.update(other.accepted)
         self.drafted += other.drafted
         self.new_tokens += other.new_tokens
@@ -156,11 +142,9 @@ class Stats:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        expected = self.expected_block_efficiency
         return {
             "rounds": self.rounds,
             "block_efficiency": round(self.block_efficiency, 4),
-            "expected_block_efficiency": None if expected is None else round(expected, 4),
             "accepted": self.histogram,
             "drafted": self.drafted,
             "new_tokens": self.new_tokens,

@@ -102,20 +102,6 @@ class DraftTree:
         """
         return [prefixes_of(*row) for row in zip(*self.host, strict=True)]
 
-    def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
-        """One row's tree drawn as text, one node per line."""
-        tokens, children, lines = self.host.tokens[row], self.children[row], []
-
-        def walk(node: int, indent: str) -> None:
-            for i, child in enumerate(children[node]):
-                last = i == len(children[node]) - 1
-                lines.append(f"{indent}{'└─' if last else '├─'} {decode(tokens[child])}")
-                walk(child, indent + ("   " if last else "│  "))
-
-        lines.append(decode(tokens[0]))
-        walk(0, "")
-        return "\n".join(lines)
-
 
 def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> list[list[int] | None]:
     """Tokens after the root up to each node of one row; None for padding."""

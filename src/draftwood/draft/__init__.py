@@ -30,11 +30,8 @@ class Drafter(Protocol):
         draw: how siblings are chosen above temperature 0 (at temperature 0 every tree is a point mass).
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def draw(self) -> Draw: ...
+    name: str
+    draw: Draw
 
     @property
     def runner(self) -> Runner | None:

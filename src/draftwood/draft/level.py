@@ -64,23 +64,18 @@ class Level:
 
 @runtime_checkable
 class LevelPolicy(Protocol):
-    """Gives one level of nodes its children."""
+    """Gives one level of nodes its children.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+        name, draw: as of :class:`draftwood.draft.Drafter`.
+        widths: nodes per level, from depth 1 on.
+        branching: the largest number of children of one node.
+    """
 
-    @property
-    def draw(self) -> Draw: ...
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Nodes per level, from depth 1 on."""
-        ...
-
-    @property
-    def branching(self) -> int:
-        """The largest number of children of one node."""
-        ...
+    name: str
+    draw: Draw
+    widths: tuple[int, ...]
+    branching: int
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         """The next level, given the draft's log-probabilities at this one."""
@@ -99,15 +94,8 @@ class LevelDrafter:
     def __init__(self, runner: Runner, policy: LevelPolicy) -> None:
         self.runner = runner
         self.policy = policy
+        self.name, self.draw = policy.name, policy.draw
         self._evaluated = 0
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def draw(self) -> Draw:
-        return self.policy.draw
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         limits = [min(limit, self._levels(row.nodes)) for limit, row in zip(limits, sampler.rows, strict=True)]

@@ -13,7 +13,7 @@ from typing import Final, final
 from draftwood.draft.proposed import ProposedChains
 
 _ANY_TOKEN: Final = 1 << 63  # vocabulary size: the drafter cuts off tokens that the target lacks
-MAX_NGRAM = 3
+_MAX_NGRAM: Final = 3  # tokens of the longest n-gram that is looked up
 MAX_AGREED = 16
 """Matches longer than this count as this long."""
 
@@ -24,13 +24,11 @@ class NgramIndex:
 
     Args:
         source: the encoder's input, which is searched too.
-        max_ngram: the longest n-gram that is looked up.
     """
 
-    def __init__(self, source: Sequence[int] = (), max_ngram: int = MAX_NGRAM) -> None:
+    def __init__(self, source: Sequence[int] = ()) -> None:
         self._tokens = list(source)
         self._border = len(self._tokens)
-        self._max_ngram = max_ngram
         self._after: dict[tuple[int, ...], int] = {}  # n-gram -> the position after its last occurrence
         self._indexed = 0  # positions up to here are indexed
 
@@ -52,10 +50,10 @@ class NgramIndex:
         tokens.extend(text[len(tokens) - self._border :])
         n = len(tokens)
         for end in range(self._indexed + 1, n):
-            for size in range(1, min(self._max_ngram, end) + 1):
+            for size in range(1, min(_MAX_NGRAM, end) + 1):
                 self._after[tuple(tokens[end - size : end])] = end
         self._indexed = max(self._indexed, n - 1)
-        for size in range(min(self._max_ngram, len(text), n - 1), 0, -1):
+        for size in range(min(_MAX_NGRAM, len(text), n - 1), 0, -1):
             if (at := self._after.get(tuple(tokens[n - size :]))) is not None:
                 longest = min(MAX_AGREED, len(text), at)
                 while size < longest and tokens[at - 1 - size] == tokens[n - 1 - size]:

@@ -262,12 +262,10 @@ def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
 
 def _count(entries: list[Entry], pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
     """Update the statistics. The rows share a round's seconds equally, so that their sum is the total."""
-    means, drafted = this_round.verdict.expected, this_round.tree.drafted
+    drafted = this_round.tree.drafted
     for piece in pieces:
         i = piece.round_row
         stats = entries[i].stats
-        if means is not None:
-            stats.expected = (stats.expected or 0.0) + means[i]
         stats.accepted[len(this_round.paths[i])] += 1
         stats.drafted += drafted[i]
         stats.new_tokens += len(piece.tokens)

@@ -11,6 +11,7 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import final
 from uuid import uuid4
 
@@ -53,7 +54,7 @@ class Memory:
 
     def write(self, learnt: Mapping[str, Knowledge]) -> None:
         """Replace the file as a whole; a cache that cannot be written is no error."""
-        document = {"format": FORMAT, "learnt": {name: value.to_json() for name, value in learnt.items()}}
+        document = {"format": FORMAT, "learnt": {name: asdict(value) for name, value in learnt.items()}}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path, self.path.with_name(f"{uuid4().hex}.part")) as part:

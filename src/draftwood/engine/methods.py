@@ -19,9 +19,8 @@ from draftwood.draft import Drafter
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
+from draftwood.draft.adaptive.expand import Expander, GumbelExpander, SampledExpander
 from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, TreeShape
-from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
@@ -104,10 +103,10 @@ def _shared_noise(args: BuildArgs) -> Drafter:
         return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
-    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
+    return BestFirstDrafter(_grower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
-def _block(args: BuildArgs) -> BlockChain:
+def _block(args: BuildArgs) -> BestFirstDrafter:
     runner = args.runner
     if not isinstance(runner, BlockRunner):
         raise PairingError(
@@ -118,39 +117,29 @@ def _block(args: BuildArgs) -> BlockChain:
     if length != runner.block:  # its scores depend on the length of the block
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
-    return BlockChain(runner, length)
+    return BestFirstDrafter(_grower(runner, SampledExpander(1, name="block"), TreeShape(length, 1, length)))
 
 
-def _drawn(args: BuildArgs, shape: TreeShape) -> Grower:
+def _dynamic(args: BuildArgs) -> BestFirstDrafter:
     """At temperature 0 nothing is drawn, and any tree is exact."""
-    name = args.method.method
+    shape = _tree_shape(args)
     if args.greedy:
-        expander = GumbelExpander(constants.CHILDREN, name=name, draw=Draw.POINT_MASS)
-        return _gumbel(args.runner, expander, shape)
-    return LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN, name=name), shape)
-
-
-def _growing_shape(args: BuildArgs) -> TreeShape:
-    """The largest tree of a method that grows as far as it pays."""
-    runner = args.runner
-    depth = min(constants.DEPTH, runner.block) if isinstance(runner, BlockRunner) else constants.DEPTH
-    return TreeShape(constants.NODES, constants.WIDTH, depth)
-
-
-def _adaptive_drawn(args: BuildArgs) -> BestFirstDrafter:
-    return BestFirstDrafter(_drawn(args, _growing_shape(args)), budgets=args.controllers.budget)
+        expander = GumbelExpander(constants.CHILDREN, name="dynamic", draw=Draw.POINT_MASS)
+        return BestFirstDrafter(_grower(args.runner, expander, shape))
+    return BestFirstDrafter(LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), shape))
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
-    controllers, runner, shape = args.controllers, args.runner, _growing_shape(args)
+    controllers, runner = args.controllers, args.runner
+    depth = min(constants.DEPTH, runner.block) if isinstance(runner, BlockRunner) else constants.DEPTH
     expander = GumbelExpander(constants.CHILDREN, controllers.acceptance)
-    grower = _gumbel(runner, expander, shape)
+    grower = _grower(runner, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
 
 
-def _gumbel(runner: Runner, expander: GumbelExpander, shape: TreeShape) -> Grower:
+def _grower(runner: Runner, expander: Expander, shape: TreeShape) -> Grower:
     levels = LevelGrower(runner, expander, shape)
     return BlockGrower(runner, expander, shape, levels) if isinstance(runner, BlockRunner) else levels
 
@@ -182,10 +171,9 @@ BUILDERS: Final[dict[str, Builder]] = {
     "iid": levels(lambda shape: IndependentChains(shape.width, shape.length)),
     "rsd-c": levels(lambda shape: ConstantBranching(shape.counts)),
     "rsd-s": levels(lambda shape: StochasticBeam(shape.width, shape.length)),
-    "dynamic": lambda args: BestFirstDrafter(_drawn(args, _tree_shape(args))),
+    "dynamic": _dynamic,
     "shared-noise": _shared_noise,
     "adaptive": _adaptive,
-    "adaptive-drawn": _adaptive_drawn,
     "block": _block,
     "ngram": lambda args: ngram(cast(Length, args.shape).length),
     "lookup": lambda args: BestFirstDrafter(None, budgets=args.controllers.budget, lookup=args.controllers.lookup),

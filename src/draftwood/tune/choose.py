@@ -15,8 +15,7 @@ PLAIN: Final = Method(method="ar")
 ADAPTIVE: Final = Method(method="adaptive")
 LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
 GROWN_LOOKUP: Final = Method(method="lookup")
-ADAPTIVE_DRAWN: Final = Method(method="adaptive-drawn")
-GROWING: Final = (ADAPTIVE, GROWN_LOOKUP, ADAPTIVE_DRAWN)  # the first of those that are nearly as fast is chosen
+GROWING: Final = (ADAPTIVE, GROWN_LOOKUP)  # the first of those that are nearly as fast is chosen
 GROWING_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
 
 
@@ -29,8 +28,6 @@ def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
 
 def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
     """Traversal accepts more and takes longer, which pays in large trees: the medium shape is run with both verifiers."""
-    if greedy and not spec.repeats:
-        return []  # nothing is drawn, so it is the adaptive tree without prompt lookup
     methods = [Method(method=spec.name, shape=shape) for shape in spec.tuned]
     if greedy or len(spec.tuned_verifiers) == 1:
         return methods

@@ -21,11 +21,10 @@ from draftwood.sampling.settings import Sampling
 from draftwood.tune.measure import ids_decoder
 
 PLAIN: Final = Method(method="ar")
-SHARED: Final = tuple(Method(method="shared-noise", nodes=nodes) for nodes in (6, 12))
 TREES: Final = (
     Method(method="chain", shape="3"),
     *(Method(method="rsd-s", shape=shape, verifier="traversal") for shape in ("2x3", "3x4")),
-    *SHARED,
+    *(Method(method="shared-noise", nodes=nodes) for nodes in (6, 12)),
 )
 LOOKUPS: Final = tuple(Method(method="ngram", shape=shape) for shape in ("3", "5", "8"))
 PAUSE: Final = 0.02

@@ -28,20 +28,11 @@ class Verifier(Protocol):
             they are, not as point masses.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def lossless(self) -> bool: ...
-
-    @property
-    def draws(self) -> frozenset[Draw]: ...
-
-    @property
-    def reads(self) -> Reads: ...
-
-    @property
-    def greedy_only(self) -> bool: ...
+    name: str
+    lossless: bool
+    draws: frozenset[Draw]
+    reads: Reads
+    greedy_only: bool
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Keep one path of each row's tree and draw the token after it."""

@@ -54,7 +54,7 @@ class Traversal(Known, name="traversal"):
         if tree.size == 1:
             rng.path(target_logp.new_ones(tree.rows, 1))  # as in every tree: a row draws the same next to larger ones
             tokens = rng.token(target_logp[:, 0].exp()).tolist()
-            return Verdict(paths=[[] for _ in tokens], next_tokens=tokens, expected=[0.0] * len(tokens))
+            return Verdict(paths=[[] for _ in tokens], next_tokens=tokens)
         weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
         residuals: dict[tuple[int, int], Tensor] = {}  # at inner nodes, each up to a factor
         for parents in inner_levels(tree):
@@ -77,7 +77,6 @@ class Traversal(Known, name="traversal"):
         return Verdict(
             paths=[_path(parents, end) for parents, end in zip(tree.host.parents, ends, strict=True)],
             next_tokens=rng.token(next_probs).tolist(),
-            expected=((stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1)).tolist(),
         )
 
 

@@ -54,12 +54,8 @@ class Budget:
             seconds: of its forward; None where the forward also read text that the draft model had not seen.
         """
 
-    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
-        """How many candidates the target scores, given their path probabilities, the largest first.
-
-        A tree of drawn tokens is exact only if its size does not depend on these tokens. So with ``drawn`` the answer
-        depends on earlier rounds alone.
-        """
+    def tree_size(self, values: Sequence[float]) -> int:
+        """How many candidates the target scores, given their path probabilities, the largest first."""
         return len(values)
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:

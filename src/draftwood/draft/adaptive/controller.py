@@ -9,9 +9,10 @@ whether to draft another level, and how many nodes the target scores. Only the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from operator import mul
-from typing import final
+from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
@@ -25,11 +26,12 @@ from draftwood.draft.adaptive.probe import Probe
 _DRAFTED = 2.0  # plain rounds: about as long as a round with a draft, at most
 
 
-class _Probes:
+class _Probes(NamedTuple):
     """The probes of the three choices: no tree, a tree of the draft, and a guess alone."""
 
-    def __init__(self, waits: Waits) -> None:
-        self.plain, self.draft, self.guess = self.all = tuple(map(Probe, waits))
+    plain: Probe
+    draft: Probe
+    guess: Probe
 
     @property
     def show_a_tree(self) -> bool:
@@ -37,15 +39,14 @@ class _Probes:
         return self.draft.left > 0 or self.guess.left > 0
 
 
+@dataclass
 class _RoundState:
-    """Decisions of one round: no tree, a guess, and a draft below nodes of this probability."""
+    """Decisions of one round: a guess, and a draft below nodes of this probability."""
 
-    def __init__(self, plain: bool = False) -> None:
-        self.plain = plain
-        self.guess = False
-        self.above = 0.0  # 0 without a draft
-        self.reads = False  # the draft model also read text that it had not seen
-        self.probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
+    guess: bool = False
+    above: float = 0.0  # 0 without a draft
+    reads: bool = False  # the draft model also read text that it had not seen
+    probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
 
 
 @final
@@ -81,7 +82,7 @@ class Controller(Budget):
         self.speed = 0.0
         self._recent = Ratio(constants.FORGET)
         self._worth = Ratio(constants.FORGET_CALIBRATION, known.worth, constants.CALIBRATION_PRIOR)
-        self._probes = _Probes(known.waits)
+        self._probes = _Probes(*map(Probe, known.waits))
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
@@ -99,11 +100,11 @@ class Controller(Budget):
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
             worth=self._worth.value,
-            waits=Waits(*(max(0.0, probe.wait) for probe in self._probes.all)),
+            waits=Waits(*(max(0.0, probe.wait) for probe in self._probes)),
         )
 
     def begin_text(self) -> None:
-        for probe in self._probes.all:
+        for probe in self._probes:
             probe.begin_text()
 
     def begin_round(self) -> bool:
@@ -112,7 +113,7 @@ class Controller(Budget):
         plain = not base or probe.left > 0 or (self._drafted > 0 and not self._probes.draft.left and probe.due(base))
         if plain:
             probe.start()
-        self._round = _RoundState(plain)
+        self._round = _RoundState()
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
@@ -186,17 +187,14 @@ class Controller(Budget):
         else:
             self.costs.add_level(nodes, seconds)
 
-    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
+    def tree_size(self, values: Sequence[float]) -> int:
         """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
-        more than it brings. Of a drawn tree, the number that was best for the rounds before."""
-        forget, calibration, past = constants.FORGET, self.gains.calibration, self._curve
+        more than it brings."""
+        forget, calibration = constants.FORGET, self.gains.calibration
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
         probe = self._probes.draft
-        if drawn:
-            nets = _net(past, calibration, self._prices(len(past), free=self.costs.tree))
-            return nets.index(max(nets)) if past else len(values)
         if probe.left and probe.size:
             return min(probe.size, len(values))
         prices = self._prices(len(self._curve), free=self.costs.tree if self._probes.show_a_tree else 0.0)
@@ -214,7 +212,7 @@ class Controller(Budget):
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
-        for probe in self._probes.all:
+        for probe in self._probes:
             probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
         if state.above and seen_size and not state.reads:
@@ -230,14 +228,14 @@ class Controller(Budget):
 
     def rest(self, looking: float) -> int:
         base = self.costs.base
-        if not base or any(probe.left for probe in self._probes.all):
+        if not base or any(probe.left for probe in self._probes):
             return 0
         return min(
             int(looking / (constants.LOOK_SHARE * base)), int(constants.REST_SHARE * self._plain), constants.REST_ROUNDS
         )
 
     def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
-        for probe in self._probes.all:
+        for probe in self._probes:
             probe.end_round(seconds, 0.0, self.costs.base)
         self._plain += rounds
         self._time_plain(seconds / rounds)

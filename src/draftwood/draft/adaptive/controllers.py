@@ -50,11 +50,12 @@ class Controllers:
         Prompt lookup learns nothing: how often a text of such a trial repeats itself says nothing about others.
         """
         self._trial = trial = CostTrial()
+        before = list(self.lookup.hits), list(self.lookup.guesses)
         try:
-            with self.lookup.paused():
-                yield
+            yield
         finally:
             self._trial = None
+            self.lookup.hits, self.lookup.guesses = before
         if (costs := trial.costs) is not None:
             self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True, factors=trial.factors(costs))
             del self._made[1]

@@ -11,8 +11,7 @@ on past rounds, so every verifier is exact for them.
 Trees of drawn children are cut in the same way, and stay exact. The existence of a drawn node may depend on anything except
 its own token and the tokens below it. Its path probability depends on the draft's distributions above it and the number of
 siblings before it, and no node below has a larger one. So neither its own token nor one below decides whether it is among
-the best, or whether its level is drawn. Under a plain :class:`Budget` the tree is the same in every run of a seed. With a
-:class:`draftwood.draft.adaptive.controller.Controller` its shape depends on seconds and on earlier rounds as well.
+the best, or whether its level is drawn. Such trees have a plain :class:`Budget`: a seed gives the same tree in every run.
 """
 
 from __future__ import annotations
@@ -65,18 +64,15 @@ class BestFirstDrafter:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.grower, self.lookup = grower, lookup
+        self.name, self.draw = "lookup", Draw.POINT_MASS
         self.runner = None if grower is None else grower.runner
-        self.draw = Draw.POINT_MASS if grower is None else grower.expander.draw
+        if grower is not None:
+            self.name = grower.expander.name if lookup is None else "adaptive"
+            self.draw = grower.expander.draw
         self._schedule = Schedule(budgets or (lambda rows: Budget()), clock)
         self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
         self._behind = True  # the draft model has not read all of the text
-
-    @property
-    def name(self) -> str:
-        if self.grower is None:
-            return "lookup"
-        return self.grower.expander.name if self.lookup is None else "adaptive"
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         schedule = self._schedule
@@ -129,7 +125,7 @@ class BestFirstDrafter:
         ranked = [tree.ranked(MAX_NODES if self.grower is None else self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self._schedule.budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
+        size = self._schedule.budget.tree_size(means)
         if size < len(means):
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:

@@ -45,16 +45,11 @@ class GumbelExpander:
         self.draw = draw
         self.model = AcceptanceModel() if model is None else model
 
-    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
-        """The children of ``n`` nodes of each row at this depth."""
-        return self._best(shared_scores(logp, rng, depth), logp)
-
-    def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng) -> list[list[Children]]:
-        """The children of one node of each depth from the root's on."""
-        return self._best(shared_scores(logp, rng, 0, logp.shape[1]), logp)
-
-    def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Children]]:
-        best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)
+    def expand(
+        self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int, depths: int = 1
+    ) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row at this depth, or at ``n`` depths from this one on."""
+        best = shared_scores(logp, rng, depth, depths).topk(min(self.count, logp.shape[-1]), dim=-1)
         tokens, scores, likeliest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
         rows = zip(tokens, scores, likeliest, strict=True)
         return [[self._children(*node) for node in zip(*row, strict=True)] for row in rows]
@@ -90,8 +85,10 @@ class SampledExpander:
         self.count = count
         self.name = name
 
-    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
-        """The children of ``n`` nodes of each row at this depth; ``first`` is the first node's noise slot."""
+    def expand(
+        self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int, depths: int = 1
+    ) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row; ``first`` is the first node's noise slot."""
         drawn = rng.ordered(logp, self.count, first, 0).tolist()  # host sync
         best = logp.amax(dim=-1).exp().tolist()
         return [

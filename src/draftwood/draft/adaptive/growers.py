@@ -14,7 +14,7 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
-from draftwood.draft.adaptive.expand import Expander, GumbelExpander
+from draftwood.draft.adaptive.expand import Expander
 from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.sampling.sampler import Sampler
@@ -167,11 +167,13 @@ class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
     Args:
-        runner, expander, shape: as for every grower; the depth is the length of the block.
+        runner, expander, shape: as for every grower; the depth is the length of the block. Drawn children are for chains:
+            given the text, the tokens of a block are independent, so the recorded distributions are those of the draws
+            (Stern et al. 2018, arXiv 1811.03115; SpecDec, Xia et al. 2023, arXiv 2203.16487).
         levels: grows the tree instead where distributions depend on earlier tokens of the tree.
     """
 
-    def __init__(self, runner: BlockRunner, expander: GumbelExpander, shape: TreeShape, levels: LevelGrower) -> None:
+    def __init__(self, runner: BlockRunner, expander: Expander, shape: TreeShape, levels: LevelGrower) -> None:
         self.runner = runner
         self.expander = expander
         self.shape = shape
@@ -190,10 +192,14 @@ class BlockGrower:
             return
         draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
         draft.by_depth = True
-        rows = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng)
-        for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
+        logp, depth = draft.distributions[-1].dense(), self.shape.depth
+        if min(draft.limits) < depth:  # a row draws nothing beyond its limit, whatever its neighbours' are
+            beyond = torch.arange(depth, device=logp.device) >= torch.tensor(draft.limits, device=logp.device).unsqueeze(1)
+            logp = logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
+        rows = self.expander.expand(logp, draft.rng, 0, 0, depth)
+        for tree, by_depth, row in zip(draft.trees, rows, draft.sampler.rows, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
-            tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
+            tree.fill(by_depth, self.shape.nodes, row.stops)
         draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
@@ -69,32 +69,24 @@ class Learnt:
     worth: float = 1.1
     waits: Waits = field(default_factory=Waits)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
     @classmethod
     def from_json(cls, data: object) -> Learnt:
-        """The inverse of :meth:`to_json`.
+        """The value whose ``asdict`` was written as JSON.
 
         Raises:
             ConfigError: a field is missing, unknown or of another type, or a number is not finite, or seconds are negative.
         """
         found = _fields(data, cls)
-        costs, waits = _fields(found["costs"], Costs), _numbers("waits", found["waits"], minimum=0.0)
-        if len(waits) != len(Waits._fields):
-            raise ConfigError(f"waits has {len(waits)} numbers, but must have {len(Waits._fields)}: write it with to_json")
-        if not (gains := _numbers("gains", found["gains"], minimum=0.0)):
-            raise ConfigError("gains is empty, but must have a number for the first level: write it with to_json")
+        lists = {name: _numbers(name, found[name]) for name in ("factors", "gains", "reach")}
+        if not lists["gains"]:
+            raise ConfigError("gains is empty, but must have a number for the first level")
         return cls(
-            costs=Costs(**{name: _number(f"costs.{name}", value, minimum=0.0) for name, value in costs.items()}),
-            timed=_flag("timed", found["timed"]),
-            factors=_numbers("factors", found["factors"], minimum=0.0),
-            gains=gains,
-            reach=_numbers("reach", found["reach"], minimum=0.0),
-            calibration=_number("calibration", found["calibration"], minimum=0.0),
-            worth=_number("worth", found["worth"], minimum=0.0),
-            waits=Waits(*waits),
+            costs=Costs(**{name: _number(name, value) for name, value in _fields(found["costs"], Costs).items()}),
+            timed=found["timed"] is True,
+            calibration=_number("calibration", found["calibration"]),
+            worth=_number("worth", found["worth"]),
+            waits=Waits(*_numbers("waits", found["waits"], count=len(Waits._fields))),
+            **lists,
         )
 
 
@@ -122,15 +114,9 @@ class Knowledge:
     hits: tuple[float, ...]
     guesses: tuple[float, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        by_rows = {str(rows): learnt.to_json() for rows, learnt in self.by_rows.items()}
-        lists = {name: list(getattr(self, name)) for name in ("acceptance", "hits", "guesses")}
-        return {"by_rows": by_rows, **lists}
-
     @classmethod
     def from_json(cls, data: object) -> Knowledge:
-        """The inverse of :meth:`to_json`.
+        """The value whose ``asdict`` was written as JSON.
 
         Raises:
             ConfigError: as :meth:`Learnt.from_json`, or a list of another length.
@@ -138,13 +124,13 @@ class Knowledge:
         found = _fields(data, cls)
         by_rows = found["by_rows"]
         if not isinstance(by_rows, Mapping) or not all(str(rows).isdecimal() and int(rows) > 0 for rows in by_rows):
-            raise ConfigError(f"by_rows is {by_rows!r}, but must have numbers of rows as names: write it with to_json")
-        lengths = {"acceptance": len(constants.ACCEPTANCE_START), "hits": MAX_AGREED, "guesses": MAX_AGREED}
-        lists = {name: _numbers(name, found[name], -math.inf if name == "acceptance" else 0.0) for name in lengths}
-        for name, length in lengths.items():
-            if len(lists[name]) != length:
-                raise ConfigError(f"{name} has {len(lists[name])} numbers, but must have {length}: write it with to_json")
-        return cls(by_rows={int(rows): Learnt.from_json(learnt) for rows, learnt in by_rows.items()}, **lists)
+            raise ConfigError(f"by_rows is {by_rows!r}, but must have numbers of rows as names")
+        return cls(
+            by_rows={int(rows): Learnt.from_json(learnt) for rows, learnt in by_rows.items()},
+            acceptance=_numbers("acceptance", found["acceptance"], len(constants.ACCEPTANCE_START), minimum=-math.inf),
+            hits=_numbers("hits", found["hits"], MAX_AGREED),
+            guesses=_numbers("guesses", found["guesses"], MAX_AGREED),
+        )
 
 
 def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:
@@ -152,23 +138,17 @@ def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:
     wanted = {one.name for one in fields(of)}
     if not isinstance(data, Mapping) or set(data) != wanted:
         came = sorted(data) if isinstance(data, Mapping) else type(data).__name__
-        raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}: use to_json")
+        raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}")
     return data
 
 
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}, but must be true or false: write it with to_json")
-    return value
-
-
-def _number(name: str, value: object, minimum: float = -math.inf) -> float:
+def _number(name: str, value: object, minimum: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < minimum:
-        raise ConfigError(f"{name} is {value!r}, but must be a finite number from {minimum} on: write it with to_json")
+        raise ConfigError(f"{name} is {value!r}, but must be a finite number from {minimum} on")
     return float(value)
 
 
-def _numbers(name: str, values: object, minimum: float = -math.inf) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple):
-        raise ConfigError(f"{name} is {values!r}, but must be a list of numbers: write it with to_json")
+def _numbers(name: str, values: object, count: int | None = None, minimum: float = 0.0) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or count not in (None, len(values)):
+        raise ConfigError(f"{name} is {values!r}, but must be a list of {count or 'some'} numbers")
     return tuple(_number(f"{name}[{i}]", value, minimum) for i, value in enumerate(values))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, final
 
@@ -39,25 +38,15 @@ class PromptLookup:
 
     def __init__(
         self,
-        length: int | None = None,
+        length: int = constants.NODES,
         *,
         hits: Sequence[float] = (),
         guesses: Sequence[float] = (),
     ) -> None:
-        self._length = constants.NODES if length is None else length
+        self._length = length
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
         self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
         self.probabilities = self._estimates()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """A context at whose end all hits and guesses are as before."""
-        before = list(self.hits), list(self.guesses)
-        try:
-            yield
-        finally:
-            self.hits, self.guesses = before
-            self.probabilities = self._estimates()
 
     def _fade(self) -> None:
         """Hits in earlier texts count less."""

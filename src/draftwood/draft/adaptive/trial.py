@@ -20,23 +20,20 @@ TRIAL: Final[Sequence[int]] = (
     *(PLAIN,) * 4,  # the first reads the prompt
     *(size for sizes in _SIZES for size in (*(nodes for nodes in sizes for _ in range(_GROUP)), PLAIN, PLAIN)),
 )
-"""The sizes of a trial's trees, round by round. Forwards of SmolLM2 on two cores take longer from 7 tokens on."""
+"""Nodes of a trial's trees without the root, by round. Forwards of SmolLM2 on two cores take longer from 7 tokens on."""
 
 
 @final
 class CostTrial(Budget):
-    """A budget whose trees have given sizes. Only their costs are measured.
+    """A budget whose trees have the sizes of a trial. Only their costs are measured.
 
-    Of equal rounds the fastest counts: other processes may delay one.
-
-    Args:
-        sizes: nodes of the trees, round by round, without the root; later rounds have no tree.
+    Of equal rounds the fastest counts: other processes may delay one. Rounds after the trial have no tree.
     """
 
     learns = True
 
-    def __init__(self, sizes: Sequence[int] = TRIAL) -> None:
-        self._sizes = iter(sizes)
+    def __init__(self) -> None:
+        self._sizes = iter(TRIAL)
         self._size = self._last = PLAIN
         self._rounds: dict[int, float] = {}  # size of a tree -> seconds of a round without its levels
         self._back = math.inf  # seconds of a round without a tree after one with a tree
@@ -53,7 +50,7 @@ class CostTrial(Budget):
         if seconds is not None:
             _keep_least(self._levels, (depth, nodes), seconds)
 
-    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
+    def tree_size(self, values: Sequence[float]) -> int:
         return min(self._size, len(values))
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:

@@ -1,7 +1,4 @@
-"""Charts of measured figures as SVG, in light and dark: bars for speeds and counts.
-
-They need matplotlib (extra ``plots``).
-"""
+"""Charts of bars as SVG, in light and dark. They need matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, Final, final
 
-from draftwood.core.errors import ConfigError
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 _COLOURS: Final = {  # light, dark
     "card": ("#ffffff", "#0d1117"),
@@ -25,7 +23,7 @@ _COLOURS: Final = {  # light, dark
 _SMALL: Final = 11  # pixels
 _LETTER: Final = 6.2  # pixels: the mean width of a letter
 _LINE: Final = 15  # pixels from one line of text to the next
-_TWO_COLUMNS: Final = 700  # pixels: from this width on, panels share a line
+_WIDTH: Final = 1056  # pixels of a chart, in which two panels share a line
 _BAR: Final = 16  # pixels
 _INKS: Final = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 _IDS: Final = "figure|axes|patch|text|matplotlib|xtick|ytick|line2d|LineCollection"
@@ -40,68 +38,40 @@ class Bar:
         label: what was measured.
         value: the bar's length, in the chart's unit; 0 or more.
         shown: the number as it is written.
-        low, high: the extremes; None without.
         marked: drawn in the colour for what matters.
     """
 
     label: str
     value: float
     shown: str
-    low: float | None = None
-    high: float | None = None
     marked: bool = False
 
 
-def figure_class() -> Any:
-    """``matplotlib.figure.Figure``.
-
-    Raises:
-        ConfigError: matplotlib is missing; names the extra to install.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        wanted = 'pip install "draftwood[plots]"'
-        raise ConfigError(f"a report needs the package matplotlib ({error}); install it with: {wanted}") from error
-    return Figure
-
-
-def draw_bars(
-    name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360, one: float | None = None
-) -> str:
+def draw_bars(name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, one: float) -> str:
     """A chart of bars.
 
     Args:
         name: the chart's title.
         panels: title -> bars, from top to bottom; all panels have the same scale.
         note: below the chart: the unit, the meaning of marks, the source.
-        width: in pixels. Two panels stand side by side from 700 on.
-        one: a value at which a line is drawn through every panel; None without.
-
-    Raises:
-        ConfigError: matplotlib is missing.
+        one: a value at which a line is drawn through every panel.
     """
-    columns = min(2, len(panels)) if width >= _TWO_COLUMNS else 1
-    letters = int(0.4 * width / columns / _LETTER)
+    columns = min(2, len(panels))
+    letters = int(0.4 * _WIDTH / columns / _LETTER)
     labels = {bar.label: "\n".join(wrap(bar.label, letters)) for bars in panels.values() for bar in bars}
     row = 10 + _LINE * max((label.count("\n") + 1 for label in labels.values()), default=1)
     heights = [max(len(bars) for bars in list(panels.values())[i : i + columns]) for i in range(0, len(panels), columns)]
     with _style(name):
-        figure = _figure(name, note, width, sum(row * count + 34 for count in heights))
+        figure = _figure(name, note, sum(row * count + 34 for count in heights))
         axes = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
-        reach = max((_most(bar) for bars in panels.values() for bar in bars), default=0.0) or 1.0
+        reach = max(bar.value for bars in panels.values() for bar in bars)
         for panel, (title, bars) in zip(axes.flat, panels.items(), strict=False):
             _bars(panel, title, bars, labels, _BAR / row)
             panel.set_xlim(0.0, 1.3 * reach)
-            if one is not None:
-                panel.axvline(one, color=_COLOURS["ink"][0], linewidth=1, linestyle=":")
+            panel.axvline(one, color=_COLOURS["ink"][0], linewidth=1, linestyle=":")
         for panel in list(axes.flat)[len(panels) :]:
             panel.set_axis_off()
         return _svg(figure, name)
-
-
-def _most(bar: Bar) -> float:
-    return max(bar.value, bar.high or 0.0)
 
 
 def _bars(axes: Any, title: str, bars: Sequence[Bar], labels: Mapping[str, str], height: float) -> None:
@@ -110,10 +80,8 @@ def _bars(axes: Any, title: str, bars: Sequence[Bar], labels: Mapping[str, str],
     axes.barh(rows, [bar.value for bar in bars], height, color=colours, zorder=2)
     behind = {"facecolor": _COLOURS["card"][0], "linewidth": 0, "pad": 1}
     for at, bar in zip(rows, bars, strict=True):
-        if bar.low is not None and bar.high is not None:
-            axes.hlines(at, bar.low, bar.high, color=_COLOURS["ink"][0], linewidth=1.5, zorder=3)
         axes.annotate(
-            bar.shown, (_most(bar), at), (5, 0), textcoords="offset points", va="center", size=_SMALL, bbox=behind,
+            bar.shown, (bar.value, at), (5, 0), textcoords="offset points", va="center", size=_SMALL, bbox=behind,
             parse_math=False,
         )  # fmt: skip
     axes.set_yticks(rows, [labels[bar.label] for bar in bars], size=_SMALL, parse_math=False)
@@ -127,23 +95,20 @@ def _bars(axes: Any, title: str, bars: Sequence[Bar], labels: Mapping[str, str],
 @contextmanager
 def _style(name: str) -> Iterator[None]:
     """Text stays text, and an equal chart has equal ids."""
-    figure_class()
-    from matplotlib import rc_context
-
     inks = dict.fromkeys(_INKS, _COLOURS["ink"][0])
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "DejaVu Sans"} | inks):
         yield
 
 
-def _figure(name: str, note: str, width: int, height: int) -> Any:
+def _figure(name: str, note: str, height: int) -> Any:
     """An empty figure with its title above and its note below; a pixel is a point."""
-    letters = int((width - 24) / _LETTER)
+    letters = int((_WIDTH - 24) / _LETTER)
     title, words = "\n".join(wrap(name, int(letters / 1.3))), "\n".join(wrap(note, letters))
     height += _LINE * (title.count("\n") + words.count("\n") + 5)
-    figure = figure_class()(figsize=(width / 72, height / 72), layout="constrained", facecolor=_COLOURS["card"][0])
+    figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained", facecolor=_COLOURS["card"][0])
     figure.get_layout_engine().set(w_pad=12 / 72, h_pad=8 / 72)
-    figure.suptitle(title, x=12 / width, ha="left", size=13, weight="bold", parse_math=False)
-    figure.supxlabel(words, x=12 / width, ha="left", size=_SMALL, color=_COLOURS["quiet"][0], parse_math=False)
+    figure.suptitle(title, x=12 / _WIDTH, ha="left", size=13, weight="bold", parse_math=False)
+    figure.supxlabel(words, x=12 / _WIDTH, ha="left", size=_SMALL, color=_COLOURS["quiet"][0], parse_math=False)
     return figure
 
 
