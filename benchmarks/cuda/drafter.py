@@ -40,9 +40,8 @@ from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
 from draftwood.train.chat_template import Template, text_turns  # noqa: E402
 from draftwood.train.config import DrafterConfig  # noqa: E402
 from draftwood.train.features import KEPT  # noqa: E402
-from draftwood.train.hidden import block_loss, new_drafter  # noqa: E402
+from draftwood.train.hidden import EVERY, accepted, block_loss, new_drafter  # noqa: E402
 from draftwood.train.hidden_batches import near_batches  # noqa: E402
-from draftwood.train.hidden_report import EVERY, accepted  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from draftwood.train.optim import MuonAdamW  # noqa: E402
 
@@ -119,7 +118,7 @@ class Heads(NamedTuple):
 
 @torch.no_grad()
 def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: Tensor) -> dict[str, Any]:
-    """Acceptance by slot and the expected tokens of a pass with a chain, as ``hidden_report.figures`` has them."""
+    """Acceptance by slot and the expected tokens of a pass with a chain, as ``hidden.figures`` has them."""
     block, total, count = drafter.config.block, 0.0, 0
     accepted_sum = torch.zeros(block, dtype=torch.float64, device=target.device)
     slots_sum = torch.zeros_like(accepted_sum)
@@ -129,7 +128,7 @@ def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: T
         if not anchors.numel():
             continue
         batch = batch_of(found, anchors, drafter.config.target_layers, block)
-        _, found_slots = accepted(drafter, heads.embed, heads.head, batch)
+        found_slots = accepted(drafter, heads.embed, heads.head, batch)
         total += float((1 + found_slots.cumprod(-1).sum(-1)).sum())
         count += len(found_slots)
         accepted_sum += found_slots.sum(0).double()

@@ -1,7 +1,11 @@
-// Reads texts and trees with random weights by the C interface, on a processor that may have no Python. Every node of a tree must
-// have the bits of its path as a chain, and of its path as text. Prints a digest of the scores of each model.
+// Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
+// of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
+// of several callers at a time. Argument: an instruction set. Prints digests of what was computed: 24 of trees, and two of the rest.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <future>
 
 #include "engine.h"
 
@@ -12,123 +16,255 @@ const char* draftwood_error();
 int draftwood_use(const char* name);
 void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, const float*, const LayerSource*, int);
 int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
+int draftwood_drafter(void* model, const DrafterSource*);
+long draftwood_read(void* model, int threads);
+long draftwood_page_bytes(void* model);
 void* draftwood_row(void* model);
+void* draftwood_fork(const void* row, int length);
+int draftwood_cut(void* row, int length);
 int draftwood_commit(void* row, const int* nodes, int count);
 int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, Peak*, int threads);
+int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
+int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
 void draftwood_free_row(void* row);
 void draftwood_free_model(void* model);
 }
 
 namespace {
 
-const int WIDTH = 40, HEADS = 6, KV_HEADS = 2, DIM = 12, INNER = 50, VOCAB = 45, POSITIONS = 200;
-const int PARENTS[] = {0, 0, 0, 1, 2, 4}, NODES = 6;
+const int HEADS = 6, KV_HEADS = 2, VOCAB = 45, POSITIONS = 300, TAPS = 2, RANK = 6, BLOCK = 3, EXPERTS_INNER = 20;
+typedef std::vector<int> Ints;
+typedef std::vector<float> Floats;
+const Ints PARENTS{0, 0, 0, 1, 2, 4}, TOKENS{5, 1, 2, 3, 4, 6};
 
-struct Weights {
-    bool bfloat16;
-    uint32_t state = 1;
-    std::vector<std::vector<float>> kept;
+void need(bool holds, const char* what) {
+    if (!holds) throw std::runtime_error(std::string(what) + ": " + draftwood_error());
+}
 
-    float number() {
-        state = state * 1664525u + 1013904223u;
-        return (float)(int32_t)state / 2147483648.f;
-    }
-    const float* numbers(int count) {
-        kept.emplace_back(count);
-        for (float& one : kept.back()) one = number();
-        return kept.back().data();
-    }
-    Matrix matrix(int rows, int columns) {
-        char* found = (char*)numbers(rows * columns);
-        for (int i = 0; bfloat16 && i < rows * columns; i++) {
-            uint32_t bits;
-            memcpy(&bits, found + 4 * i, 4);
-            const uint16_t half = bits >> 16;
-            memcpy(found + 2 * i, &half, 2);
-        }
-        return {found, -1, 0, 0};
+struct Digest {
+    uint64_t value = 1469598103934665603u;
+    void add(const float* from, size_t count) {
+        for (size_t i = 0; i < 4 * count; i++) value = (value ^ ((const unsigned char*)from)[i]) * 1099511628211u;
     }
 };
 
-typedef std::vector<int> Ints;
+enum Drafts { NOTHING, BY_FEATURES, BY_BLOCKS };
 
-// The scores of a tree behind a text, each node with its parent before it.
-std::vector<float> read(void* row, const Ints& text, const Ints& tokens, const Ints& parents, int threads) {
-    const int count = tokens.size();
-    std::vector<int64_t> ids(tokens.begin(), tokens.end()), depths(count);
-    std::vector<unsigned char> seen(count * count);
-    for (int i = 0; i < count; i++) {
-        if (i) memcpy(&seen[i * count], &seen[parents[i] * count], count);
-        seen[i * count + i] = 1;
-        depths[i] = i ? depths[parents[i]] + 1 : 0;
+// A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
+// mixture of experts.
+class Tiny {
+  public:
+    Tiny(bool bfloat16, bool further = false, int window = 0, bool coded = false, Drafts drafts = NOTHING)
+        : width(coded ? 64 : 40), dim_(coded ? 32 : 12), inner_(coded ? 96 : 50), bfloat16_(bfloat16), coded_(coded),
+          joins_(drafts == BY_FEATURES) {
+        Facts facts{};
+        const std::vector<LayerSource> layers = {layer(further, window), layer(further, window)};
+        facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
+        facts.inner = inner_, facts.vocab = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
+        facts.bfloat16 = bfloat16, facts.epsilon = 1e-6f, facts.scale = 0.3f;
+        if (further && window) {
+            facts.experts = 7, facts.chosen = 3, facts.expert_inner = EXPERTS_INNER, facts.whole_shares = 1;
+        } else if (further) {
+            facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
+            facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;
+        }
+        const int taps[] = {1, 2}, size = POSITIONS * dim_ / 2;
+        const Matrix embedding = matrix(VOCAB, width), head = matrix(VOCAB, width);
+        handle = draftwood_model(&facts, taps, &embedding, &head, numbers(width), layers.data(), 2);
+        need(handle, "model");
+        const float *cos = numbers(size), *sin = numbers(size);
+        need(!draftwood_rotate(handle, cos, sin, 1, POSITIONS), "rotate");
+        if (!drafts) return;
+        DrafterSource source{};
+        source.sources = TAPS, source.source_width = width, source.norm_sources = 1, source.norm_residual = joins_;
+        source.rank = RANK, source.source_epsilon = 1e-6f, source.features = weights(width * TAPS * width);
+        source.source_norm = numbers(TAPS * width), source.feature_norm = numbers(width);
+        source.markov_in = weights(VOCAB * RANK), source.markov_out = weights(VOCAB * RANK);
+        need(!draftwood_drafter(handle, &source), "drafter");
     }
-    NewTokens given{(Row*)row, (int)text.size(), count, count, text.data(), ids.data(), depths.data(), seen.data(), nullptr, nullptr};
-    std::vector<float> logits(count * VOCAB);
-    std::vector<Peak> peaks(count);
-    if (draftwood_read_tokens(&given, 1, logits.data(), nullptr, peaks.data(), threads))
-        throw std::runtime_error(draftwood_error());
-    return logits;
-}
+    ~Tiny() { draftwood_free_model(handle); }
 
-void* model_of(Weights& w, bool further) {
-    Facts facts{};
-    facts.layers = 2, facts.width = WIDTH, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = DIM;
-    facts.inner = INNER, facts.vocab = VOCAB, facts.rotary_dim = DIM, facts.bfloat16 = w.bfloat16;
-    facts.epsilon = 1e-6f, facts.scale = 0.3f;
-    if (further) {
-        facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
-        facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;
+    // The scores of what is pending and of a tree in all rows, each node with its parent before it.
+    Floats read(const std::vector<void*>& rows, const std::vector<Ints>& texts, const Ints& tokens, const Ints& parents, int threads,
+                Digest* digest = nullptr) {
+        const int count = tokens.size(), all = count * rows.size();
+        std::vector<int64_t> ids(tokens.begin(), tokens.end()), depths(count);
+        std::vector<unsigned char> seen(count * count);
+        for (int i = 0; i < count; i++) {
+            if (i) memcpy(&seen[i * count], &seen[parents[i] * count], count);
+            seen[i * count + i] = 1;
+            depths[i] = i ? depths[parents[i]] + 1 : 0;
+        }
+        std::vector<NewTokens> given;
+        size_t pending = 0;
+        for (const Ints& text : texts) pending += text.size();
+        for (size_t row = 0; row < rows.size(); row++) {
+            const int size = texts[row].size();
+            const float* inputs = joins_ ? numbers((size + count) * (pending ? TAPS * width : width)) : nullptr;
+            given.push_back({(Row*)rows[row], size, count, count, texts[row].data(), ids.data(), depths.data(), seen.data(),
+                             pending ? inputs : nullptr, pending ? nullptr : inputs});  // drafted nodes have features only
+        }
+        Floats logits(all * VOCAB), hidden((all + pending) * TAPS * width);
+        std::vector<Peak> peaks(all);
+        need(!draftwood_read_tokens(given.data(), rows.size(), logits.data(), hidden.data(), peaks.data(), threads), "read_tokens");
+        for (int node = 0; node < all; node++)
+            for (int token = 0; token < VOCAB; token++) {
+                const float score = logits[node * VOCAB + token], best = peaks[node].score;
+                need(std::isfinite(score) && score <= best && (token != peaks[node].token || score == best), "scores");
+            }
+        if (digest) {
+            digest->add(logits.data(), logits.size());
+            digest->add(hidden.data(), joins_ ? all * TAPS * width : hidden.size());
+        }
+        return logits;
     }
-    std::vector<LayerSource> layers(2);
-    for (LayerSource& to : layers) {
-        to.query = w.matrix(HEADS * DIM, WIDTH), to.key = w.matrix(KV_HEADS * DIM, WIDTH);
-        to.value = w.matrix(KV_HEADS * DIM, WIDTH), to.out = w.matrix(WIDTH, HEADS * DIM);
-        to.gate = w.matrix(INNER, WIDTH), to.up = w.matrix(INNER, WIDTH), to.down = w.matrix(WIDTH, INNER);
-        to.norm = w.numbers(WIDTH), to.ffn_norm = w.numbers(WIDTH), to.window = further ? 9 : 0;
-        if (further) to.out_norm = w.numbers(WIDTH), to.query_norm = w.numbers(HEADS * DIM);
+
+    // Reads hidden states, scores a block in all rows, and nodes of it.
+    void draft(const std::vector<void*>& rows, const Floats& hidden, int threads, Digest& digest) {
+        const int count = rows.size(), size = hidden.size() / (TAPS * width);
+        std::vector<NewHidden> given;
+        for (int row = 0; row < count; row++) given.push_back({(Row*)rows[row], row, size, 3 + row, hidden.data()});
+        const BlockShape shape{BLOCK, BLOCK, 1, numbers(width)};
+        Floats scores(count * BLOCK * VOCAB), below(count * 2 * VOCAB);
+        need(!draftwood_draft_block(given.data(), count, &shape, scores.data(), threads), "draft_block");
+        std::vector<int64_t> tokens, depths;
+        for (int row = 0; row < count; row++) tokens.insert(tokens.end(), {1, 2}), depths.insert(depths.end(), {0, BLOCK});
+        need(!draftwood_add_markov(handle, tokens.data(), depths.data(), count, 2, scores.data(), BLOCK, below.data(), threads),
+             "add_markov");
+        digest.add(scores.data(), scores.size());
+        for (int row = 0; row < count; row++) {
+            digest.add(&below[2 * row * VOCAB], VOCAB);
+            for (int i = 0; i < VOCAB; i++) need(std::isinf(below[(2 * row + 1) * VOCAB + i]), "nodes beyond the block");
+        }
     }
-    const int none = 0;
-    const Matrix embedding = w.matrix(VOCAB, WIDTH), head = w.matrix(VOCAB, WIDTH);
-    const int size = POSITIONS * DIM / 2;
-    const float *norm = w.numbers(WIDTH), *cos = w.numbers(size), *sin = w.numbers(size);
-    void* found = draftwood_model(&facts, &none, &embedding, &head, norm, layers.data(), 2);
-    draftwood_rotate(found, cos, sin, 1, POSITIONS);
+
+    const int width;
+    void* handle;
+
+  private:
+    float* numbers(size_t count) {
+        kept_.emplace_back(count);
+        for (float& one : kept_.back()) state_ = state_ * 1664525u + 1013904223u, one = (float)(int32_t)state_ / 2147483648.f;
+        return kept_.back().data();
+    }
+    const void* weights(size_t count) {
+        char* found = (char*)numbers(count);
+        for (size_t i = 0; bfloat16_ && i < count; i++) memmove(found + 2 * i, found + 4 * i + 2, 2);
+        return found;
+    }
+    Matrix matrix(int rows, int columns) {
+        if (!coded_) return {weights((size_t)rows * columns), -1, 0, 0};
+        const uint16_t head[] = {0x2a66, 0xb666};  // of a block of Q4_1: the scale 0.05 and the least number -0.4
+        char* found = (char*)numbers((size_t)rows * columns / 32 * 5);
+        for (int block = 0; block < rows * columns / 32; block++) memcpy(found + 20 * block, head, 4);
+        return {found, 3, INTERLEAVED + CODED, 0};
+    }
+    LayerSource layer(bool further, int window) {
+        LayerSource to{};
+        const int queries = HEADS * dim_, keys = KV_HEADS * dim_, read = joins_ ? 2 * width : width;
+        to.query = matrix(queries, read), to.key = matrix(keys, read), to.value = matrix(keys, read);
+        to.out = matrix(width, queries), to.out_bias = numbers(width);
+        to.query_bias = numbers(queries), to.key_bias = numbers(keys), to.value_bias = numbers(keys), to.norm = numbers(width);
+        if (further && window) {
+            to.router = weights(7 * width), to.experts_up = weights(7 * 2 * EXPERTS_INNER * width);
+            to.experts_down = weights(7 * width * EXPERTS_INNER), to.rotary = -1;
+        } else {
+            to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
+            to.gate_bias = numbers(inner_), to.up_bias = numbers(inner_), to.down_bias = numbers(width);
+        }
+        if (further && !window) {
+            to.query_norm = numbers(queries), to.key_norm = numbers(keys);
+            to.out_norm = numbers(width), to.down_norm = numbers(width);
+        } else {
+            to.query_norm = numbers(dim_), to.key_norm = numbers(dim_), to.ffn_norm = numbers(width);
+        }
+        if (joins_) to.hidden_norm = numbers(width);
+        to.window = window;
+        return to;
+    }
+
+    const int dim_, inner_;
+    const bool bfloat16_, coded_, joins_;
+    uint32_t state_ = 1;
+    std::vector<Floats> kept_;
+};
+
+Ints text(int length) {
+    Ints found;
+    for (int i = 0; i < length; i++) found.push_back(7 * i % VOCAB);
     return found;
 }
 
-// A digest of the scores of a tree behind a text of this length.
-uint64_t check(void* model, int length) {
-    Ints text, tokens{5, 1, 2, 3, 4, 6};
-    for (int i = 0; i < length; i++) text.push_back(7 * i % VOCAB);
-    void* row = draftwood_row(model);
-    const std::vector<float> tree = read(row, text, tokens, Ints(PARENTS, PARENTS + NODES), 1);
-    for (int node = 0; node < NODES; node++) {
-        Ints path, kept, parents, whole = text;
+// A digest of the scores of a tree behind a text, each node of which has the bits of its path.
+uint64_t tree(Tiny& model, int length) {
+    void* row = draftwood_row(model.handle);
+    const Floats scores = model.read({row}, {text(length)}, TOKENS, PARENTS, 1);
+    for (size_t node = 0; node < TOKENS.size(); node++) {
+        Ints path, kept, parents, whole = text(length);
         for (int i = node; i; i = PARENTS[i]) kept.insert(kept.begin(), i);
         kept.insert(kept.begin(), 0);
-        for (int i : kept) path.push_back(tokens[i]), parents.push_back(std::max(0, (int)path.size() - 2));
+        for (int i : kept) path.push_back(TOKENS[i]), parents.push_back(std::max(0, (int)path.size() - 2));
         whole.insert(whole.end(), path.begin(), path.end() - 1);
-        void *other = draftwood_row(model), *plain = draftwood_row(model);
-        const std::vector<float> chain = read(other, text, path, parents, 3), alone = read(plain, whole, {path.back()}, {0}, 2);
-        const size_t bytes = 4 * VOCAB;
-        if (memcmp(&tree[node * VOCAB], &chain[chain.size() - VOCAB], bytes) || memcmp(&tree[node * VOCAB], alone.data(), bytes))
-            throw std::runtime_error("a tree has other bits than its paths");
+        void *other = draftwood_row(model.handle), *plain = draftwood_row(model.handle);
+        const Floats chain = model.read({other}, {text(length)}, path, parents, 3);
+        const Floats alone = model.read({plain}, {whole}, {path.back()}, {0}, 2);
+        const float* mine = &scores[node * VOCAB];
+        need(!memcmp(mine, &chain[chain.size() - VOCAB], 4 * VOCAB) && !memcmp(mine, alone.data(), 4 * VOCAB), "paths");
         draftwood_free_row(other), draftwood_free_row(plain);
     }
     draftwood_free_row(row);
-    uint64_t digest = 1469598103934665603u;
-    for (size_t i = 0; i < 4 * tree.size(); i++) digest = (digest ^ ((const unsigned char*)tree.data())[i]) * 1099511628211u;
-    return digest;
+    Digest digest;
+    digest.add(scores.data(), scores.size());
+    return digest.value;
+}
+
+// Rows that come, are forked, cut and dropped; prompts, trees and drafts.
+uint64_t everything(bool bfloat16, int threads) {
+    Digest digest;
+    const int nodes[] = {0, 2, 4}, none[] = {9};
+    for (int kind = 0; kind < (bfloat16 ? 5 : 4); kind++) {
+        Tiny model(bfloat16, kind >= 2, kind % 2 ? 9 : 0, kind == 4);
+        void *first = draftwood_row(model.handle), *second = draftwood_row(model.handle);
+        model.read({first, second}, {text(150), text(3)}, TOKENS, PARENTS, threads, &digest);
+        for (void* row : {first, second}) need(!draftwood_commit(row, nodes, 3), "commit");
+        void* third = draftwood_fork(first, 70);
+        need(!draftwood_cut(first, 65), "cut");
+        need(draftwood_commit(third, none, 1) < 0, "a node that is not there");
+        model.read({third, first, second}, {{1}, {2, 3}, {}}, {9}, {0}, threads, &digest);
+        need(draftwood_page_bytes(model.handle) > 0, "pages");
+        for (void* row : {first, second, third}) draftwood_free_row(row);
+        need(!draftwood_page_bytes(model.handle), "pages that stay");
+        draftwood_read(model.handle, threads);
+    }
+    Tiny features(bfloat16, false, 0, false, BY_FEATURES), blocks(bfloat16, false, 0, false, BY_BLOCKS);
+    std::vector<void*> rows{draftwood_row(features.handle), draftwood_row(features.handle)};
+    const std::vector<std::vector<Ints>> portions = {{text(150), text(3)}, {{}, {}}, {{1, 2}, {}}};
+    for (const std::vector<Ints>& pending : portions) {
+        features.read(rows, pending, TOKENS, PARENTS, threads, &digest);
+        for (void* row : rows) need(!draftwood_commit(row, nodes, 1), "commit");
+    }
+    for (void* row : rows) draftwood_free_row(row);
+    Floats hidden;
+    for (int i = 0; i < 70 * TAPS * blocks.width; i++) hidden.push_back(i % 97 / 48.f - 1);
+    rows = {draftwood_row(blocks.handle), draftwood_row(blocks.handle)};
+    for (int i = 0; i < 2; i++) blocks.draft(rows, hidden, threads, digest);
+    for (void* row : rows) draftwood_free_row(row);
+    return digest.value;
 }
 
 }  // namespace
 
-int main() {
-    if (draftwood_use("generic")) return puts(draftwood_error()), 1;
+int main(int, char** arguments) {
+    if (draftwood_use(arguments[1])) return puts(draftwood_error()), 1;
     for (int kind = 0; kind < 4; kind++) {
-        Weights weights{kind % 2 == 1};
-        void* model = model_of(weights, kind / 2);
-        for (int length : {0, 1, 16, 63, 64, 130}) printf("%016llx\n", (unsigned long long)check(model, length));
-        draftwood_free_model(model);
+        Tiny model(kind % 2, kind / 2);
+        for (int length : {0, 1, 16, 63, 64, 130}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
+    const uint64_t alone[] = {everything(false, 1), everything(true, 1)};
+    for (int i = 0; i < 3; i++) {  // callers whose forwards wait for one another
+        std::vector<std::future<uint64_t>> callers;
+        for (bool bfloat16 : {false, true, false}) callers.push_back(std::async(std::launch::async, everything, bfloat16, 3));
+        for (int caller = 0; caller < 3; caller++) need(callers[caller].get() == alone[caller % 2], "other bits on other threads");
+    }
+    for (uint64_t digest : alone) printf("%016llx\n", (unsigned long long)digest);
 }

@@ -54,11 +54,8 @@ TINY: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def lm_config(corpus: Path) -> Callable[..., LMConfig]:
     """Settings of a tiny language model, with changes."""
-
-    def make(out: Path, **changes: Any) -> LMConfig:
-        return LMConfig(**{**TINY, "data": corpus, "vocab": 320, "layers": 1, "steps": 80, "out": out, **changes})
-
-    return make
+    tiny = {**TINY, "data": corpus, "vocab": 320, "layers": 1, "steps": 80}
+    return lambda out, **changes: LMConfig(**{**tiny, "out": out, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -74,11 +71,8 @@ def trained(lm_config: Callable[..., LMConfig], tmp_path_factory: pytest.TempPat
 def draft_config(corpus: Path, trained: tuple[Path, dict[str, Any]]) -> Callable[..., DraftConfig]:
     """Settings of a tiny drafter for the tiny language model, with changes."""
     tiny = {**TINY, "layers": 1, "hidden": 16, "intermediate": 32, "steps": 50, "tokens": 2_500}
-
-    def make(out: Path, **changes: Any) -> DraftConfig:
-        return DraftConfig(**{**tiny, "data": corpus, "target": trained[0], "out": out, **changes})
-
-    return make
+    tiny |= {"data": corpus, "target": trained[0]}
+    return lambda out, **changes: DraftConfig(**{**tiny, "out": out, **changes})
 
 
 WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "boat", "steht": "stands", "fährt": "sails"}
@@ -115,12 +109,8 @@ TINY_PAIRS: dict[str, Any] = {
 def translator_config(pairs_folder: Path) -> Callable[..., TranslatorConfig]:
     """Settings of a tiny translation model, with changes."""
     sizes = {"vocab": 320, "context": 32, "hidden": 48, "heads": 4, "intermediate": 64}
-    sizes |= {"encoder_layers": 1, "decoder_layers": 1}
-
-    def make(out: Path, **changes: Any) -> TranslatorConfig:
-        return TranslatorConfig(**{**TINY_PAIRS, **sizes, "data": pairs_folder, "steps": 300, "out": out, **changes})
-
-    return make
+    sizes |= {"encoder_layers": 1, "decoder_layers": 1, "data": pairs_folder, "steps": 300}
+    return lambda out, **changes: TranslatorConfig(**{**TINY_PAIRS, **sizes, "out": out, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -137,10 +127,12 @@ def translator(
 @pytest.fixture(scope="session")
 def spec_config(pairs_folder: Path, translator: tuple[Path, dict[str, Any]]) -> Callable[..., SpecDrafterConfig]:
     """Settings of a tiny drafter of blocks for the tiny translation model, with changes."""
-    sizes = {"block": 6, "decoder_layers": 1, "intermediate": 64}
-
-    def make(out: Path, **changes: Any) -> SpecDrafterConfig:
-        given = {**TINY_PAIRS, **sizes, "data": pairs_folder, "target": translator[0], "steps": 200, "out": out, **changes}
-        return SpecDrafterConfig(**given)
-
-    return make
+    sizes = {
+        "block": 6,
+        "decoder_layers": 1,
+        "intermediate": 64,
+        "data": pairs_folder,
+        "target": translator[0],
+        "steps": 200,
+    }
+    return lambda out, **changes: SpecDrafterConfig(**{**TINY_PAIRS, **sizes, "out": out, **changes})

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -41,15 +40,6 @@ def test_packing_loses_nothing_but_the_tail() -> None:
     blocks = data.pack(stream, 5)
     assert blocks.shape == (3, 5)
     assert "".join(map(chr, blocks.flatten().tolist())) == text[:15]
-
-
-def test_every_document_is_closed_by_the_end_of_text(corpus: Path) -> None:
-    documents = data.read_part(corpus, "woods", "train")
-    stream = data.encode(documents, letters, EOS)
-    assert stream[-1] == EOS
-    assert int((stream == EOS).sum()) == len(documents)
-    pieces = np.split(stream, np.flatnonzero(stream == EOS) + 1)[:-1]
-    assert ["".join(map(chr, p[:-1])) for p in pieces] == documents
 
 
 def test_a_mix_repeats_each_source_as_often_as_asked_in_an_order_of_its_seed() -> None:

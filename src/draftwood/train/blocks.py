@@ -79,39 +79,34 @@ def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Gener
     return (order < (share * wrong.sum(-1, keepdim=True)).floor()).to(labels.device)
 
 
-def share_of(config: SpecDrafterConfig, progress: float) -> float:
-    """The share of wrong positions to reveal at this progress of the training, from 0 to 1."""
-    return config.glance_start + (config.glance_end - config.glance_start) * progress
-
-
-def replay(scores: Scores, batch: Batch, k: int, start: int) -> tuple[int, int, int]:
+def replay(scores: Scores, batch: Batch, k: int, start: int) -> tuple[int, int]:
     """Draft and verify a batch at temperature 0 against the target's known output.
 
     Each pass drafts ``k`` tokens, keeps them up to the first that is not the target's, and adds one token of the target.
     Passes repeat until the sentence ends.
 
     Returns:
-        The numbers of tokens, of target passes, and of accepted tokens, summed over rows.
+        The numbers of tokens and of target passes, summed over rows.
     """
     lengths = (batch["labels"] != IGNORED).sum(1)
     committed = torch.zeros_like(lengths)
-    passes, accepted = 0, 0
+    passes = 0
     while (unfinished := committed < lengths).any():
         rows = cut({name: tensor[unfinished] for name, tensor in batch.items()}, committed[unfinished], k, start)
         right = (scores(rows).argmax(-1) == rows["labels"]).long().cumprod(-1).sum(-1)
-        passes, accepted = passes + len(right), accepted + int(right.sum())
+        passes += len(right)
         committed[unfinished] = torch.minimum(committed[unfinished] + right + 1, lengths[unfinished])
-    return int(lengths.sum()), passes, accepted
+    return int(lengths.sum()), passes
 
 
 def evaluate(scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, device: torch.device) -> dict[str, float]:
     """Evaluate a drafter on sentences and the target's outputs for them.
 
     Returns:
-        ``loss`` in nats per drafted token at random cuts; ``accepted_per_pass``, accepted tokens per target pass;
-        ``tokens_per_pass``, with the target's own token of each pass: the block efficiency of exact greedy decoding.
+        ``loss`` in nats per drafted token at random cuts; ``tokens_per_pass``, accepted ones and the target's own token of
+        each pass: the block efficiency of exact greedy decoding.
     """
-    rng, loss, drafted, totals = np.random.default_rng(0), 0.0, 0, np.zeros(3, dtype=np.int64)
+    rng, loss, drafted, totals = np.random.default_rng(0), 0.0, 0, np.zeros(2, dtype=np.int64)
     for batch in held_out_batches(outputs, pad, device):
         on_host = {name: tensor.cpu() for name, tensor in batch.items()}
         rows = {name: tensor.to(device) for name, tensor in cut_at_random(on_host, rng, k, start).items()}
@@ -121,9 +116,5 @@ def evaluate(scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, 
         ).item()
         drafted += int((rows["labels"] != IGNORED).sum())
         totals += replay(scores, batch, k, start)
-    tokens, passes, accepted = totals.tolist()
-    return {
-        "loss": round(loss / drafted, 4),
-        "accepted_per_pass": round(accepted / passes, 4),
-        "tokens_per_pass": round(tokens / passes, 4),
-    }
+    tokens, passes = totals.tolist()
+    return {"loss": round(loss / drafted, 4), "tokens_per_pass": round(tokens / passes, 4)}

@@ -19,11 +19,10 @@ def measured(model: nn.Module, report: Report) -> dict[str, Any]:
     """The figures of a model in evaluation mode; its mode is restored."""
     training = model.training
     model.eval()
-    try:
-        with torch.no_grad():
-            return report(model)
-    finally:
-        model.train(training)
+    with torch.no_grad():
+        figures = report(model)
+    model.train(training)
+    return figures
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]
@@ -58,21 +57,17 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
 
 
 def show(when: str, figures: Mapping[str, Any]) -> None:
-    """Print figures on held-out text."""
-    print(f"{when}, on held-out text:", *_described(figures), sep="\n  ", flush=True)
+    """Print figures on held-out text, groups of them on lines of their own."""
+    groups = [f"{name}: {_words(value)}" for name, value in figures.items() if isinstance(value, Mapping)]
+    print(f"{when}, on held-out text:", *(groups or [_words(figures)]), sep="\n  ", flush=True)
 
 
-def _described(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of text: one for the figures, and one for each group of figures."""
-    groups = {name: value for name, value in figures.items() if isinstance(value, Mapping)}
-    own = ", ".join(f"{name} {_shown(value)}" for name, value in figures.items() if name not in groups)
-    return [*filter(None, [own]), *(f"{name}: {'; '.join(_described(group))}" for name, group in groups.items())]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return " ".join(map(_words, value))
+    return f"{value:.4g}"
 
 
 class Deadline(TrainerCallback):  # type: ignore[misc]

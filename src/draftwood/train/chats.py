@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
@@ -27,7 +28,7 @@ from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
-from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.loading.models import choose_device, eos_of, load_model, load_tokenizer
 from draftwood.loading.names import locate
 from draftwood.runners.context import context
 from draftwood.runners.factory import make_runners
@@ -161,10 +162,9 @@ def write_chats(config: ChatsConfig) -> None:
         ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
     """
     options, device = LoadOptions(), choose_device("cpu")
-    dtype = number_format("cpu") if config.dtype == "auto" else choose_dtype(config.dtype, device)
     target = locate(config.target)
     tokenizer = load_tokenizer(target, options)
-    model = load_model(target, options, device, dtype)
+    model = load_model(target, options, device, number_format(device.type))
     limit = context(model.config)
     longest = config.longest if limit is None else min(config.longest, limit.length)
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
@@ -175,22 +175,15 @@ def write_chats(config: ChatsConfig) -> None:
     loop.claim(config)
     number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
     count, written = len(found), sum(sum(chat.answered) for chat in found)
-    if written >= config.tokens:
-        return
-    runner = make_runners(model, None).target
-    writer = Writer(runner, template, turns, replace(config, longest=longest), seed=config.seed * 1_000_003 + number)
-    began, before, waiting = perf_counter(), written, []
-    for chat in writer.chats():
-        waiting.append(chat)
-        if len(waiting) == _PART:
-            save_part(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
-            number, count = number + 1, count + len(waiting)
-            written, waiting = written + sum(sum(c.answered) for c in waiting), []
-            speed = (written - before) / (perf_counter() - began)
-            what = "chats" if template.has_turns else "texts"
-            print(f"{count} {what}, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
-            if written >= config.tokens:
-                return
+    runner, seed = make_runners(model, None).target, config.seed * 1_000_003 + number
+    chats = Writer(runner, template, turns, replace(config, longest=longest), seed).chats()
+    began, before, what = perf_counter(), written, "chats" if template.has_turns else "texts"
+    while written < config.tokens:
+        part = list(islice(chats, _PART))
+        save_part(config.out / f"{number:05d}.npz", part, len(tokenizer))
+        number, count, written = number + 1, count + len(part), written + sum(sum(chat.answered) for chat in part)
+        speed = (written - before) / (perf_counter() - began)
+        print(f"{count} {what}, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
 
 
 def _first_turns(config: ChatsConfig, tokenizer: Any, template: Template) -> list[list[int]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from draftwood.core.checks import integer, number, setting
+from draftwood.core.checks import integer, setting
 from draftwood.core.errors import ConfigError
 from draftwood.sampling.settings import Sampling
 
@@ -117,9 +117,6 @@ class ChatsConfig:
     temperature: tuple[float, ...] = setting(
         (1.0,), "a temperature of answers; may be given several times, and each chat takes one"
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "number format of the model; by default, the faster one on this processor"
-    )
     seed: int = setting(0, "seed of all random choices")
 
     def __post_init__(self) -> None:
@@ -141,7 +138,6 @@ class DrafterConfig(RunConfig):
     chats: Path | None = setting(None, "folder of chats; by default, chats in --out")
     tokens: int = setting(300_000, "tokens of answers to write, unless --chats is given")
     start: Path | None = setting(None, "drafter to train further; a new one by default")
-    start_share: float = setting(0.0, "share of the weights of --start in those of the result")
     epochs: float = setting(4.0, "passes over the chats, unless --steps is given")
     batch: int = setting(8, "chats per step")
     anchors: int = setting(32, "blocks of each chat in a step")
@@ -151,14 +147,6 @@ class DrafterConfig(RunConfig):
     draft_vocab: int = setting(8192, "most tokens that the drafter can propose")
     optimizer: Optimizer = setting("adamw", "muon takes half of the time of such short steps")
     weight_decay: float = setting(0.01, "decoupled weight decay")
-
-    def __post_init__(self) -> None:
-        if not 0 <= number("start_share", self.start_share) < 1:
-            raise ConfigError(f"start_share is {self.start_share}: give a number from 0 to less than 1")
-        if self.start_share and self.start is None:
-            raise ConfigError(
-                f"start_share is {self.start_share}, but no drafter is there to take weights from: give --start"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import files_of, read_documents
@@ -127,14 +126,6 @@ def held_out_blocks(folder: Path, names: Iterable[str], encoder: Encoder, eos: i
     return {name: blocks for name, blocks in packed.items() if len(blocks)}
 
 
-class Blocks(Dataset[dict[str, Tensor]]):
-    """Token blocks int64 [block, length] as training items of a causal language model."""
-
-    def __init__(self, *parts: Tensor) -> None:
-        self.tokens = torch.cat(parts)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+def items(*parts: Tensor) -> list[dict[str, Tensor]]:
+    """Blocks int64 [block, length] as training items of a causal language model."""
+    return [{"input_ids": block, "labels": block} for part in parts for block in part]

@@ -9,7 +9,6 @@ It learns the target's next-token distribution, on training text and on text sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -48,22 +47,6 @@ def acceptance(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
     return torch.minimum(target_logp, draft_logp).exp().sum(-1)
 
 
-def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) -> dict[str, float]:
-    """Estimated tokens per round of a drafted chain, from the acceptances float [row, position] along given texts.
-
-    For a chain of L tokens it is the mean over starting positions of ``1 + sum_{i<=L} a_1 ... a_i``, where ``a_i`` is the
-    acceptance i - 1 positions later. It is an estimate for text sampled from the target. A real chain continues with
-    accepted drafted tokens, which follow min(target, draft), not the target. On other text the figure only compares
-    drafters.
-    """
-    figures = {}
-    for length in lengths:
-        if accepted.shape[-1] >= length:
-            windows = accepted.unfold(-1, length, 1)
-            figures[str(length)] = round(1 + windows.cumprod(-1).sum(-1).mean().item(), 4)
-    return figures
-
-
 def distillation(target: nn.Module, config: DraftConfig) -> loop.Loss:
     """The loss of a drafter: the mean distance over positions to a frozen target's distribution."""
 
@@ -86,7 +69,6 @@ def distillation(target: nn.Module, config: DraftConfig) -> loop.Loss:
 
 def train_draft(config: DraftConfig) -> dict[str, Any]:
     """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``."""
-    loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
@@ -95,10 +77,11 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
     encode, eos = encoder(tokenizer), tokenizer.eos_token_id
     text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
     held_out |= data.held_out_blocks(config.data, mix, encode, eos, config.context)
-    dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
+    whole, fraction = divmod(config.sampled_epochs, 1)
+    dataset = data.items(text, *[written] * int(whole), written[: round(fraction * len(written))])
     model = new_llama(config, tokenizer)
 
-    def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, Any]]:
+    def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, float]]:
         return agreement(model, target, blocks, config.batch)
 
     result = loop.fit(
@@ -107,9 +90,8 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
         dataset,
         partial(report, {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}),
         loss=distillation(target, config),
-        what=f"{dataset.tokens.numel():,} tokens to train on",
+        what=f"{len(dataset) * config.context:,} tokens to train on",
         tokens_until=lambda steps: steps * config.batch * config.context,
-        steps=loop.steps_of(config, len(dataset)),
     )
     loop.save(model, tokenizer, config.out)
     figures = {"held_out": measured(model, partial(report, held_out)), "sampled_tokens": written.numel(), **result}
@@ -150,23 +132,16 @@ def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, dict[s
     return blocks, {"written_by_target": others}
 
 
-def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
-    """The blocks repeated ``epochs`` times; a fraction takes the first of them."""
-    whole, fraction = int(epochs), epochs - int(epochs)
-    return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
-
-
-def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, Any]]:
+def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, float]]:
     """How well a drafter predicts its target, for each kind of held-out blocks int64 [block, length].
 
     ``acceptance`` is at temperature 1. ``greedy`` is the share of positions where both prefer the same token, ``ce`` the
-    drafter's loss on the text in nats per token. ``chain`` is the estimate of
-    :func:`draftwood.train.draft.chain_efficiency` for chains of 2 to 5 tokens.
+    drafter's loss on the text in nats per token.
     """
     figures = {}
     for name, blocks in held_out.items():
         accepted, same, loss = [], [], []
-        for tokens in loop.batches(blocks, batch, target.device):
+        for tokens in torch.split(blocks.to(target.device), batch):
             logits = [m(input_ids=tokens, use_cache=False).logits[:, :-1] for m in (model, target)]
             draft_logp, target_logp = (each.float().log_softmax(-1) for each in logits)
             accepted.append(acceptance(target_logp, draft_logp).cpu())
@@ -176,6 +151,5 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
             "acceptance": round(torch.cat(accepted).mean().item(), 4),
             "greedy": round(torch.cat(same).mean().item(), 4),
             "ce": round(torch.cat(loss).mean().item(), 4),
-            "chain": chain_efficiency(torch.cat(accepted)),
         }
     return figures

@@ -22,9 +22,8 @@ from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Features, write_features
-from draftwood.train.hidden import block_loss, new_drafter, taps
+from draftwood.train.hidden import block_loss, figures, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, Batch
-from draftwood.train.hidden_report import figures
 from draftwood.train.number_format import autocast, number_format
 
 
@@ -37,7 +36,6 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
         ConfigError: invalid settings, a target without a usable chat template, too few chats, or chats of another model.
         ModelError: the target or the drafter to start from cannot be loaded.
     """
-    loop.require("accelerate", "training")
     name = locate(config.target)
     loop.claim(config)
     chats = chats_for(config)
@@ -53,7 +51,9 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
         raise ConfigError(f"{chats} holds {len(features)} chats: write more, with train chats --tokens")
     torch.manual_seed(config.seed)
     if started is None:
-        drafter = new_drafter(config, target, tokenizer, _draft_tokens(config, features, training, target))
+        vocab = int(target.get_output_embeddings().weight.shape[0])
+        tokens = features.frequent_tokens(training, vocab, config.draft_vocab)
+        drafter = new_drafter(config, target, tokenizer, tokens)
     else:
         started.check_target(target, vocabulary_digest(tokenizer))
         drafter = started
@@ -62,13 +62,6 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     metrics = loop.record(config, drafter, {"chats": sum(features.lengths[i] for i in held_out)}, found)
     print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
-
-
-def _draft_tokens(config: DrafterConfig, features: Features, training: Sequence[int], target: Any) -> Tensor:
-    """The tokens that the target writes most, in the order of their numbers."""
-    vocab = int(target.get_output_embeddings().weight.shape[0])
-    tokens: Tensor = features.token_mass(training, vocab).topk(min(config.draft_vocab, vocab)).indices.sort().values
-    return tokens
 
 
 def _train(
@@ -85,16 +78,12 @@ def _train(
     embed, head = target.get_input_embeddings(), target.get_output_embeddings().weight[tokens].clone()
     report = partial(figures, embed=embed, head=head, features=features, held_out=held_out, index=index)
     steps = round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps
-    dataset = AnchorBatches(
-        features, training, steps=max(1, steps), batch=config.batch, anchors=config.anchors, block=drafter.config.block,
-        index=index, seed=config.seed,
-    )  # fmt: skip
+    dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=drafter.config.block, index=index)
 
     def loss(model: Any, inputs: Batch, state: object) -> Tensor:
         with autocast(model.device):
             return block_loss(model, embed, head, inputs)
 
-    before = {name: weight.detach().clone() for name, weight in drafter.named_parameters()}
     result = loop.fit(
         config,
         drafter,
@@ -103,10 +92,8 @@ def _train(
         loss=loss,
         what=f"{len(training):,} chats, {len(dataset):,} steps",
         tokens_until=lambda count: count * config.batch * config.anchors,
+        whole_batches=True,
     )
-    with torch.no_grad():  # robust fine-tuning (Wortsman et al. 2022, "WiSE-FT", arXiv 2109.01903)
-        for name, weight in drafter.named_parameters():
-            weight.lerp_(before[name], config.start_share)
     found = measured(drafter, report)
     show("end", found)
     return {"held_out": found, **result}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -17,9 +16,11 @@ from torch import Tensor
 
 from draftwood.core.files import replacing
 from draftwood.train.chat_files import Chat, check_tokens, read_part
+from draftwood.train.pairs import padded
 
 KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's they hold 96 % (1,178 tokens of its chats)
 _ROWS = 16  # chats in one forward
+_NAMES = ("hidden", "tops", "log_probs")  # of an example's tensors in a file
 
 
 class Example(NamedTuple):
@@ -49,33 +50,28 @@ class Features:
     """
 
     def __init__(self, chats: Path, folder: Path) -> None:
-        self._parts = [(path, folder / (path.stem + ".safetensors")) for path in sorted(chats.glob("[0-9]*.npz"))]
-        self._chats = [read_part(path) for path, _ in self._parts]
-        self._index = [(part, at) for part, chats_of in enumerate(self._chats) for at in range(len(chats_of))]
-        self.lengths = [len(self._chats[part][at].tokens) for part, at in self._index]
-        by_part = [accumulate((len(chat.tokens) for chat in part), initial=0) for part in self._chats]
-        self._starts = [start for ends, part in zip(by_part, self._chats, strict=True) for start in islice(ends, len(part))]
+        parts = {folder / (path.stem + ".safetensors"): read_part(path) for path in sorted(chats.glob("[0-9]*.npz"))}
+        self._chats = [(chat, path, at) for path, part in parts.items() for at, chat in enumerate(part)]
+        self.lengths = [len(chat.tokens) for chat, _, _ in self._chats]
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._chats)
 
     def __getitem__(self, index: int) -> Example:
-        part, at = self._index[index]
-        chat, start = self._chats[part][at], self._starts[index]
-        end = start + len(chat.tokens)
-        with safe_open(self._parts[part][1], framework="pt") as file:
-            hidden, tops, log_probs = (file.get_slice(name)[start:end] for name in ("hidden", "tops", "log_probs"))
-        return Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), hidden, tops, log_probs)
+        chat, path, at = self._chats[index]
+        with safe_open(path, framework="pt") as file:
+            found = [file.get_tensor(f"{name}.{at}") for name in _NAMES]
+        return Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), *found)
 
-    def token_mass(self, examples: Sequence[int], vocab: int) -> Float[Tensor, "vocab"]:
-        """The sum of the target's probabilities of each token, over all tokens that it wrote in these examples."""
+    def frequent_tokens(self, examples: Sequence[int], vocab: int, count: int) -> Int[Tensor, "token"]:
+        """The tokens that the target wrote most in these examples, by the sums of its probabilities, sorted by id."""
         mass = torch.zeros(vocab, dtype=torch.float64)
-        for index in examples:
-            example = self[index]
+        for example in (self[index] for index in examples):
             wrote = example.answered[1:]
             tops, probs = example.tops[:-1][wrote], example.log_probs[:-1][wrote].double().exp()
             mass.index_add_(0, tops.flatten().long(), probs.flatten())
-        return mass
+        found: Tensor = mass.topk(min(count, vocab)).indices.sort().values
+        return found
 
 
 def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path) -> None:
@@ -99,14 +95,14 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
         found = _read(target, layers, part)
         with replacing(out) as written:
             save_file(found, written, metadata=made_of)
-        tokens = len(found["hidden"])
+        tokens = sum(len(chat.tokens) for chat in part)
         print(f"read {out.stem}: {tokens} tokens, {tokens / (perf_counter() - began):.0f} a second", flush=True)
 
 
 def _made_of(chats: Path, layers: Sequence[int]) -> dict[str, str]:
     """What the features of a file of chats depend on, apart from the target."""
     digest = hashlib.sha256(chats.read_bytes()).hexdigest()
-    return {"chats": digest, "layers": " ".join(map(str, layers)), "kept": str(KEPT)}
+    return {"chats": digest, "layers": " ".join(map(str, layers)), "tops": str(KEPT)}
 
 
 def _metadata(features: Path) -> dict[str, str] | None:
@@ -116,25 +112,18 @@ def _metadata(features: Path) -> dict[str, str] | None:
 
 
 def _read(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> dict[str, Tensor]:
-    """The tensors of a file, over the tokens of all chats in order."""
-    found: list[tuple[Tensor, Tensor, Tensor]] = [(torch.empty(0),) * 3] * len(chats)
-    for rows in _by_length(chats):
-        for row, tensors in zip(rows, _forward(target, layers, [chats[row] for row in rows]), strict=True):
-            found[row] = tensors
-    hidden, tops, log_probs = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return {"hidden": hidden, "tops": tops, "log_probs": log_probs}
-
-
-def _by_length(chats: Sequence[Chat]) -> Iterator[list[int]]:
-    order = sorted(range(len(chats)), key=lambda i: len(chats[i].tokens))
+    """The tensors of a file, by name and number of the chat. Chats of nearly equal lengths are read together."""
+    found, order = dict[str, Tensor](), sorted(range(len(chats)), key=lambda i: len(chats[i].tokens))
     for begin in range(0, len(order), _ROWS):
-        yield order[begin : begin + _ROWS]
+        rows = order[begin : begin + _ROWS]
+        for row, tensors in zip(rows, _forward(target, layers, [chats[row] for row in rows]), strict=True):
+            found |= {f"{name}.{row}": tensor for name, tensor in zip(_NAMES, tensors, strict=True)}
+    return found
 
 
 @torch.inference_mode()
 def _forward(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    longest = max(len(chat.tokens) for chat in chats)
-    tokens = torch.tensor([[*chat.tokens, *[0] * (longest - len(chat.tokens))] for chat in chats], device=target.device)
+    tokens = padded([chat.tokens for chat in chats], 0).to(target.device)
     out = target.base_model(tokens, output_hidden_states=True, use_cache=False)  # padding on the right is never seen
     hidden = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1).to("cpu", torch.bfloat16)
     head = target.get_output_embeddings()

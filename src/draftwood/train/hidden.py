@@ -1,4 +1,4 @@
-"""Training of a drafter of hidden states (:mod:`draftwood.runners.hidden.model`) on the target's chats.
+"""Training and figures of a drafter of hidden states (:mod:`draftwood.runners.hidden.model`) on the target's chats.
 
 The loss of a slot is mostly the total variation distance to the target's distribution: the probability that the slot's token
 is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
@@ -7,93 +7,62 @@ Scores are made a part of the slots at a time: those of a whole batch do not fit
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
-from draftwood.train.hidden_batches import Batch
-from draftwood.train.number_format import number_format
+from draftwood.train.features import Features
+from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors
+from draftwood.train.number_format import autocast, number_format
 
 SLOT_DECAY: Final = 4.0  # slots
 TVD_WEIGHT: Final = 0.9
 CE_WEIGHT: Final = 0.1
+EVERY: Final = 3  # anchors of a held-out chat: every third is measured
 _SLOTS: Final = {"cpu": 128, "cuda": 4096}  # of one product
 
 
-class Slots(NamedTuple):
-    """What the target says about some slots.
+def slots_loss(
+    head: Float[Tensor, "draft_vocab width"],
+    markov_out: Float[Tensor, "draft_vocab rank"],
+    states: Float[Tensor, "slot width"],
+    markov: Float[Tensor, "slot rank"],
+    tops: Int[Tensor, "slot kept"],
+    target: Float[Tensor, "slot kept"],
+    weight: Float[Tensor, "slot"],
+) -> Float[Tensor, ""]:
+    """The weighted sum of the slots' losses. A part's scores are not kept, but computed again for its gradients.
 
-    Attributes:
+    Args:
+        head: output weights, which are not trained.
+        markov_out: output weights of the Markov head.
+        states, markov: of the slots; their scores are ``states @ head.T + markov @ markov_out.T``.
         tops: the target's likeliest tokens, numbered as in the draft's vocabulary.
         target: their probabilities; 0 where the draft cannot propose them.
-        weight: of each slot.
     """
-
-    tops: Int[Tensor, "slot kept"]
-    target: Float[Tensor, "slot kept"]
-    weight: Float[Tensor, "slot"]
-
-    def loss(self, found: Float[Tensor, "slot kept"]) -> Float[Tensor, ""]:
-        """The weighted sum of the slots' losses, from the draft's log-probabilities of ``tops``."""
-        rejected = 1 - torch.minimum(self.target, found.exp()).sum(-1)
-        entropy = -(self.target * found).sum(-1)
-        return ((TVD_WEIGHT * rejected + CE_WEIGHT * entropy) * self.weight).sum()
+    kind, size = number_format(states.device.type), _SLOTS.get(states.device.type, _SLOTS["cpu"])
+    parts = zip(*(values.split(size) for values in (states, markov, tops, target, weight)), strict=True)
+    losses = [checkpoint(_part_loss, head.to(kind), markov_out, *part, use_reentrant=False) for part in parts]
+    return torch.stack(losses).sum()
 
 
-class Scored(NamedTuple):
-    """What scores slots: ``states @ head.T + markov @ out.T``.
-
-    Attributes:
-        states: of the slots.
-        head: output weights, which are not trained.
-        markov: of the slots' tokens.
-        out: output weights of the Markov head.
-    """
-
-    states: Float[Tensor, "slot width"]
-    head: Float[Tensor, "draft_vocab width"]
-    markov: Float[Tensor, "slot rank"]
-    out: Float[Tensor, "draft_vocab rank"]
-
-
-def head_loss(scored: Scored, slots: Slots) -> Float[Tensor, ""]:
-    """:meth:`Slots.loss` of the scores' distributions; has gradients for all but ``head``."""
-    loss: Tensor = _HeadLoss.apply(*scored, *slots)  # type: ignore[no-untyped-call]
-    return loss
-
-
-@final
-class _HeadLoss(torch.autograd.Function):
-    """Computes the gradients together with the loss: a part's scores are not kept."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, head: Tensor, markov: Tensor, out: Tensor, *slots: Tensor) -> Tensor:
-        kind, size = number_format(states.device.type), _SLOTS.get(states.device.type, _SLOTS["cpu"])
-        trained = [weights.detach().float().requires_grad_() for weights in (states, markov, out)]
-        head, loss = head.to(kind), torch.zeros((), device=states.device)
-        for start in range(0, len(states), size):
-            part = slice(start, start + size)
-            own = Slots(*(values[part] for values in slots))
-            with torch.enable_grad():
-                x, y, to_scores = (weights.to(kind) for weights in (trained[0][part], trained[1][part], trained[2]))
-                logp = (x @ head.T + y @ to_scores.T).float().log_softmax(-1)
-                part_loss = own.loss(logp.gather(-1, own.tops))
-            part_loss.backward()
-            loss += part_loss.detach()
-        ctx.save_for_backward(*(weights.grad for weights in trained))
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        to_states, to_markov, to_out = (gradient * upstream[0] for gradient in ctx.saved_tensors)
-        return to_states, None, to_markov, to_out, None, None, None
+def _part_loss(
+    head: Tensor, markov_out: Tensor, states: Tensor, markov: Tensor, tops: Tensor, target: Tensor, weight: Tensor
+) -> Tensor:
+    x, y, to_scores = (weights.to(head.dtype) for weights in (states, markov, markov_out))
+    logp = (x @ head.T + y @ to_scores.T).float().log_softmax(-1).gather(-1, tops)
+    rejected = 1 - torch.minimum(target, logp.exp()).sum(-1)
+    entropy = -(target * logp).sum(-1)
+    return ((TVD_WEIGHT * rejected + CE_WEIGHT * entropy) * weight).sum()
 
 
 def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
@@ -109,10 +78,10 @@ def block_loss(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tens
     parents = batch["parents"]
     decay = torch.exp(-torch.arange(parents.shape[2], device=parents.device) / SLOT_DECAY)
     weight = (batch["real"] * decay).flatten()
-    markov = model.markov_in(parents).flatten(0, 2)
-    scored = Scored(_states(model, embed, batch).flatten(0, 1), head, markov, model.markov_out.weight)
-    slots = Slots(batch["tops"].flatten(0, 2), batch["log_probs"].exp().flatten(0, 2), weight)
-    loss: Tensor = head_loss(scored, slots) / weight.sum().clamp(min=1e-6)
+    states, markov = _states(model, embed, batch).flatten(0, 1), model.markov_in(parents).flatten(0, 2)
+    tops, target = batch["tops"].flatten(0, 2), batch["log_probs"].exp().flatten(0, 2)
+    loss: Tensor = slots_loss(head, model.markov_out.weight, states, markov, tops, target, weight)
+    loss = loss / weight.sum().clamp(min=1e-6)
     return loss
 
 
@@ -210,3 +179,38 @@ def copy_layers(drafter: HiddenBlockDrafter, target: Any) -> None:
                 if (key := f"self_attn.{name}.weight") in same:
                     same[key] = same[key] * scale
             layer.load_state_dict({**own, **same})
+
+
+def figures(
+    model: Any, *, embed: nn.Module, head: Tensor, features: Features, held_out: Sequence[int], index: Tensor
+) -> dict[str, Any]:
+    """Held-out figures of a drafter, in evaluation mode.
+
+    ``rejection`` is the probability that a token drawn from the drafter is rejected at temperature 1, by slot, with the
+    text's own tokens before it. Tokens beyond the target's 256 likeliest count as rejected. ``chain`` is the mean of
+    ``1 + sum a_1 ... a_i`` over the slots' acceptances.
+    """
+    rejected, count = (torch.zeros(model.config.block, dtype=torch.float64) for _ in range(2))
+    chain, anchors = 0.0, 0
+    for example in (features[i] for i in held_out):
+        chosen = possible_anchors(example)[::EVERY]
+        if not len(chosen):
+            continue
+        batch = {k: v.to(model.device) for k, v in batch_of([example], [chosen], model.config.block, index).items()}
+        found, real = accepted(model, embed, head, batch), batch["real"][0]
+        rejected += ((1 - found) * real).sum(0).double().cpu()
+        count += real.sum(0).double().cpu()
+        chain += float((1 + found.cumprod(-1).sum(-1)).sum())
+        anchors += len(real)
+    return {
+        "rejection": [round(value, 4) for value in (rejected / count.clamp(min=1)).tolist()],
+        "chain": round(chain / max(1, anchors), 4),
+    }
+
+
+def accepted(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
+    """The probability that a drawn token is accepted, by [anchor, slot] of a batch of one chat."""
+    with autocast(model.device):
+        logp = block_log_probs(model, embed, head, batch).float()
+    shared = torch.minimum(batch["log_probs"].exp(), logp.gather(-1, batch["tops"]).exp()).sum(-1)
+    return shared[0] * batch["real"][0]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Example, Features
 
 Batch = dict[str, Tensor]
@@ -26,9 +27,9 @@ def batch_of(examples: Sequence[Example], anchors: Sequence[Tensor], block: int,
 
     Returns:
         ``hidden`` [row, token, taps_width] and ``anchors`` [row, anchor]. By [row, anchor, slot]: ``parents``, the token
-        before each prediction; ``real``, whether the target wrote the predicted token; ``labels``, that token in the draft's
-        vocabulary, or -1. By [row, anchor, slot, kept]: ``tops`` and ``log_probs``, the target's likeliest tokens, numbered
-        as in the draft's vocabulary, -inf where the draft cannot propose them.
+        before each prediction; ``real``, whether the target wrote the predicted token. By [row, anchor, slot, kept]:
+        ``tops`` and ``log_probs``, the target's likeliest tokens, numbered as in the draft's vocabulary, -inf where the
+        draft cannot propose them.
     """
     longest = max(len(example.tokens) for example in examples)
     hidden = torch.zeros(len(examples), longest, examples[0].hidden.shape[1], dtype=HIDDEN_TYPE)
@@ -41,8 +42,8 @@ def batch_of(examples: Sequence[Example], anchors: Sequence[Tensor], block: int,
         tops = index[example.tops[parents].long()]
         log_probs = example.log_probs[parents].float().masked_fill(tops < 0, -torch.inf)
         real = example.answered[following] & (slots < last)
-        rows.append((example.tokens[parents], tops.clamp(min=0), log_probs, real, index[example.tokens[following]]))
-    names = ("parents", "tops", "log_probs", "real", "labels")
+        rows.append((example.tokens[parents], tops.clamp(min=0), log_probs, real))
+    names = ("parents", "tops", "log_probs", "real")
     stacked = {name: torch.stack(parts) for name, parts in zip(names, zip(*rows, strict=True), strict=True)}
     return {"hidden": hidden, "anchors": torch.stack(list(anchors)), **stacked}
 
@@ -54,11 +55,10 @@ class AnchorBatches(torch.utils.data.Dataset[Batch]):
     """
 
     def __init__(
-        self, features: Features, examples: Sequence[int], *, steps: int, batch: int, anchors: int, block: int,
-        index: Tensor, seed: int,
-    ) -> None:  # fmt: skip
-        self.features, self.examples, self.steps, self.index = features, list(examples), steps, index
-        self.batch, self.anchors, self.block, self.seed = batch, anchors, block, seed
+        self, features: Features, examples: Sequence[int], config: DrafterConfig, *, steps: int, block: int, index: Tensor
+    ) -> None:
+        self.features, self.examples, self.steps, self.block, self.index = features, list(examples), steps, block, index
+        self.batch, self.anchors, self.seed = config.batch, config.anchors, config.seed
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class AnchorBatches(torch.utils.data.Dataset[Batch]):
         batches = near_batches(shuffled, self.features.lengths, self.batch)
         if not batches:  # fewer examples than a batch
             return [[shuffled[i % len(shuffled)] for i in range(self.batch)]]
-        return [batches[i] for i in rng.permutation(len(batches))] + [batches[0]] * (self.steps_per_epoch - len(batches))
+        return [batches[i] for i in rng.permutation(len(batches))]
 
 
 def near_batches(shuffled: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:

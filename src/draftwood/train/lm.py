@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
@@ -20,16 +20,19 @@ from draftwood.loading.names import locate
 from draftwood.train import data, loop
 from draftwood.train.callbacks import measured
 from draftwood.train.config import AverageConfig, LMConfig
-from draftwood.train.tokenizer import encoder, train_tokenizer
+from draftwood.train.tokenizer import encoder, tokenizer_in, train_tokenizer
 
 
 def train_lm(config: LMConfig) -> dict[str, Any]:
     """Train a model and its tokenizer into ``config.out``; returns the contents of ``metrics.json``."""
-    loop.require("accelerate", "training")
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     loop.claim(config)
-    tokenizer = _tokenizer(config, data.mixed(documents, mix, config.seed))
+    if (given := config.tokenizer or config.start) is not None:  # weights are useless without their own tokenizer
+        tokenizer = load_tokenizer(given, LoadOptions())
+    else:
+        texts = data.mixed(documents, mix, config.seed)
+        tokenizer = tokenizer_in(config.out, lambda: train_tokenizer(texts, config.vocab, config.context))
     encode, eos = encoder(tokenizer), tokenizer.eos_token_id
     blocks = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
     held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
@@ -38,26 +41,15 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
     result = loop.fit(
         config,
         model,
-        data.Blocks(blocks),
+        data.items(blocks),
         lambda m: held_out_losses(m, subset, config.batch),
         loss=None,
         what=f"{blocks.numel():,} tokens in the mix",
         tokens_until=lambda steps: steps * config.batch * config.context,
-        steps=loop.steps_of(config, len(blocks)),
     )
     loop.save(model, tokenizer, config.out)
     figures = {"held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)), **result}
     return loop.record(config, model, {name: blocks.numel() for name, blocks in held_out.items()}, figures)
-
-
-def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
-    """The tokenizer of this run: the given one, or one in the output folder, trained if there is none yet."""
-    given = config.tokenizer or config.start  # weights are useless without their own tokenizer
-    if given is not None:
-        return load_tokenizer(given, LoadOptions())
-    if not (config.out / "tokenizer.json").is_file():
-        train_tokenizer(documents, config.vocab, config.context).save_pretrained(config.out)
-    return AutoTokenizer.from_pretrained(config.out)
 
 
 def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
@@ -108,7 +100,7 @@ def held_out_losses(model: Any, held_out: dict[str, Tensor], batch: int) -> dict
     losses = {}
     for name, blocks in held_out.items():
         total = 0.0
-        for tokens in loop.batches(blocks, batch, model.device):
+        for tokens in torch.split(blocks.to(model.device), batch):
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
             total += nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").item()
         losses[name] = round(total / (len(blocks) * (blocks.shape[1] - 1)), 4)

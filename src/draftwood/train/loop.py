@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
@@ -30,7 +29,7 @@ Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
-    *("tokens", "rows", "epochs", "chats", "dtype"),  # of chats
+    *("tokens", "rows", "epochs", "chats"),  # of chats
 }
 
 
@@ -48,8 +47,10 @@ def claim(config: RunConfig | ChatsConfig) -> None:
     """Create the output folder and record the settings in it.
 
     Raises:
-        ConfigError: the folder holds a run with other settings.
+        ConfigError: the folder holds a run with other settings, or the package accelerate is missing.
     """
+    if isinstance(config, RunConfig):
+        require("accelerate", "training")
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
@@ -64,13 +65,8 @@ def claim(config: RunConfig | ChatsConfig) -> None:
 
 def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
-    return {name: _json_value(value) for name, value in asdict(config).items()}
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, Path):
-        return "/".join(value.parts[-2:])
-    return list(value) if isinstance(value, tuple) else value
+    found: dict[str, Any] = json.loads(json.dumps(asdict(config), default=lambda path: "/".join(path.parts[-2:])))
+    return found
 
 
 def write_json(path: Path, value: object) -> None:
@@ -96,12 +92,8 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> TrainingArguments:
-    """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one.
-
-    Args:
-        whole_batches: each item of the data is a complete batch, and items are used in order.
-    """
+def arguments(config: RunConfig, steps: int, whole_batches: bool) -> TrainingArguments:
+    """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one."""
     return TrainingArguments(
         output_dir=str(config.out / "checkpoints"),
         max_steps=steps,
@@ -128,12 +120,8 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> Tra
     )
 
 
-def steps_of(config: RunConfig, blocks: int) -> int:
-    """The number of optimizer steps: from the settings, or one pass over the blocks.
-
-    Raises:
-        ConfigError: the blocks do not fill a batch.
-    """
+def _steps(config: RunConfig, blocks: int) -> int:
+    """The number of optimizer steps: from the settings, or one pass over the blocks."""
     steps = blocks // config.batch if config.steps is None else config.steps
     if steps < 1 or blocks < config.batch:
         raise ConfigError(f"{blocks} blocks do not fill a batch of {config.batch}; give more text or a smaller batch")
@@ -143,13 +131,13 @@ def steps_of(config: RunConfig, blocks: int) -> int:
 def fit(
     config: RunConfig,
     model: nn.Module,
-    dataset: Dataset[dict[str, Tensor]],
+    dataset: Any,
     report: Report,
     *,
     loss: Loss | None,
     what: str,
     tokens_until: Callable[[int], int],
-    steps: int | None = None,
+    whole_batches: bool = False,
 ) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
@@ -157,16 +145,19 @@ def fit(
         loss: the model's own by default.
         what: the size of the data, which is printed.
         tokens_until: from a number of steps to the number of tokens in them.
-        steps: of random rows of the data; by default each item of the data is the batch of a step.
+        whole_batches: each item of the data is the batch of a step; otherwise batches are random items.
+
+    Raises:
+        ConfigError: the items do not fill a batch.
     """
-    settings = arguments(config, len(dataset), whole_batches=True) if steps is None else arguments(config, steps)  # type: ignore[arg-type]
+    settings = arguments(config, len(dataset) if whole_batches else _steps(config, len(dataset)), whole_batches)
     muon = None  # AdamW is the Trainer's own
     if config.optimizer == "muon":
         muon = MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2))
     trainer = (Trainer if loss is None else partial(LossTrainer, loss=loss))(
         model=model,
         args=settings,
-        data_collator=_the_batch if steps is None else None,
+        data_collator=_the_batch if whole_batches else None,
         optimizers=(muon, None),
         train_dataset=dataset,
         callbacks=[Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)],
@@ -226,8 +217,3 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
 def save_weights(model: Any, out: Path) -> None:
     """Write the model as bfloat16 safetensors with its configuration."""
     model.to(torch.bfloat16).save_pretrained(out)
-
-
-def batches(blocks: Tensor, size: int, device: torch.device) -> list[Tensor]:
-    """Batches of at most ``size`` blocks, on a device."""
-    return [blocks[i : i + size].to(device) for i in range(0, len(blocks), size)]

@@ -22,7 +22,7 @@ from draftwood.loading.names import check_model
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
-from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, share_of
+from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance
 from draftwood.train.callbacks import measured
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.corpus import read_sentence_pairs
@@ -40,7 +40,6 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
         ConfigError: invalid settings or data.
         ModelError: the target folder holds no Marian model, or a tokenizer without a mask token.
     """
-    loop.require("accelerate", "training")
     target, tokenizer = load_translator(config.target)
     pad, start = tokenizer.pad_token_id, target.config.decoder_start_token_id
     sides = {part: read_sentence_pairs(config.data, part, config.languages) for part in ("train", "val")}
@@ -67,6 +66,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
         loss=loss,
         what=f"{len(outputs['train']):,} outputs, {len(dataset):,} steps",
         tokens_until=dataset.tokens_until,
+        whole_batches=True,
     )
     loop.save(model, tokenizer, config.out)
     figures = {
@@ -126,7 +126,8 @@ def masked_block_loss(
     states = partial(model.states, source, batch["prefix"], batch["prefix_mask"], labels.shape[1])
     with torch.no_grad():
         guessed = labels.masked_scatter(real, model.scores(states()[real]).argmax(-1))
-        revealed = glance(guessed, labels, share_of(config, progress), generator)
+        share = config.glance_start + (config.glance_end - config.glance_start) * progress
+        revealed = glance(guessed, labels, share, generator)
     known = torch.where(revealed, labels, model.config.mask_token_id)
     masked = real & ~revealed
     return cross_entropy(model.scores(states(known)[masked]), labels[masked], config.label_smoothing)

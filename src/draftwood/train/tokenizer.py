@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from draftwood.train.corpus import SEPARATOR
 from draftwood.train.data import Encoder
@@ -56,6 +57,13 @@ def _whole(tokenizer: Tokenizer, context: int, **special: str) -> PreTrainedToke
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=context, clean_up_tokenization_spaces=False, **special
     )
+
+
+def tokenizer_in(out: Path, train: Callable[[], PreTrainedTokenizerFast]) -> Any:
+    """The tokenizer in a folder, trained and saved there if there is none yet."""
+    if not (out / "tokenizer.json").is_file():
+        train().save_pretrained(out)
+    return AutoTokenizer.from_pretrained(out)
 
 
 def encoder(tokenizer: Any) -> Encoder:

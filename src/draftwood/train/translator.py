@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from draftwood.train import loop
 from draftwood.train.callbacks import measured
@@ -27,17 +27,10 @@ from draftwood.train.pairs import (
     held_out_batches,
     padded,
 )
-from draftwood.train.tokenizer import train_pair_tokenizer
+from draftwood.train.tokenizer import tokenizer_in, train_pair_tokenizer
 
 _TRANSLATED_TOKENS = 3_000
 """Most source tokens of a batch to translate, padding included."""
-
-
-def _scored(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The model's logits and the labels of a batch, which loses them."""
-    labels = batch.pop("labels")
-    before = model.prepare_decoder_input_ids_from_labels(labels)
-    return model(**batch, decoder_input_ids=before, use_cache=False).logits, labels
 
 
 def train_translator(config: TranslatorConfig) -> dict[str, Any]:
@@ -46,18 +39,17 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a missing package, or data that are not sentence pairs.
     """
-    loop.require("accelerate", "training")
     loop.require("sacrebleu", "this training")
     train, val = (read_sentence_pairs(config.data, part, config.languages) for part in ("train", "val"))
     loop.claim(config)
-    tokenizer = _tokenizer(config, train)
+    tokenizer = tokenizer_in(config.out, lambda: train_pair_tokenizer(train[0] + train[1], config.vocab, config.context))
     pairs, held_out = (encode_pairs(tokenizer, sides, config.context) for sides in (train, val))
     dataset = PairBatches(pairs, config, tokenizer.pad_token_id)
     model = new_marian(config, tokenizer)
     subset = held_out.spread(config.report_pairs)
 
     def smoothed(model: Any, inputs: dict[str, Tensor], state: object) -> Tensor:
-        return cross_entropy(*_scored(model, inputs), config.label_smoothing)
+        return cross_entropy(model(**inputs, use_cache=False).logits, inputs["labels"], config.label_smoothing)
 
     result = loop.fit(
         config,
@@ -67,6 +59,7 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
         loss=smoothed,
         what=f"{len(pairs):,} sentence pairs, {len(dataset):,} steps",
         tokens_until=dataset.tokens_until,
+        whole_batches=True,
     )
     loop.save(model, tokenizer, config.out)
     figures = {
@@ -75,12 +68,6 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
         **result,
     }
     return loop.record(config, model, {"target": sum(map(len, held_out.targets))}, figures)
-
-
-def _tokenizer(config: TranslatorConfig, sides: tuple[list[str], list[str]]) -> Any:
-    if not (config.out / "tokenizer.json").is_file():
-        train_pair_tokenizer(sides[0] + sides[1], config.vocab, config.context).save_pretrained(config.out)
-    return AutoTokenizer.from_pretrained(config.out)
 
 
 def new_marian(config: TranslatorConfig, tokenizer: Any) -> MarianMTModel:
@@ -127,14 +114,14 @@ def held_out_loss(model: Any, pairs: TokenPairs) -> float:
     """Mean cross-entropy in nats per target token, the end of sentence included."""
     total = 0.0
     for batch in held_out_batches(pairs, model.config.pad_token_id, model.device):
-        total += cross_entropy(*_scored(model, batch), reduction="sum").item()
+        total += model(**batch, use_cache=False).loss.item() * int((batch["labels"] != IGNORED).sum())
     return total / sum(map(len, pairs.targets))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """The loss in nats of logits [..., vocab] over labels int64 [...], without ``IGNORED`` ones."""
     flat = logits.flatten(0, -2).float(), labels.flatten()
-    return nn.functional.cross_entropy(*flat, ignore_index=IGNORED, label_smoothing=smoothing, reduction=reduction)
+    return nn.functional.cross_entropy(*flat, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
 def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
