@@ -30,7 +30,6 @@ from draftwood.cli.group import Commands
         "serve-prefix": ("benchmarks.serving.commands:prefix", "Measure the second turn of a chat, and new chats."),
         "serve-tools": ("benchmarks.serving.commands:tools", "Require tool calls, with drafts and without."),
         "ray": ("benchmarks.serving.commands:ray", "Lose replicas and writers of Ray, and measure its proxy."),
-        "plot": ("benchmarks.commands:plot", "Draw the results of generate and cost."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

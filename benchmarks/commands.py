@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
+from benchmarks.config import BenchConfig, CostConfig, InflateConfig, VerifyConfig
 from benchmarks.opening import INTERRUPTED, encoder, on_backend, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
@@ -46,15 +46,14 @@ def acceptance(**options: Any) -> None:
 @click.command(name="sweep")
 @dataclass_options(BenchConfig, leave_out=("preset", "methods", "budgets", "batch"))
 def sweep(**options: Any) -> None:
-    """Compare auto with a grid of fixed settings, and with plain decoding where the draft is untrained."""
+    """Compare auto with a grid of fixed settings."""
     from benchmarks.prompts import read_prompts
-    from benchmarks.sweep import Sweep, untrained
+    from benchmarks.sweep import Sweep
 
     config = BenchConfig(**options)
     pair = open_pair(config, config.only_backend("sweep"), profile="auto")
-    blind = untrained(pair, config.seed)
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
-    whole = Sweep(config=config, pair=pair, blind=blind, prompts=prompts)
+    whole = Sweep(config=config, pair=pair, prompts=prompts)
     config.output.mkdir(parents=True, exist_ok=True)
     try:
         with steps("sweep", whole.steps) as advance:
@@ -81,36 +80,18 @@ def verify(**options: Any) -> None:
 @click.command(name="cost")
 @dataclass_options(CostConfig)
 def cost(**options: Any) -> None:
-    """Measure what a forward of the target costs by its tokens and its context, how fast the memory is read, and, with a
-    draft, what both take at the same time."""
-    from benchmarks import overlap
+    """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read."""
     from benchmarks.cost import markdown, measure
 
     config = CostConfig(**options)
     backend, *others = config.backends()
     pair = open_pair(config, backend)
     config.output.mkdir(parents=True, exist_ok=True)
-    with steps("cost", len(config.context) + 1) as advance:
+    with steps("cost", len(config.context)) as advance:
         pairs: dict[str, Pair] = {backend: pair, **{name: on_backend(pair, name) for name in others}}
         pairs |= {f"native {name}": on_backend(pair, "native", name) for name in config.weights}
-        overlap.check_room(pairs, min(config.context))
         document = measure(config, pairs, advance)
-        both = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)
-        advance()
-    report = "\n".join(filter(None, (markdown(document), overlap.markdown(both))))
-    _report(config.output, "cost", document | {"overlap": both}, report)
-
-
-@click.command(name="plot")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@dataclass_options(PlotConfig)
-def plot(files: tuple[Path, ...], **options: Any) -> None:
-    """Draw FILES, bench.json and cost.json of any runs: speed by size, block efficiency by nodes, cost by tokens."""
-    from benchmarks.plot import draw, read
-
-    config = PlotConfig(**options)
-    for path in draw(read(files), config.output, config.form):
-        click.echo(str(path))
+    _report(config.output, "cost", document, markdown(document))
 
 
 @click.command(name="start")

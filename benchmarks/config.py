@@ -243,7 +243,6 @@ class CostConfig:
     """
 
     target: str | None = field(default=None, metadata={"help": "a folder or a hub name; the bundled pair without it"})
-    draft: str | None = field(default=None, metadata={"help": "a draft model, also timed while the target computes"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})
@@ -268,18 +267,13 @@ class CostConfig:
             if not values or min(values) < 1 or len(set(values)) < len(values):
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
 
+    @property
+    def draft(self) -> None:
+        """Only the target is timed."""
+
     def backends(self) -> tuple[Backend, ...]:
         """The backends of the model, in order."""
         return backends(self.backend)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class PlotConfig:
-    """How plots are written."""
-
-    form: Literal["png", "svg"] = field(default="png", metadata={"help": "kind of the files"})
-    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the plots"})
 
 
 def backends(name: BackendName) -> tuple[Backend, ...]:

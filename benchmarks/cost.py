@@ -84,26 +84,20 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
 def _forwards(runner: Runner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
     """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
     after each one token stays, as in a round with nothing accepted."""
-    row = only_row(runner, [i % runner.vocab_size for i in range(context)])
-    forward(runner, row, 1)  # reads the context
-    for size in sizes:
-        forward(runner, row, size)  # warming up
-    for _ in range(repeats):
-        for size in sizes:
-            forward(runner, row, size)
-            yield size, forward(runner, row, size)
-    runner.clear()
-
-
-def only_row(runner: Runner, text: Sequence[int]) -> Row:
-    """A row with this text, as the only one of a runner, for :func:`forward`."""
-    row = Row(tokens=[*text, 0])
+    row = Row(tokens=[*(i % runner.vocab_size for i in range(context)), 0])
     runner.clear()
     runner.set_rows([row])
-    return row
+    _forward(runner, row, 1)  # reads the context
+    for size in sizes:
+        _forward(runner, row, size)  # warming up
+    for _ in range(repeats):
+        for size in sizes:
+            _forward(runner, row, size)
+            yield size, _forward(runner, row, size)
+    runner.clear()
 
 
-def forward(runner: Runner, row: Row, size: int) -> float:
+def _forward(runner: Runner, row: Row, size: int) -> float:
     """Seconds of a forward of a chain of so many tokens, of which the first one stays."""
     tokens = torch.arange(size, device=runner.device).unsqueeze(0) % runner.vocab_size
     depths = torch.arange(size, device=runner.device).unsqueeze(0)
@@ -151,12 +145,6 @@ def _read_speed(pair: Pair) -> float:
 def limit(document: dict[str, Any]) -> float:
     """Milliseconds for reading all weights once."""
     return float(1e3 * document["model"]["bytes"] / document["bytes_per_second"])
-
-
-def name_of(document: dict[str, Any]) -> str:
-    """A short description of the measured model."""
-    model = document["model"]
-    return _size(model) + (", cost-inflated" if model["label"] else "")
 
 
 def _size(model: dict[str, Any]) -> str:

@@ -73,10 +73,8 @@ class Sample:
 @final
 @dataclass
 class Meter:
-    """Counts and times the forwards of a model and of its copies, whatever calls them; ``tokens`` are all that they
-    read, and ``rows`` the texts of each forward. With ``waits`` each forward ends when an accelerator has finished it.
-
-    Copies of the model that share its hooks are not counted.
+    """Counts and times the forwards of a model, whatever calls them; ``tokens`` are all that they read, and ``rows`` the
+    texts of each forward. With ``waits`` each forward ends when an accelerator has finished it.
     """
 
     count: int = 0
@@ -111,8 +109,6 @@ class Meter:
                 hook.remove()
 
     def _before(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not any(model is watched for watched in self._watched):
-            return
         ids = kwargs.get("input_ids", args[0] if args else None)
         self.tokens += ids.numel() if ids is not None else 0
         self.rows += len(ids) if ids is not None else 0
@@ -120,8 +116,6 @@ class Meter:
         self._start = perf_counter()
 
     def _after(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if not any(model is watched for watched in self._watched):
-            return
         self._wait(model)
         self.seconds += perf_counter() - self._start
         self.count += 1

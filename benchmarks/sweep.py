@@ -1,4 +1,4 @@
-"""Is ``auto`` as fast as the best fixed setting? And does a useless draft cost much?
+"""Is ``auto`` as fast as the best fixed setting?
 
 Every setting continues every prompt in turn and in shuffled order, as in the other benchmarks. The best of many fixed
 settings looks faster than it is, because it was chosen by these times. So the best few of a temperature are measured again
@@ -8,16 +8,12 @@ together with ``auto``, with other seeds and more repeats. Only that final decid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Final, final
 
-import torch
-
 from benchmarks.config import BenchConfig
 from benchmarks.document import Writer
-from benchmarks.opening import with_draft
 from benchmarks.prompts import Prompt
 from benchmarks.record import save
 from benchmarks.report import Result, speed_of
@@ -39,9 +35,8 @@ SHAPES: Final = {
 }
 NODES: Final = (4, 6, 8, 10, 14, 18, 24)  # of shared-noise trees
 FINALISTS: Final = 4  # fixed settings of a temperature that are measured again
-MORE: Final = 4  # times as many repeats of the final and of the untrained draft: they decide, and have few settings
+MORE: Final = 4  # times as many repeats of the final: it decides, and has few settings
 _OTHER_SEEDS: Final = 1_000  # of the final, far from those of the first run
-BLIND: Final = (PLAIN, AUTO, Setting(method="chain", shape="4", nodes=4))  # measured with the untrained draft
 
 
 def fixed() -> Iterator[Setting]:
@@ -52,45 +47,33 @@ def fixed() -> Iterator[Setting]:
     yield from (Setting(method="shared-noise", nodes=nodes) for nodes in NODES)
 
 
-def untrained(pair: Pair, seed: int) -> Pair:
-    """The same target with a draft of the same configuration and fresh weights.
-
-    Raises:
-        ConfigError: a pair without a draft model.
-    """
-    if pair.draft is None:
-        raise ConfigError("a sweep compares what draft models bring, but there is none: give --draft")
-    model = pair.draft_model
-    with torch.random.fork_rng(devices=[]):  # weights are made with the global generator of the CPU
-        torch.default_generator.manual_seed(seed)
-        fresh = type(model)(deepcopy(model.config))
-    fresh = fresh.to(model.device, model.dtype).eval()
-    return with_draft(pair, fresh)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Three runs: all settings with the pair's own draft, the fastest of them again, and a few with an untrained draft.
+    """Two runs: all settings, and the fastest of them again.
 
     Attributes:
         config: scale, seed and output folder.
         pair: the models, and the profile that ``auto`` takes, if there is one.
-        blind: the pair with the untrained draft.
         prompts: continued by every setting.
+
+    Raises:
+        ConfigError: a pair without a draft model.
     """
 
     config: BenchConfig
     pair: Pair
-    blind: Pair
     prompts: Sequence[Prompt]
+
+    def __post_init__(self) -> None:
+        if self.pair.draft is None:
+            raise ConfigError("a sweep compares what draft models bring, but there is none: give --draft")
 
     @property
     def steps(self) -> int:
         """Texts to be written."""
         as_many = list(fixed())[1 : 1 + FINALISTS]  # as those that will be the best
-        runs = self.all(), self.final(dict.fromkeys(self._temperatures, as_many)), self.untrained()
-        return sum(bench.steps for bench in runs)
+        return self.all().steps + self.final(dict.fromkeys(self._temperatures, as_many)).steps
 
     @property
     def _temperatures(self) -> tuple[float, ...]:
@@ -99,21 +82,17 @@ class Sweep:
     def all(self) -> Bench:
         """Everything, to find out what is fastest."""
         settings = [AUTO, *FREE, *fixed()]
-        return self._bench(self.pair, [(s, t) for t in self._temperatures for s in settings], 1, self.config.seed)
+        return self._bench([(s, t) for t in self._temperatures for s in settings], 1, self.config.seed)
 
     def final(self, best: Mapping[float, Sequence[Setting]]) -> Bench:
         """The best fixed settings of each temperature, plain decoding and ``auto``."""
         cases = [(s, t) for t, settings in best.items() for s in dict.fromkeys([PLAIN, AUTO, *settings])]
-        return self._bench(self.pair, cases, MORE, self.config.seed + _OTHER_SEEDS)
+        return self._bench(cases, MORE, self.config.seed + _OTHER_SEEDS)
 
-    def untrained(self) -> Bench:
-        """A few settings with the untrained draft."""
-        return self._bench(self.blind, [(s, t) for t in self._temperatures for s in BLIND], MORE, self.config.seed)
-
-    def _bench(self, pair: Pair, cases: list[Case], more: int, seed: int) -> Bench:
+    def _bench(self, cases: list[Case], more: int, seed: int) -> Bench:
         scale = self.config.scale()
         return Bench(
-            pair=pair,
+            pair=self.pair,
             cases=cases,
             prompts=self.prompts,
             repeats=more * scale.repeats,
@@ -128,7 +107,6 @@ class Sweep:
         try:
             record.measure(self.all(), on_step)
             record.measure(self.final(record.best()), on_step)
-            record.measure(self.untrained(), on_step)
             partial = False
         finally:
             if any(any(log.samples) for log in record.logs):  # one that ended while warming up leaves an older result alone
@@ -168,20 +146,19 @@ class Record:
     def document(self, *, partial: bool) -> dict[str, Any]:
         """All that is known, as plain values."""
         sweep = self.sweep
-        runs = zip((sweep.pair, sweep.pair, sweep.blind), (0, _OTHER_SEEDS, 0), self.logs, strict=False)
-        own, *others = (
+        own, *final = (
             Writer(
                 config=replace(sweep.config, seed=sweep.config.seed + seed),
-                pair=pair,
+                pair=sweep.pair,
                 prompts=sweep.prompts,
                 log=log,
                 load_before=self.load_before,
             ).document(partial=partial)
-            for pair, seed, log in runs
+            for seed, log in zip((0, _OTHER_SEEDS), self.logs, strict=False)
         )
         del own["greedy"]  # no text is compared here
-        final, untrained = ([other["results"] for other in others] + [[], []])[:2]
-        return own | {"final": final, "auto": list(self._verdicts(final)), "untrained": untrained}
+        again = final[0]["results"] if final else []
+        return own | {"final": again, "auto": list(self._verdicts(again))}
 
     def _verdicts(self, final: Sequence[Result]) -> Iterator[dict[str, Any]]:
         """Per temperature, ``auto`` against the fastest setting of the first run, by the times of the final."""

@@ -12,7 +12,7 @@ NOTES = """\
   prompts; shown are the median and, in brackets, the extremes.
 * **Ratios** are taken inside each repeat, then their median; above 1 the setting named first (the row) is faster.
 * Every prompt goes round all settings before the next one, in shuffled order; seeds are equal for all settings and differ
-  between repeats. The final and the untrained draft have runs of their own, with plain decoding measured again in each.
+  between repeats. The final is a run of its own, with plain decoding measured again.
 * **Best fixed**: of all fixed settings, plain decoding among them, the one with the highest median in the first run; it is
   compared with `auto` in the final, whose texts have other seeds: the best of many looks faster than it is where it was
   chosen. **Fastest**: of the fixed settings of the final, the one that was fastest there; it looks faster than it is."""
@@ -20,12 +20,7 @@ NOTES = """\
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
-    untrained = document["untrained"]
     blocks = [head(document, "auto and fixed settings"), *_verdicts(document)]
-    if untrained:
-        blocks += ["## With an untrained draft", "The draft's configuration with fresh weights."]
-        rows = [[f"{r['temperature']:g}", r["setting"], _drafting(r), *_figures(r)] for r in untrained]
-        blocks.append(table(["temperature", "setting", "draft forwards per round", *_FIGURES], rows))
     for temperature in document["config"]["temperatures"]:
         for title, run in (
             (f"Temperature {temperature:g}", "results"),
@@ -78,8 +73,3 @@ def _figures(result: Result) -> list[str]:
     over = result["speedup"]
     speed = spread_cell(result["tokens_per_second"], 1)
     return [efficiency_cell(result), speed, spread_cell(over["ar"], 2) if "ar" in over else ""]
-
-
-def _drafting(result: Result) -> str:
-    drafts, rounds = (sum(sum(r[name]) for r in result["repeats"]) for name in ("draft_forwards", "forwards"))
-    return f"{drafts / rounds:.2f}"

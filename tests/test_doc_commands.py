@@ -26,7 +26,6 @@ PROGRAMS = {"draftwood ": main, "python -m benchmarks ": benchmarks}
 BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"
 TRANSLATE = "--limit 2 --repeats 1 --max-new-tokens 3"
 EXACT = "--limit 2 --max-new-tokens 3 --methods ar --peers none --batch-size 1"
-ABLATION = f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0"
 TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
 SLOWER = "--backend torch --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 4 --repeats 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
@@ -57,7 +56,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
     "benchmarks trace": "--repeats 1 --shape 2x2 --max-new-tokens 2",
     "benchmarks clients": "--help",
-    "benchmarks plot": "",
     "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
     "--max-new-tokens 8",
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
@@ -68,7 +66,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks serve-tools": "--help",
     "benchmarks ray": "--help",
     "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
-    "benchmarks translate --data examples/pairs --ablation": ABLATION,
+    "benchmarks translate --data examples/pairs --methods": TRANSLATE,
     "benchmarks translate --data examples/pairs --exact": EXACT,
     "train lm": f"{TINY} --vocab 300",
     "train draft": f"{TINY} --tokens 500",

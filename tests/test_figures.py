@@ -41,7 +41,12 @@ def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
     assert texts(svg, "code") == words
     kept = [node.token for node in shown.nodes[1:] if node.fate == "accepted"]
     assert shown.committed[:-1] == kept
-    assert [svg.count(sign) for sign in ("✓", "✗")] == [len(kept), sum(node.fate == "rejected" for node in shown.nodes)]
+    rejected = [node for node in shown.nodes if node.fate == "rejected"]
+    assert [svg.count(sign) for sign in ("✓", "✗")] == [len(kept), len(rejected)]
+    assert rejected  # and its next sibling was tried
+    for node in rejected:
+        assert any(other.parent == node.parent and other.fate == "accepted" for other in shown.nodes[1:])
+        assert node.target < node.draft
 
 
 def test_the_engine_makes_a_round_of_the_published_shape():
@@ -53,23 +58,6 @@ def test_the_engine_makes_a_round_of_the_published_shape():
     assert trials == [(1, True), (4, False), (5, True), (7, False), (8, True)]
     assert (made.path, made.next_token) == ([1, 5, 8], 10)
     assert_same_drawing((IMAGES / "published-round.svg").read_text(encoding="utf-8"), draw_round(trace, 0))
-
-
-def test_the_drawn_round_shows_a_rejected_sibling_and_a_token_of_the_target():
-    shown = one_round.shown(draftwood.load(options={"backend": "torch"}))
-    rejected = [node for node in shown.nodes if node.fate == "rejected"]
-    assert rejected
-    for node in rejected:  # the next sibling was tried
-        assert any(other.parent == node.parent and other.fate == "accepted" for other in shown.nodes[1:])
-        assert node.target is not None
-        assert node.draft is not None
-        assert node.target < node.draft
-
-
-def test_siblings_are_tried_until_one_is_accepted():
-    children = [[1, 2, 3], [4, 5], [], [], [], [6, 7], [], []]
-    fates = one_round._fates(children, [1, 5])
-    assert fates == {0: "accepted", 1: "accepted", 4: "rejected", 5: "accepted", 6: "rejected", 7: "rejected"}
 
 
 def test_the_chart_and_the_table_are_those_of_the_stored_run():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, final
@@ -57,11 +57,6 @@ class Answer:
     accepted: int
     shared: int
     read: int
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Answer:
-        """The answer that a document holds."""
-        return cls(**{f.name: stored[f.name] for f in fields(cls)})
 
 
 def read_chats(path: Path, count: int) -> list[Chat]:

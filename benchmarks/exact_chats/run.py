@@ -1,11 +1,10 @@
 """The run: greedy answers of many chats, sampled answers, and their controls.
 
-The document is written after every chat. A run with the same settings and the same output folder goes on from there.
+The document is written after every chat.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
@@ -50,7 +49,7 @@ class Run:
             models["draft"] = facts_of(pair.draft_model, getattr(pair.draft, "engine", ""))
         found: Document = {"format": 1, "kind": NAME, "partial": True, "config": plain(asdict(config))}
         found |= {"models": models, "allowed": rounding(pair.model.dtype), "chats": len(chats)}
-        found |= surroundings(pair.target.device, before) | earlier(config)
+        found |= surroundings(pair.target.device, before)
         if "greedy" in parts:
             self._greedy(found, chats)
         if "sampled" in parts:
@@ -62,11 +61,11 @@ class Run:
         return found
 
     def _part(self, found: Document, name: str, temperature: float) -> tuple[Document, Writer]:
-        """A part of the document, as far as it is, and the writer of its answers."""
+        """A new part of the document, and the writer of its answers."""
         method = Method(method=self.config.method)
         decoder = self.pair.decoder(method, temperature=temperature)
         used = f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
-        part = found.setdefault(name, {"method": used, "temperature": temperature, "answers": []})
+        part = found[name] = {"method": used, "temperature": temperature, "answers": []}
         limit = self.config.max_new_tokens
         return part, Writer(pair=self.pair, method=method, temperature=temperature, max_new_tokens=limit)
 
@@ -76,40 +75,30 @@ class Run:
         part, writer = self._part(found, "greedy", 0.0)
         step = max(1, len(chats) // max(1, self.config.generated))
         also = range(0, len(chats), step)[: self.config.generated]
-        for number in range(len({a["chat"] for a in part["answers"]}), len(chats)):
-            answers = list(writer.answers(number, chats[number], self.config.seed))
+        for number, chat in enumerate(chats):
+            answers = list(writer.answers(number, chat, self.config.seed))
             part["answers"] += [asdict(answer) | asdict(greedy.check(model, answer, limit)) for answer in answers]
             if number in also:
                 entry = {"chat": number, "turn": answers[-1].turn}
                 part.setdefault("generate", []).append(entry | {"at": greedy.generated(self.pair, answers[-1], limit)})
             self.note(f"greedy: {number + 1} of {len(chats)} chats")
             self.save(found)
-        part["controls"] = greedy.controls(model, Answer.of(part["answers"][-1]), limit)
+        part["controls"] = greedy.controls(model, answers[-1], limit)
 
     def _sampled(self, found: Document, chats: Sequence[Chat], name: str, temperature: float, tokens: int) -> None:
         """Answers with at least this number of tokens at a temperature, tested as if it were 1."""
         part, writer = self._part(found, name, temperature)
-        written = sum(len(a["tokens"]) for a in part["answers"])
-        more = endless(writer, chats, sum(a["turn"] == 0 for a in part["answers"]), self.config.seed)
-        while written < tokens:
-            answers = next(more)
-            part["answers"] += map(asdict, answers)
-            written += sum(len(answer.tokens) for answer in answers)
+        answers, written = list[Answer](), 0
+        for some in endless(writer, chats, self.config.seed):
+            answers += some
+            part["answers"] += map(asdict, some)
+            written += sum(len(answer.tokens) for answer in some)
             self.note(f"{name}: {written} of {tokens} tokens")
             self.save(found)
-        part |= tested(self.pair, writer.method, map(Answer.of, part["answers"]), self.config.seed)
+            if written >= tokens:
+                break
+        part |= tested(self.pair, writer.method, answers, self.config.seed)
         self.save(found)
-
-
-def earlier(config: ExactChatsConfig) -> Document:
-    """The parts of an unfinished run with the same settings in the same folder."""
-    path = config.output / f"{NAME}.json"
-    if not path.is_file():
-        return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not found["partial"] or found["config"] != json.loads(json.dumps(plain(asdict(config)))):
-        return {}
-    return {name: found[name] for name in ("greedy", "sampled", "control") if name in found}
 
 
 def run(config: ExactChatsConfig, save: Callable[[Document], object], note: Callable[[str], object]) -> Document:

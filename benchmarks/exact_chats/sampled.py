@@ -18,9 +18,9 @@ from draftwood.sampling.settings import Sampling
 _SEEDS = 100  # seeds of a chat, one for each turn
 
 
-def endless(writer: Writer, chats: Sequence[Chat], first: int, seed: int) -> Iterator[list[Answer]]:
-    """The answers of chat after chat, from number ``first`` on; after the last chat the first one with other seeds."""
-    for number in count(first):
+def endless(writer: Writer, chats: Sequence[Chat], seed: int) -> Iterator[list[Answer]]:
+    """The answers of chat after chat; after the last chat the first one with other seeds."""
+    for number in count():
         chat = number % len(chats)
         yield list(writer.answers(chat, chats[chat], 10_000_000 * (1 + seed) + _SEEDS * number))
 

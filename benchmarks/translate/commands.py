@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 def command(**options: Any) -> None:
     """Measure translation: Draftwood, transformers and CTranslate2 side by side on the same weights, float32 on the CPU.
 
-    With --exact, compare the texts only: every sentence, one at a time and in ragged batches. With --ablation, see what
-    the length of a block, beta and tau do.
+    With --exact, compare the texts only: every sentence, one at a time and in ragged batches.
     """
     from benchmarks.translate.peers import require_packages
     from benchmarks.translate.sentences import chosen_pairs, longest_translation, read_sentences
@@ -40,7 +39,7 @@ def command(**options: Any) -> None:
     config = TranslateConfig(**options)
     require_packages(config)
     quiet_loading()
-    with kept_threads(config.threads):
+    with kept_threads(None):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
         loading = LoadOptions(dtype="float32", device="cpu", backend="torch")
         translator = load_translator(config.target, config.draft, options=loading)
@@ -65,25 +64,16 @@ def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
     return kept
 
 
-def _groups(config: TranslateConfig, sentences: list[Sentence]) -> tuple[list[list[int]], dict[str, list[int]]]:
-    """The sentences that share batches, and those of each group in the report."""
-    everything = list(range(len(sentences)))
-    if config.exact:
-        random.Random(config.seed).shuffle(everything)  # files are often sorted by length
-        return [everything], {"all": everything}
-    long = [n for n in everything if len(sentences[n].greedy) >= config.long]
-    short = [n for n in everything if len(sentences[n].greedy) < config.long]
-    return [short, long], {"all": everything, **({"long": long} if long else {})}
-
-
 def _measure(config: TranslateConfig, translator: Translator, systems: list[System], sentences: list[Sentence]) -> None:
     """Run, and write the results so far even after an error."""
     from benchmarks.translate.document import Writer
     from benchmarks.translate.run import Bench, Log, batched
     from draftwood.hardware.machine import load_average
 
-    together, groups = _groups(config, sentences)
-    batches = {size: batched(together, size) for size in config.sizes()}
+    order = list(range(len(sentences)))
+    if config.exact:
+        random.Random(config.seed).shuffle(order)  # files are often sorted by length
+    batches = {size: batched(order, size) for size in config.sizes()}
     log = Log(cases=[(system, size) for size in config.sizes() for system in systems])
     sources = [sentence.tokens for sentence in sentences]
     bench = Bench(cases=log.cases, sources=sources, batches=batches, repeats=config.times(), seed=config.seed)
@@ -92,7 +82,6 @@ def _measure(config: TranslateConfig, translator: Translator, systems: list[Syst
         translator=translator,
         sentences=sentences,
         batches=batches,
-        groups=groups,
         log=log,
         load_before=load_average(),
     )

@@ -9,19 +9,13 @@ from typing import Final, final
 from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
 
-METHODS: Final = ("ar", "ngram", "block", "tree")
-PEERS: Final = ("generate", "beam", "ctranslate2", "ctranslate2-beam")
+METHODS: Final = ("ar", "block", "tree")
+PEERS: Final = ("generate", "ctranslate2")
 NONE: Final = "none"
 LIMIT: Final = 200
-REPEATS: Final = 3
 EXACT_SIZES: Final = (1, 16)
 """Batch sizes of a comparison of texts: one sentence at a time, and rows of different lengths side by side."""
 TOLERANCES: Final = ("1,0", "3,1")
-ABLATION: Final = ("ar", "block")  # methods, and below peers, block lengths and tolerances, of an ablation
-ABLATION_PEERS: Final = ("generate",)
-ABLATION_K: Final = (5, 10, 15, 20, 25)
-ABLATION_TOLERANCES: Final = ("1,0", "3,1", "3,3", "5,1", "5,3", "5,5")
-"""Those of Xia et al. 2023, arXiv 2203.16487."""
 DRAFTED: Final = ("block", "tree")
 """Methods that are measured only with a drafter."""
 
@@ -50,7 +44,6 @@ class TranslateConfig:
             "help": f"sentences, evenly spaced over the files (often sorted by length); by default {LIMIT}, all with --exact"
         },
     )
-    long: int = field(default=12, metadata={"help": "tokens of a greedy translation that count as long"})
     batch_size: tuple[int, ...] = field(
         default=(1, 8), metadata={"help": "sentences translated at once; may be given several times"}
     )
@@ -71,15 +64,6 @@ class TranslateConfig:
         default=(),
         metadata={"help": "node budget of method tree; may be given several times; without it the tree grows as it pays"},
     )
-    ablation: bool = field(
-        default=False,
-        metadata={
-            "help": "method block only, once at every length of a block with every beta,tau: by default "
-            f"{', '.join(map(str, ABLATION_K))} with {' '.join(ABLATION_TOLERANCES)}"
-        },
-    )
-    ngram_length: int = field(default=5, metadata={"help": "tokens that method ngram drafts at most"})
-    beams: int = field(default=5, metadata={"help": "beams of the systems that search with a beam"})
     max_new_tokens: int | None = field(
         default=None, metadata={"help": "longest translation in tokens; by default what the target's own settings allow"}
     )
@@ -87,16 +71,12 @@ class TranslateConfig:
         default=False,
         metadata={"help": "no speed: compare all that should write the target's greedy translations"},
     )
-    repeats: int | None = field(
-        default=None,
-        metadata={"help": f"repeats of every system on every sentence; by default {REPEATS}, 1 with --ablation"},
-    )
-    threads: int | None = field(default=None, metadata={"help": "threads of every system; by default those of PyTorch"})
+    repeats: int = field(default=3, metadata={"help": "repeats of every system on every sentence; 1 with --exact"})
     seed: int = field(default=0, metadata={"help": "seed of the order of the systems"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
 
     def __post_init__(self) -> None:
-        for name in ("limit", "long", "ngram_length", "max_new_tokens", "repeats", "threads"):
+        for name in ("limit", "max_new_tokens", "repeats"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
@@ -105,10 +85,6 @@ class TranslateConfig:
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
         if not self.batch_size:
             raise ConfigError("batch_size is empty: give at least one number")
-        if self.beams < 2:
-            raise ConfigError(f"beams is {self.beams}: give 2 or more; one beam is greedy decoding")
-        if self.ablation and self.exact:
-            raise ConfigError("ablation compares block lengths and tolerances, exact compares texts: leave one of them out")
         for name, method in (("k", "block"), ("tolerance", "block"), ("nodes", "tree")):
             if (given := getattr(self, name)) and method not in self.method_names():
                 raise ConfigError(
@@ -118,13 +94,11 @@ class TranslateConfig:
         self.tolerances()
         if not (*self.method_names(), *self.peer_names()):
             raise ConfigError("methods and peers are both 'none': name a system to measure")
-        if self.ablation and "block" not in self.method_names():
-            raise ConfigError("ablation is about method 'block': name it in methods, and give its drafter (--draft)")
 
     def method_names(self) -> tuple[str, ...]:
         """Draftwood's methods to be measured; without a choice, all that the given models allow."""
         if self.methods is None:
-            return tuple(name for name in (ABLATION if self.ablation else METHODS) if name not in self.left_out())
+            return tuple(name for name in METHODS if name not in self.left_out())
         names = _chosen_or_none("methods", self.methods, METHODS)
         for name in names:
             if name in self.left_out():
@@ -133,9 +107,7 @@ class TranslateConfig:
 
     def peer_names(self) -> tuple[str, ...]:
         """The other systems to be measured."""
-        if self.peers is None:
-            return ABLATION_PEERS if self.ablation else PEERS
-        return _chosen_or_none("peers", self.peers, PEERS)
+        return PEERS if self.peers is None else _chosen_or_none("peers", self.peers, PEERS)
 
     def sentences(self, there: int) -> int:
         """How many of so many sentences are taken."""
@@ -149,16 +121,11 @@ class TranslateConfig:
 
     def tolerances(self) -> tuple[tuple[int, float], ...]:
         """Pairs of beta and tau."""
-        texts = self.tolerance or (ABLATION_TOLERANCES if self.ablation else TOLERANCES)
-        return tuple(dict.fromkeys(_beta_tau(text) for text in texts))
-
-    def block_lengths(self) -> tuple[int, ...]:
-        """Tokens of a block; none where the drafter decides."""
-        return self.k or (ABLATION_K if self.ablation else ())
+        return tuple(dict.fromkeys(_beta_tau(text) for text in self.tolerance or TOLERANCES))
 
     def times(self) -> int:
         """Repeats."""
-        return 1 if self.exact else self.repeats or (1 if self.ablation else REPEATS)
+        return 1 if self.exact else self.repeats
 
     def sizes(self) -> tuple[int, ...]:
         """Batch sizes."""

@@ -54,8 +54,7 @@ class CT2:
         }
         if found := [reason for reason, holds in reasons.items() if holds]:
             raise ConfigError(
-                f"the target cannot be measured in CTranslate2: {'; '.join(found)}. Leave that out with --peers "
-                "generate,beam,assisted"
+                f"the target cannot be measured in CTranslate2: {'; '.join(found)}. Leave that out with --peers generate"
             )
 
     def _convert(self, model: Any, folder: Path) -> None:
@@ -77,12 +76,11 @@ class CT2:
         spec.optimize(quantization="float32")
         spec.save(str(folder))
 
-    def translate(self, sources: Sequence[Sequence[int]], beams: int, max_new_tokens: int, length_penalty: float) -> Output:
-        """Token ids of the translations; the texts' ends as ``transformers`` has them."""
+    def translate(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> Output:
+        """Token ids of the greedy translations; the texts' ends as ``transformers`` has them."""
         found = self._translator.translate(
             [[self._names[token] for token in source] for source in sources],
-            beam_size=beams,
-            length_penalty=length_penalty,
+            beam_size=1,
             max_input_length=0,
             max_decoding_length=max_new_tokens,
             min_decoding_length=0,

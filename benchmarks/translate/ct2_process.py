@@ -8,12 +8,17 @@ as long as the process lives.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 from draftwood.core.errors import ModelError
+
+T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -25,7 +30,7 @@ class Found(NamedTuple):
 
 @final
 class CT2Process:
-    """A converted model in a process that ends with this object, or with the process that made it.
+    """A converted model in a process that ends with this object.
 
     Args:
         folder: the model; it is not needed any more when this returns.
@@ -37,51 +42,37 @@ class CT2Process:
     """
 
     def __init__(self, folder: str, device: str, threads: int) -> None:
-        context = get_context("spawn")  # a fork would bring PyTorch's threads along
-        self._pipe, there = context.Pipe()
-        settings = {"device": device, "inter_threads": 1, "intra_threads": threads, "compute_type": "float32"}
-        self._process = context.Process(target=_serve, args=(there, folder, settings), daemon=True)
-        self._process.start()
-        there.close()  # so that the end of the process is the end of the pipe
-        self._answer()
+        self._model = folder, device, threads
+        # A fork would bring PyTorch's threads along. Ctrl-C reaches both processes, and this one ends the other one.
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+        self._run(_load, *self._model)
 
     def translate(self, sources: list[list[str]], **options: Any) -> Found:
         """As ``translate_batch`` of CTranslate2, whose options these are."""
-        found: Found = self._answer((sources, options))
-        return found
+        return self._run(_translate, self._model, sources, options)
 
-    def _answer(self, question: Any = None) -> Any:
-        """The next answer of the process, after a request if there is one; the process may have ended."""
+    def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         try:
-            if question is not None:
-                self._pipe.send(question)
-            found = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            self._process.join(timeout=5)
+            return self._pool.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
             raise ModelError(
-                f"the process that runs CTranslate2 has ended (exit status {self._process.exitcode}): free some memory, or "
-                "leave it out with --peers generate,beam,assisted"
+                "the process that runs CTranslate2 has ended: free some memory, or leave it out with --peers generate"
             ) from error
-        if isinstance(found, Exception):
-            raise found
-        return found
 
 
-def _serve(pipe: Connection[Any, Any], folder: str, settings: dict[str, Any]) -> None:
-    """Answer requests until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes, and the other one ends this one
+@cache
+def _translator(folder: str, device: str, threads: int) -> Any:
     import ctranslate2
 
-    translator = ctranslate2.Translator(folder, **settings)
-    pipe.send(None)
-    while True:
-        try:
-            sources, options = pipe.recv()
-        except EOFError:
-            return
-        try:
-            start = perf_counter()
-            found = translator.translate_batch(sources, **options)
-            pipe.send(Found([result.hypotheses[0] for result in found], perf_counter() - start))
-        except Exception as error:  # sent to the caller
-            pipe.send(error)
+    return ctranslate2.Translator(folder, device=device, inter_threads=1, intra_threads=threads, compute_type="float32")
+
+
+def _load(folder: str, device: str, threads: int) -> None:
+    _translator(folder, device, threads)
+
+
+def _translate(model: tuple[str, str, int], sources: list[list[str]], options: dict[str, Any]) -> Found:
+    translator = _translator(*model)
+    start = perf_counter()
+    found = translator.translate_batch(sources, **options)
+    return Found([result.hypotheses[0] for result in found], perf_counter() - start)

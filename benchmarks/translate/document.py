@@ -8,7 +8,7 @@ from typing import Any, final
 
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.translate.config import TranslateConfig
-from benchmarks.translate.figures import Columns, columns, part, quality, speeds, translations
+from benchmarks.translate.figures import columns, quality, speeds, translations
 from benchmarks.translate.report import exact_markdown, markdown
 from benchmarks.translate.run import Batch, Log
 from benchmarks.translate.sentences import Sentence, differences
@@ -26,14 +26,12 @@ class Writer:
 
     Attributes:
         batches: per batch size, as they were translated.
-        groups: the sentences of each group.
     """
 
     config: TranslateConfig
     translator: Translator
     sentences: Sequence[Sentence]
     batches: dict[int, list[Batch]]
-    groups: dict[str, list[int]]
     log: Log
     load_before: float | None
 
@@ -50,7 +48,7 @@ class Writer:
             "format": FORMAT,
             "partial": partial,
             **setting(self.config, self.translator, self.load_before),
-            "groups": {name: len(numbers) for name, numbers in self.groups.items()},
+            "count": len(self.sentences),
             **({"results": self._differences()} if self.config.exact else {"sentences": pairs, "results": self._results()}),
         }
 
@@ -66,6 +64,7 @@ class Writer:
         raw = [[columns(repeat) for repeat in repeats[: self.log.repeats]] for repeats in self.log.samples]
         bases = {size: repeats for (system, size), repeats in zip(self.log.cases, raw, strict=True) if system.name == BASE}
         greedy = self._decoded([sentence.greedy for sentence in self.sentences])
+        references = [sentence.reference for sentence in self.sentences]
         results = []
         for (system, size), repeats, samples in zip(self.log.cases, raw, self.log.samples, strict=True):
             rows = [translations(repeat, self.batches[size]) for repeat in samples[: self.log.repeats]]
@@ -77,33 +76,15 @@ class Writer:
                     "ours": system.ours,
                     "greedy": system.greedy,
                     "batch_size": size,
-                    "groups": {
-                        name: {
-                            "sentences": len(numbers),
-                            "equal": len(set(numbers) - {entry["sentence"] for entry in apart}),
-                            **self._quality(numbers, texts, greedy),
-                            **self._speeds(numbers, size, repeats, bases.get(size)),
-                        }
-                        for name, numbers in self.groups.items()
-                    },
+                    "equal": len(self.sentences) - len(apart),
+                    **quality(texts, references, greedy),
+                    **speeds(repeats, bases.get(size), len(self.sentences)),
                     "differing": apart if system.greedy else None,
                     "texts": texts,
                     "repeats": repeats,
                 }
             )
         return results
-
-    def _quality(self, numbers: Sequence[int], texts: Sequence[str], greedy: Sequence[str]) -> dict[str, float]:
-        references = [self.sentences[n].reference for n in numbers]
-        return quality([texts[n] for n in numbers], references, [greedy[n] for n in numbers])
-
-    def _speeds(
-        self, numbers: Sequence[int], size: int, repeats: Sequence[Columns], base: Sequence[Columns] | None
-    ) -> dict[str, Any]:
-        inside = set(numbers)
-        chosen = [i for i, batch in enumerate(self.batches[size]) if inside.issuperset(batch)]
-        over = None if base is None else [part(repeat, chosen) for repeat in base]
-        return speeds([part(repeat, chosen) for repeat in repeats], over, len(numbers))
 
     def _decoded(self, rows: Sequence[list[int]]) -> list[str]:
         found: list[str] = self.translator.tokenizer.batch_decode(list(rows), skip_special_tokens=True)
@@ -113,10 +94,10 @@ class Writer:
 def setting(config: TranslateConfig, translator: Translator, load_before: float | None) -> dict[str, Any]:
     """The setup: configuration, versions, machine and models."""
     models = {"target": translator.model, "draft": getattr(translator.draft, "model", None)}
-    packages = {"sacrebleu": not config.exact, "ctranslate2": any("ctranslate2" in name for name in config.peer_names())}
+    packages = {"sacrebleu": not config.exact, "ctranslate2": "ctranslate2" in config.peer_names()}
     return {
         "config": {**plain(asdict(config)), "repeats": config.times()},
-        "left_out": list(config.left_out()) if config.methods is None and not config.ablation else [],
+        "left_out": list(config.left_out()) if config.methods is None else [],
         **surroundings(translator.target.device, load_before, [name for name, used in packages.items() if used]),
         "models": {
             name: facts_of(model, getattr(getattr(translator, name), "engine", "torch"))

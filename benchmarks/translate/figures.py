@@ -33,17 +33,12 @@ def translations(samples: Sequence[Sample], batches: Sequence[Batch]) -> list[li
     return [found[sentence] for sentence in range(len(found))]
 
 
-def part(repeat: Columns, chosen: Sequence[int]) -> Columns:
-    """What belongs to some batches."""
-    return {name: [values[batch] for batch in chosen] for name, values in repeat.items()}
-
-
 def speeds(repeats: Sequence[Columns], base: Sequence[Columns] | None, sentences: int) -> dict[str, Any]:
-    """Speed on some sentences, and its parts.
+    """Speed, and its parts.
 
     Args:
         repeats: of the system.
-        base: of greedy ``generate`` on the same sentences, for the ratio inside each repeat.
+        base: of ``generate``, for the ratio inside each repeat.
         sentences: their number.
 
     Returns:
@@ -67,12 +62,11 @@ def speeds(repeats: Sequence[Columns], base: Sequence[Columns] | None, sentences
 
 
 def quality(texts: Sequence[str], references: Sequence[str], greedy: Sequence[str]) -> dict[str, float]:
-    """Corpus BLEU and chrF against the references, and BLEU against the target's greedy translations (sacreBLEU, Post 2018,
-    arXiv 1804.08771, with its defaults)."""
+    """Corpus BLEU against the references and against the target's greedy translations (sacreBLEU, Post 2018, arXiv
+    1804.08771, with its defaults)."""
     import sacrebleu
 
     return {
         "bleu": sacrebleu.corpus_bleu(list(texts), [list(references)]).score,
-        "chrf": sacrebleu.corpus_chrf(list(texts), [list(references)]).score,
         "bleu_to_greedy": sacrebleu.corpus_bleu(list(texts), [list(greedy)]).score,
     }

@@ -61,11 +61,8 @@ def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens:
     names = config.method_names()
     if "ar" in names:
         yield system("ar", Method(method="ar"))
-    if "ngram" in names:
-        length = str(config.ngram_length)
-        yield system(f"ngram {length}", Method(method="ngram", shape=length))
     if "block" in names:
-        for k in config.block_lengths() or (_block(translator),):
+        for k in config.k or (_block(translator),):
             for beta, tau in config.tolerances():
                 yield system(f"block {k}, beta {beta}, tau {tau:g}", _method(k, beta, tau))
     if "tree" in names:

@@ -1,4 +1,4 @@
-"""``transformers`` on the same weights: ``generate``, greedy or with beams."""
+"""Other systems on the same weights: greedy ``generate`` of ``transformers``, and CTranslate2."""
 
 from __future__ import annotations
 
@@ -21,30 +21,25 @@ EXTRA = 'pip install "draftwood[bench]"'
 def require_packages(config: TranslateConfig) -> None:
     """Raise a ConfigError that names what has to be installed for this run."""
     if not config.exact and importlib.util.find_spec("sacrebleu") is None:
-        raise ConfigError(f"BLEU and chrF need the package sacrebleu; install it with: {EXTRA}")
-    wanted = [name for name in config.peer_names() if name.startswith("ctranslate2")]
-    if wanted and importlib.util.find_spec("ctranslate2") is None:
-        raise ConfigError(
-            f"{' and '.join(wanted)} need the package ctranslate2; install it with: {EXTRA}, or leave them out with --peers "
-            "generate,beam"
-        )
+        raise ConfigError(f"BLEU needs the package sacrebleu; install it with: {EXTRA}")
+    if "ctranslate2" in config.peer_names() and importlib.util.find_spec("ctranslate2") is None:
+        raise ConfigError(f"package ctranslate2 is missing; install it with: {EXTRA}, or leave it out with --peers generate")
 
 
 @final
 class Generate:
-    """``model.generate`` under what the model's own generation config asks for.
+    """Greedy ``model.generate`` under what the model's own generation config asks for.
 
     Args:
         model: the target.
         eos: its end-of-sentence token ids.
         max_new_tokens: the longest translation.
-        beams: 1 for greedy decoding.
     """
 
-    def __init__(self, model: Any, eos: Sequence[int], max_new_tokens: int, *, beams: int = 1) -> None:
+    def __init__(self, model: Any, eos: Sequence[int], max_new_tokens: int) -> None:
         self._model, self._eos = model, eos
         self._config = copy.deepcopy(model.generation_config)
-        self._config.update(do_sample=False, num_beams=beams, max_new_tokens=max_new_tokens, max_length=None)
+        self._config.update(do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, max_length=None)
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> Output:
         width, device = max(map(len, sources)), self._model.device
@@ -64,21 +59,9 @@ def peer_systems(
     names = config.peer_names()
     if "generate" in names:
         yield System(name="generate", translate=Generate(model, eos, max_new_tokens), ours=False, greedy=True)
-    if "beam" in names:
-        beam = Generate(model, eos, max_new_tokens, beams=config.beams)
-        yield System(name=f"generate, {config.beams} beams", translate=beam, ours=False, greedy=False)
-    wanted = [name for name in ("ctranslate2", "ctranslate2-beam") if name in names]
-    if wanted:
+    if "ctranslate2" in names:
         from benchmarks.translate.ct2 import CT2
 
         ct2 = CT2(model, tokenizer, eos, torch.get_num_threads())
-        for name in wanted:
-            beams = 1 if name == "ctranslate2" else config.beams
-            translate = partial(ct2.translate, beams=beams, max_new_tokens=max_new_tokens, length_penalty=_penalty(model))
-            label = "CTranslate2" if beams == 1 else f"CTranslate2, {beams} beams"
-            yield System(name=label, translate=translate, ours=False, greedy=beams == 1)
-
-
-def _penalty(model: Any) -> float:
-    found = model.generation_config.length_penalty
-    return 1.0 if found is None else float(found)
+        translate = partial(ct2.translate, max_new_tokens=max_new_tokens)
+        yield System(name="CTranslate2", translate=translate, ours=False, greedy=True)

@@ -23,11 +23,10 @@ NOTES = f"""\
 * **Tokens per pass** are tokens written per round of Draftwood, the target's own one included (block efficiency).
 * Shares of the time: *draft* and *target* are what the two models' runners take, encoders included, *verify* is the
   verifier, *other* all the rest.
-* **BLEU and chrF** are sacreBLEU's, with its defaults, against the references; *BLEU to greedy* is against what the target
-  writes greedily through `generate`, one sentence at a time. *Equal* is in how many sentences the tokens are those, in every
-  repeat. A method with tau > 0 and beta > 1 and a search with beams do not mean to write them.
-* Every block of sentences goes round all systems before the next one, in shuffled order; a batch holds long sentences only,
-  or none."""
+* **BLEU** is sacreBLEU's, with its defaults, against the references; *BLEU to greedy* is against what the target writes
+  greedily through `generate`, one sentence at a time. *Equal* is in how many sentences the tokens are those, in every
+  repeat. A method with tau > 0 and beta > 1 does not mean to write them.
+* Every block of sentences goes round all systems before the next one, in shuffled order."""
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -37,10 +36,7 @@ def markdown(document: dict[str, Any]) -> str:
         here = [r for r in document["results"] if r["batch_size"] == size]
         if not here:
             continue
-        blocks.append(f"## Batch size {size}")
-        for group, count in document["groups"].items():
-            title = f"### {count} sentences" if group == "all" else f"### The {count} of them whose {_long(document)}"
-            blocks += [title, _speeds(here, group), "" if document["config"]["ablation"] else _stages(here, group)]
+        blocks += [f"## Batch size {size}", _speeds(here, document["count"]), _stages(here)]
     blocks += _equality(document)
     return "\n\n".join([*(b for b in blocks if b), "## How to read this", NOTES]) + "\n"
 
@@ -52,10 +48,6 @@ def exact_markdown(document: dict[str, Any]) -> str:
         "through `generate`, one sentence at a time."
     )
     return "\n\n".join([_head(document), text, *_equality(document)]) + "\n"
-
-
-def _long(document: dict[str, Any]) -> str:
-    return f"greedy translation has {document['config']['long']} tokens or more"
 
 
 def _head(document: dict[str, Any]) -> str:
@@ -70,37 +62,35 @@ def _head(document: dict[str, Any]) -> str:
             f"* {name}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, run by {m['engine']}"
             for name, m in document["models"].items()
         ),
-        f"* {document['groups']['all']} held-out sentences, {languages}{amount}",
+        f"* {document['count']} held-out sentences, {languages}{amount}",
         *([f"* not measured, as no drafter was given: {', '.join(left)}"] if (left := document["left_out"]) else []),
         *machine_lines(document),
     ]
     return "\n".join(lines)
 
 
-def _speeds(here: list[Result], group: str) -> str:
-    header = ["system", "sentences/s", "tokens/s", "÷ generate", "tokens per pass"]
-    header += ["BLEU", "chrF", "BLEU to greedy", "equal"]
+def _speeds(here: list[Result], count: int) -> str:
+    header = ["system", "sentences/s", "tokens/s", "÷ generate", "tokens per pass", "BLEU", "BLEU to greedy", "equal"]
     rows = []
     for result in here:
-        figures = result["groups"][group]
-        efficiency, ratio = figures["block_efficiency"], figures["ratio"]
+        efficiency, ratio = result["block_efficiency"], result["ratio"]
         rows.append(
             [
                 result["system"],
-                spread_cell(figures["sentences_per_second"], 1),
-                spread_cell(figures["tokens_per_second"], 0),
+                spread_cell(result["sentences_per_second"], 1),
+                spread_cell(result["tokens_per_second"], 0),
                 "" if ratio is None else spread_cell(ratio, 2),
                 "" if efficiency is None else f"{efficiency:.2f}",
-                *(f"{figures[name]:.2f}" for name in ("bleu", "chrf", "bleu_to_greedy")),
-                f"{figures['equal']} of {figures['sentences']}",
+                *(f"{result[name]:.2f}" for name in ("bleu", "bleu_to_greedy")),
+                f"{result['equal']} of {count}",
             ]
         )
     return table(header, rows)
 
 
-def _stages(here: list[Result], group: str) -> str:
+def _stages(here: list[Result]) -> str:
     """Where Draftwood's time goes; nothing if no such system was measured."""
-    shares = [(r["system"], r["groups"][group]["share"]) for r in here if r["groups"][group]["share"] is not None]
+    shares = [(r["system"], r["share"]) for r in here if r["share"] is not None]
     names = [*STAGES, "other"]
     rows = [[system, *(f"{100 * share[name]:.1f}" for name in names)] for system, share in shares]
     return table(["of the time", *(f"{name} %" for name in names)], rows) if rows else ""
@@ -115,7 +105,7 @@ def _equality(document: dict[str, Any]) -> list[str]:
         [
             r["system"],
             str(r["batch_size"]),
-            str(document["groups"]["all"]),
+            str(document["count"]),
             str(len(r["differing"])),
             f"{max(entry['gap'] for entry in r['differing']):.2g}" if r["differing"] else "",
         ]

@@ -49,9 +49,9 @@ class Log:
         return min(map(len, self.samples))
 
 
-def batched(groups: Sequence[Sequence[int]], size: int) -> list[Batch]:
-    """Batches of ``size`` sentences of one group, in order; a group's last one may be smaller."""
-    return [list(group[at : at + size]) for group in groups for at in range(0, len(group), size)]
+def batched(order: Sequence[int], size: int) -> list[Batch]:
+    """Batches of ``size`` sentences, in order; the last one may be smaller."""
+    return [list(order[at : at + size]) for at in range(0, len(order), size)]
 
 
 @final

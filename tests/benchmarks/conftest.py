@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks.config import BenchConfig
-from benchmarks.document import Writer
-from benchmarks.run import Bench, Log
+from benchmarks import settings
 from benchmarks.settings import Setting
 from draftwood.api import Pair
-from tests.benchmarks.tiny import PROMPTS, Letters, tiny_llama
+from tests.benchmarks.tiny import Letters, call, tiny_llama
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +37,8 @@ def prompt_file(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.fixture(scope="session")
 def measured(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A small complete run: its log, its writer and its document; not to be changed."""
-    settings = [
+    """The document and the report of a small complete run; not to be changed."""
+    few = [
         Setting(method="ar"),
         Setting(method="chain", shape="2", nodes=2, comparisons=(("length", 2),)),
         Setting(method="rsd-s", shape="2x2", nodes=4, comparisons=(("length", 2),)),
@@ -47,12 +46,13 @@ def measured(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleName
         Setting(method="generate"),
         Setting(method="assisted", shape="2", nodes=2),
     ]
-    cases = [(s, t) for t in (0.0, 1.0) for s in settings]
-    bench = Bench(pair=pair, cases=cases, prompts=PROMPTS, repeats=2, max_new_tokens=6, seed=5)
-    log, steps, repeats = Log(cases=cases), [], []
-    bench.run(log, lambda: steps.append(1), lambda: repeats.append(1))
-    config = BenchConfig(repeats=2, max_new_tokens=6, temperatures="0,1", output=tmp_path_factory.mktemp("bench"), seed=5)
-    writer = Writer(config=config, pair=pair, prompts=PROMPTS, log=log, load_before=0.0)
-    return SimpleNamespace(
-        bench=bench, log=log, steps=len(steps), ends=len(repeats), writer=writer, document=writer.write(partial=False)
-    )
+    folder = tmp_path_factory.mktemp("bench")
+    lines = [json.dumps({"prompt": text, "source": source}) for text, source in (("abc", "a"), ("de", "b"), ("ghij", "a"))]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+        patch.setitem(settings.PLANS, "peers", lambda: few)
+        options = "--preset", "peers", "--repeats", 2, "--max-new-tokens", 6, "--seed", 5, "--output", folder
+        call("generate", *options, "--prompts", folder / "prompts.jsonl")
+    document = json.loads((folder / "bench.json").read_text())
+    return SimpleNamespace(document=document, report=(folder / "bench.md").read_text())

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clients import PARTS, ClientsConfig, Environment, Example, examples, markdown, measure, outcome
-from draftwood.core.errors import ConfigError
+from benchmarks.clients import PARTS, Environment, Example, examples, markdown, measure, outcome
 from tests.test_docs import FENCE, ROOT
 
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -58,8 +57,3 @@ def test_parts_run_apart_and_their_errors_are_told_from_refusals(tmp_path: Path,
 def test_the_last_error_is_found_among_other_lines() -> None:
     assert outcome("ValueError: a\nFor more, see b\n") == "error: ValueError: a"
     assert outcome("") == "error: it says nothing"
-
-
-def test_an_unknown_client_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"other\.py"):
-        ClientsConfig(only="other.py").chosen()

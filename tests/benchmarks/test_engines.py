@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,26 +165,14 @@ def absent(pair, method, folder):
     raise ImportError("No module named 'openvino_genai'")
 
 
-@pytest.fixture(scope="module")
-def all_peers(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A whole run with a program that samples wrongly and others that cannot be had."""
-    tmp_path = tmp_path_factory.mktemp("all-peers")
+def test_a_run_reports_what_is_left_out_and_who_samples_by_another_distribution(prompt_file, monkeypatch, tmp_path):
     openers = dict.fromkeys(ENGINES, broken) | {"genai": Constant, "genai-draft": absent}
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abc", "de")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.engines._openers", lambda: openers)
-        patch.setattr("draftwood.api.load", lambda target, draft, options: pair)
-        call(
-            "generate", "--preset", "all-peers", "--repeats", "7", "--max-new-tokens", "60", "--prompts", path,
-            "--methods", "ar,generate,genai,genai-draft,llama.cpp", "--output", tmp_path / "out",
-        )  # fmt: skip
-    report = (tmp_path / "out" / "bench.md").read_text()
-    return SimpleNamespace(report=report, document=json.loads((tmp_path / "out" / "bench.json").read_text()))
-
-
-def test_a_run_reports_what_others_do_and_what_is_left_out(all_peers):
-    report, document = all_peers.report, all_peers.document
+    monkeypatch.setattr("benchmarks.engines._openers", lambda: openers)
+    call(
+        "generate", "--preset", "all-peers", "--repeats", "7", "--max-new-tokens", "60", "--prompts", prompt_file,
+        "--methods", "ar,generate,genai,genai-draft,llama.cpp", "--output", tmp_path,
+    )  # fmt: skip
+    report, document = (tmp_path / "bench.md").read_text(), json.loads((tmp_path / "bench.json").read_text())
     assert {one["method"] for one in document["skipped"]} == {"genai-draft", "llama.cpp"}
     assert "* **left out**: llama.cpp, RuntimeError: it takes no such model" in report
     assert "* **left out**: genai-draft, not installed (No module named 'openvino_genai')" in report
@@ -194,15 +181,12 @@ def test_a_run_reports_what_others_do_and_what_is_left_out(all_peers):
     assert (line["drafted/round"], line["target %"], line["outside ms/round"]) == ("", "", "")
     assert line["block efficiency"].split()[0] == "1.000"
     assert next(check for check in document["greedy"] if check["setting"] == "genai")["differing"] == []
-
-
-def test_who_samples_by_another_distribution_is_named_and_who_does_not_is_not(all_peers):
-    verdicts = {one["setting"]: one for one in all_peers.document["judged"]}
+    verdicts = {one["setting"]: one for one in document["judged"]}
     assert verdicts["genai"]["exact"] is False
     assert verdicts["genai"]["total_variation"] > verdicts["genai"]["detectable"]
     assert all(one["exact"] for name, one in verdicts.items() if name != "genai")
-    assert verdicts.keys() == {r["setting"] for r in all_peers.document["results"] if r["temperature"] == 1}
-    assert "| **another** |" in all_peers.report
+    assert verdicts.keys() == {r["setting"] for r in document["results"] if r["temperature"] == 1}
+    assert "| **another** |" in report
 
 
 def test_both_backends_in_one_run(prompt_file, tmp_path):
@@ -214,6 +198,6 @@ def test_both_backends_in_one_run(prompt_file, tmp_path):
     names = [r["setting"] for r in document["results"]]
     assert names == ["ar (native)", "ar (torch)", "chain (native) 6", "chain (torch) 6", "generate"]
     assert all(sum(r["repeats"][0]["forwards"]) > 0 for r in document["results"])
+    assert all(0 < sum(r["repeats"][0]["target_seconds"]) < sum(r["repeats"][0]["seconds"]) for r in document["results"])
     assert all(check["differing"] == [] for check in document["greedy"])
     assert document["models"]["target"]["engine"] == f"torch and native {instruction_set()}"
-    call("sweep", "--backend", "both", code=2)

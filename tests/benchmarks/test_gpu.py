@@ -14,7 +14,6 @@ import torch
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
 from benchmarks.cuda.plan import SMALL
-from benchmarks.measure import Sample
 from draftwood.api import Pair
 from tests.benchmarks.tiny import made_up_sample
 
@@ -103,14 +102,9 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair: Pair, monkeypatch:
     assert correct.tree_logits(pair) > 1e-2
 
 
-def sample(tokens: int, forwards: int, seconds: float) -> Sample:
-    return made_up_sample(
-        tokens, forwards=forwards, seconds=seconds, target_seconds=0.5 * seconds, draft_seconds=0.25 * seconds
-    )
-
-
 def test_seconds_of_a_round_are_those_of_whole_calls() -> None:
-    counted, uncounted, awaited = sample(8, 4, 2.0), sample(8, 0, 2.0), sample(4, 2, 9.0)
+    counted, uncounted = (made_up_sample(8, forwards=forwards, seconds=2.0) for forwards in (4, 0))
+    awaited = made_up_sample(4, forwards=2, seconds=9.0, target_seconds=4.5, draft_seconds=2.25)
     assert speed._seconds_per_round([[counted]], [[awaited]]) == 0.5
     assert speed._seconds_per_round([[uncounted]], [[awaited]]) == 0.5  # two tokens a round
     assert speed._seconds_per_round([[uncounted]], []) == 0.25  # a token a round

@@ -16,9 +16,7 @@ from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.train.chat_files import Chat
 from draftwood.train.chat_template import Template
 from draftwood.train.config import DrafterConfig
-from draftwood.train.features import Example
 from draftwood.train.hidden import new_drafter
-from draftwood.train.hidden_batches import batch_of
 
 TEMPLATE = Template([1, 5, 6], [7, 8], [2, 9, 10], frozenset({2, 3}))
 VOCAB = 97
@@ -55,36 +53,6 @@ def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target: Any,
         assert torch.equal(best[:-1][wrote], torch.tensor(chat.tokens)[1:][wrote])
     assert any(chat.tokens[3:6] == [11, 12, 13] for chat in chats)  # a given turn
     assert max(len(chat.tokens) for chat in chats) <= 160
-
-
-def test_a_batch_is_the_one_that_training_from_files_has(target: Any, chats: list[Chat]) -> None:
-    ids = torch.arange(10, 60)
-    found = drafter.read(target, chats[:3], ids)
-    anchors = drafter.chosen_anchors(found, 4)
-    index = torch.full((VOCAB,), -1)
-    index[ids] = torch.arange(len(ids))
-    examples = []
-    for chat in chats[:3]:
-        out = target(torch.tensor([chat.tokens]), output_hidden_states=True)
-        best = out.logits[0].log_softmax(-1).topk(VOCAB)
-        hidden = torch.cat([out.hidden_states[layer][0] for layer in (0, 2)], dim=-1).bfloat16()
-        examples.append(
-            Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), hidden, best.indices.int(), best.values)
-        )
-    wanted = batch_of(examples, list(anchors), 4, index)
-    batch = drafter.batch_of(found, anchors, [0, 2], 4)
-    assert torch.equal(batch["parents"], wanted["parents"])
-    first = (
-        wanted["real"].cumprod(-1).bool()
-    )  # nothing is learned beyond a block's first token that the target did not write
-    assert torch.equal(batch["real"], first)
-    assert torch.allclose(batch["hidden"].float(), wanted["hidden"].float(), atol=0.05)
-    assert first.any()
-    own, theirs = (
-        torch.zeros(*first.shape, len(ids)).scatter_add_(-1, one["tops"], one["log_probs"].float().exp())
-        for one in (batch, wanted)
-    )
-    assert torch.allclose(own[first], theirs[first], atol=1e-4)
 
 
 def test_training_raises_the_acceptance(

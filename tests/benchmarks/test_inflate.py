@@ -27,12 +27,13 @@ SIZES = [
 ]
 
 
-def tiny(*, tied: bool = True, **settings) -> LlamaForCausalLM:
+def tiny(*, tied: bool = True, rms_norm_eps: float = 0.05, **settings) -> LlamaForCausalLM:
+    """A model whose epsilon counts, as its stream is small."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
         intermediate_size=48, max_position_embeddings=64, initializer_range=0.3, tie_word_embeddings=tied,
-        bos_token_id=0, eos_token_id=0, pad_token_id=0, **settings,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0, rms_norm_eps=rms_norm_eps, **settings,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
@@ -70,20 +71,14 @@ def test_controls_what_matters_is_seen_and_what_does_not_is_random():
     with torch.no_grad():
         other.model.layers[3].mlp.down_proj.weight[3] = 10.0  # writes what is to be multiplied by zero
     assert off(model, other) > 100 * CLOSE
-    unscaled = inflated(model, size, seed=3)
+    unscaled, same_epsilon = inflated(model, size, seed=3), inflated(model, size, seed=3)
     with torch.no_grad():
         unscaled.model.norm.weight[:32] = model.model.norm.weight
-    assert off(model, unscaled) > 100 * CLOSE
-
-
-def test_epsilon_counts_where_the_stream_is_small():
-    model = tiny(rms_norm_eps=0.05)
-    grown = inflated(model, SIZES[-1], seed=0)
-    assert off(model, grown) < CLOSE
-    for module in grown.modules():
+    for module in same_epsilon.modules():
         if hasattr(module, "variance_epsilon"):
-            module.variance_epsilon = 0.05
-    assert off(model, grown) > 100 * CLOSE
+            module.variance_epsilon = model.config.rms_norm_eps
+    assert off(model, unscaled) > 100 * CLOSE
+    assert off(model, same_epsilon) > 100 * CLOSE
 
 
 def test_a_model_in_bfloat16_keeps_its_distribution_through_a_folder(tmp_path):
@@ -95,21 +90,16 @@ def test_a_model_in_bfloat16_keeps_its_distribution_through_a_folder(tmp_path):
     assert off(own, read) < CLOSE
 
 
-@pytest.mark.parametrize(("size", "message"), [
-    (Size(width=16, layers=2, heads=4, feed_forward=48), "width is 16, but the model has 32"),
-    (Size(width=32, layers=1, heads=4, feed_forward=48), "layers is 1"),
-    (Size(width=32, layers=2, heads=5, feed_forward=48), "2 query heads share keys and values"),
-])  # fmt: skip
-def test_what_would_shrink_or_not_fit_is_refused(size, message):
-    with pytest.raises(ConfigError, match=message):
-        inflated(tiny(), size, seed=0)
-
-
-def test_other_models_are_refused():
-    with pytest.raises(ModelError, match="'gpt2' cannot be inflated"):
-        inflated(tiny_gpt(20, 0), SIZES[0], seed=0)
-    with pytest.raises(ModelError, match="with biases"):
-        inflated(tiny(attention_bias=True), SIZES[0], seed=0)
+def test_what_would_shrink_or_not_fit_is_refused():
+    for model, size, message in (
+        (tiny(), Size(width=16, layers=2, heads=4, feed_forward=48), "width is 16, but the model has 32"),
+        (tiny(), Size(width=32, layers=1, heads=4, feed_forward=48), "layers is 1"),
+        (tiny(), Size(width=32, layers=2, heads=5, feed_forward=48), "2 query heads share keys and values"),
+        (tiny_gpt(20, 0), SIZES[0], "'gpt2' cannot be inflated"),
+        (tiny(attention_bias=True), SIZES[0], "with biases"),
+    ):
+        with pytest.raises((ConfigError, ModelError), match=message):
+            inflated(model, size, seed=0)
 
 
 @pytest.mark.parametrize("wanted", ["20M", "110000000", "410M", "1B"])

@@ -62,23 +62,6 @@ def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:
     assert (sample.forwards, sample.drafted) == (4, 0)
 
 
-@pytest.mark.parametrize("method", ["ar", "chain", "shared-noise", "generate"])
-def test_a_batch_of_unequal_prompts_is_continued_like_each_alone(pair: Pair, method: str) -> None:
-    nodes = {"chain": 3, "shared-noise": 6}.get(method, 0)  # without nodes, shared noise drafts where that pays
-    setting = Setting(method=method, shape="3" if method == "chain" else None, nodes=nodes)
-    make = (peer_maker if setting.is_peer else our_maker)(setting, pair, 0.0, 10)
-    prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [7]]
-    with Meters().on(pair) as meters:
-        together = measure(make, prompts, [1, 2, 3], meters, CPU)
-        alone = [measure(make, [prompt], [seed], meters, CPU) for prompt, seed in zip(prompts, [1, 2, 3], strict=True)]
-    assert together.tokens == [sample.tokens[0] for sample in alone]
-    if method != "shared-noise":  # whose trees hang on what was learnt
-        assert together.row_forwards == sum(sample.forwards for sample in alone)
-        assert together.forwards == max(sample.forwards for sample in alone)
-        assert together.drafted == sum(sample.drafted for sample in alone)
-    assert (together.drafted > 0) == (method in DRAFTING)
-
-
 def test_an_ended_row_of_generate_keeps_no_padding(pair: Pair) -> None:
     wanted = sample_of(Setting(method="generate"), pair, 0.0).tokens[0]
     ending = Pair(pair.target.model, None, pair.tokenizer)
@@ -98,16 +81,6 @@ def test_generate_reads_every_token_once_with_its_cache(pair: Pair) -> None:
     assert sample.forwards == 12
     assert sample.target_tokens == 3 + 12 - 1
     assert sample.drafted == 0
-
-
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_the_assistant_drafts_as_many_tokens_as_asked(pair: Pair, length: int) -> None:
-    before = pair.draft.model.generation_config
-    sample = sample_of(Setting(method="assisted", shape=str(length), nodes=length), pair, 1.0, new=40)
-    full = length * sample.forwards
-    assert full - length * (length + 1) <= sample.draft_forwards <= full  # the last rounds have less room
-    assert sample.drafted == sample.draft_forwards
-    assert pair.draft.model.generation_config is before
 
 
 def test_the_same_chain_takes_the_same_forwards_on_both_sides_which_the_hooks_see(pair: Pair) -> None:

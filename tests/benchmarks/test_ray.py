@@ -14,7 +14,6 @@ from benchmarks.ray import faults, file, leaving
 from benchmarks.ray.config import RayConfig
 from benchmarks.serving.client import Answer, client_of
 from benchmarks.serving.servers import Server
-from draftwood.core.errors import ConfigError
 
 CONFIG = RayConfig(texts=8, prompts=8, clients=4)
 WHOLE = {"status": 200, "finish_reason": "length"}
@@ -77,8 +76,3 @@ def test_control_a_line_that_is_missing_repeated_or_another_is_seen(tmp_path: Pa
 def test_control_rows_that_are_not_freed_are_seen(change: dict[str, Any], count: int) -> None:
     right = {"left": 2, "whole": 2, "stayed": 2, "busy": {"a": 0, "b": 0}}
     assert broken(leaving.checks(right | change, CONFIG)) == count
-
-
-def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(ConfigError, match="parts"):
-        RayConfig(parts="faults,other")

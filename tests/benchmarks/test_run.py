@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import random
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks.batches import at_batches, batched, left_out
+from benchmarks.batches import batched
+from benchmarks.greedy import compare, first_difference
 from benchmarks.prompts import Prompt
 from benchmarks.report import efficiency_cell
-from benchmarks.run import Bench, Log, by_prompt, orders, seed_of
+from benchmarks.run import Log, orders, seed_of
 from benchmarks.settings import Setting
 from benchmarks.summary import efficiency, figures, ratio, speed
 from draftwood.api import Pair
-from draftwood.core.errors import ConfigError
 from tests.benchmarks.tiny import made_up_sample
 
 
@@ -32,53 +32,15 @@ def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
     assert len({seed_of(0, repeat, prompt) for repeat in range(5) for prompt in range(100)}) == 500
 
 
-def test_coupled_settings_write_the_same_text_with_the_same_seed_and_repeats_differ(measured: SimpleNamespace) -> None:
-    assert measured.steps == measured.bench.steps == 12 * (1 + 2 * 3)
-    assert measured.ends == 2
-    assert all([len(repeat) for repeat in repeats] == [3, 3] for repeats in measured.log.samples)
-    texts = [[s.tokens[0] for repeat in repeats for s in repeat] for repeats in measured.log.samples]
-    ar, chain, _, _, generate, assisted, sampled, *_ = texts
-    assert ar == chain == generate == assisted
-    assert ar[:3] == ar[3:]
-    assert sampled[:3] != sampled[3:]
-
-
 @pytest.mark.parametrize(("size", "wanted"), [(1, [(0,), (1,), (2,), (3,), (4,), (5,)]), (2, [(0, 2), (1, 3), (4, 5)])])
 def test_batches_are_of_one_source_and_the_sources_take_turns(size: int, wanted: list) -> None:
     prompts = [Prompt(source=source, tokens=(1,)) for source in "ababaa"]
     assert batched(prompts, size) == wanted
-    with pytest.raises(ConfigError, match=r"batches of 4 cannot be filled with 2 prompts of 'b'.*--prompts-per-source 4"):
-        batched([p for p in prompts if p.source == "b"], 4)
-
-
-def test_methods_for_one_text_at_a_time_are_left_out_of_batches_by_name() -> None:
-    settings = [Setting(method=name) for name in ("ar", "generate", "assisted", "llama.cpp", "genai")]
-    assert at_batches(settings, [1]) == settings
-    larger = [s.method for s in at_batches(settings, [1, 4]) if s.batch == 4]
-    assert larger == ["ar", "generate", "genai"]
-    assert list(left_out(settings, [1, 4])) == ["assisted at batch 4", "llama.cpp at batch 4"]
-    assert left_out(settings, [1]) == {}
-
-
-def test_every_case_continues_every_prompt_in_batches_of_its_size(pair: Pair) -> None:
-    prompts = [Prompt(source="a", tokens=(n, n + 1)) for n in range(1, 5)]
-    cases = [(s, 0.0) for s in at_batches([Setting(method="ar"), Setting(method="generate")], [1, 4])]
-    bench = Bench(pair=pair, cases=cases, prompts=prompts, repeats=2, max_new_tokens=5, seed=0)
-    log, steps = Log(cases=cases), []
-    bench.run(log, lambda: steps.append(1), lambda: None)
-    assert len(steps) == bench.steps == 2 * (1 + 2 * 4) + 2 * (1 + 2 * 1)
-    sizes = [setting.batch for setting, _ in cases]
-    texts = [by_prompt(found[1], batched(prompts, size)) for size, found in zip(sizes, log.samples, strict=True)]
-    assert list(texts[0]) == [0, 1, 2, 3]
-    assert all(found == texts[0] for found in texts)
-    assert [len(repeats[0]) for repeats in log.samples] == [4, 4, 1, 1]
 
 
 @pytest.mark.parametrize(("sizes", "counts", "kept"), [
-    ([1, 1], [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
     ([1, 1], [[3, 2], [3, 1]], [[3, 1], [3, 1]]),
     ([1, 1], [[3, 1], [3]], [[3], [3]]),
-    ([1, 1], [[2], [1]], [[1], [1]]),
     ([1, 1], [[1], []], [[1], []]),  # nothing is complete: what there is stays
     ([1, 1, 2, 2], [[4, 4], [4, 4], [2, 1], [2]], [[4, 4], [4, 4], [2], [2]]),  # batches of one size alone
 ])  # fmt: skip
@@ -88,6 +50,25 @@ def test_an_interrupted_pass_is_dropped_unless_it_is_all(sizes: list, counts: li
     log = Log(cases=cases, samples=[[[made_up_sample(1)] * n for n in repeats] for repeats in counts])
     log.level()
     assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == kept
+
+
+def test_texts_part_where_one_of_them_ends() -> None:
+    assert (first_difference([1, 2, 3], [1, 9, 3]), first_difference([1, 2, 3], [1, 2])) == (1, 2)
+
+
+def test_a_planted_difference_is_found_with_its_gap(pair: Pair) -> None:
+    prompts = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
+    first, second, wrong = [5, 6, 7], [8, 9, 10], [8, 9, 11]
+    cases = [(Setting(method="generate"), 0.0), (Setting(method="chain", shape="2", nodes=2), 0.0)]
+    texts = [[[first, second]] * 2, [[first, second], [first, wrong]]]
+    samples = [[[replace(made_up_sample(3), tokens=[text]) for text in turn] for turn in repeats] for repeats in texts]
+    same, other = compare(pair.target.model, prompts, Log(cases=cases, samples=samples))
+    assert (same["setting"], same["compared"], same["differing"]) == ("generate", 2, [])
+    [found] = other["differing"]
+    assert (found["prompt"], found["at"]) == (1, 2)
+    with torch.inference_mode():
+        best = pair.target.model(torch.tensor([[4, 5, 8, 9]])).logits[0, -1].topk(2).values
+    assert found["gap"] == pytest.approx(float(best[0] - best[1]), abs=1e-5)
 
 
 def repeat(tokens: list[int], forwards: list[int], seconds: list[float], **stages: list[float]) -> dict[str, list[Any]]:
@@ -129,18 +110,6 @@ def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round(
     assert unknown["block_efficiency"] is None
     assert unknown["tokens_per_second"]["median"] == 8
     assert efficiency_cell(unknown) == ""
-
-
-def test_the_standard_error_is_the_scatter_of_the_estimate() -> None:
-    rng = random.Random(0)
-    drawn = []
-    for _ in range(400):
-        forwards = [rng.randint(20, 40) for _ in range(30)]
-        tokens = [round(f * rng.uniform(1.5, 3.5)) for f in forwards]
-        drawn.append(efficiency([repeat(tokens, forwards, [1.0] * 30)], range(30)))
-    mean = sum(value for value, _ in drawn) / len(drawn)
-    scatter = math.sqrt(sum((value - mean) ** 2 for value, _ in drawn) / (len(drawn) - 1))
-    assert sum(error or 0 for _, error in drawn) / len(drawn) == pytest.approx(scatter, rel=0.1)
 
 
 def test_ratios_are_taken_inside_each_repeat_and_more_than_one_is_faster() -> None:

@@ -25,7 +25,6 @@ from benchmarks.serving.config import (
     SoakConfig,
     ToolsConfig,
 )
-from benchmarks.serving.metrics import Counts, parsed
 from benchmarks.serving.outcome import holds
 from benchmarks.serving.right import RIGHT, valid
 from benchmarks.serving.routes import ROUTES, chatting
@@ -68,14 +67,6 @@ def served(live: Live, tmp_path: Path) -> Served:
 # ---- soak ----
 
 
-def test_every_request_of_a_soak_is_accounted_for(served: Served) -> None:
-    found = soak.run(served, SoakConfig(requests=60, clients=6), nothing)
-    assert holds(found), found["checks"]
-    assert sum(found["fates"].values()) == 60
-    assert {"complete", "left_stream", "left_whole"} <= found["fates"].keys()
-    assert found["fates"]["complete"] <= found["server"]["ended"]
-
-
 @pytest.mark.parametrize(
     ("change", "broken"),
     [
@@ -95,22 +86,6 @@ def test_control_a_soak_notices_what_was_lost(change: dict[str, Any], broken: in
     }  # fmt: skip
     assert all(check.holds for check in soak.checks(right, config))
     assert sum(not check.holds for check in soak.checks(right | change, config)) == broken
-
-
-def test_counts_add_labels_up_and_are_taken_apart_by_time() -> None:
-    lines = [
-        "# TYPE draftwood:request_success_total counter",
-        'draftwood:request_success_total{finished_reason="stop"} 3.0',
-        'draftwood:request_success_total{finished_reason="length"} 4.0',
-        "# TYPE draftwood:request_success_created gauge",
-        'draftwood:request_success_created{finished_reason="stop"} 1.7e9',
-        "# TYPE draftwood:num_requests_running gauge",
-        "draftwood:num_requests_running 2.0",
-    ]
-    found = parsed("\n".join([*lines, ""]))
-    assert found == Counts(ended=7, running=2)
-    assert found - Counts(ended=5, running=9) == Counts(ended=2, running=2)
-    assert found.taken == 9
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -187,22 +162,22 @@ def test_calls_over_http_are_compared(served: Served, monkeypatch: pytest.Monkey
 # ---- the same text ----
 
 
-def test_texts_are_the_same_in_all_ways_and_a_text_that_is_not_is_counted(
+def test_texts_are_written_in_all_ways_and_one_that_differs_is_counted(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = SameTextConfig(texts=4, company=3, max_new_tokens=12)
-    found = same_text.run(served, config, nothing)
-    assert holds(found), found["checks"]
-    assert {result["way"]: result["texts"] for result in found["results"]} == {
-        same_text.name(False, True, True): 4, **{same_text.name(True, *way): 1 for way in same_text.WAYS},
-    }  # fmt: skip
-    assert found["company_requests"] > 0
     mixed, seeds = same_text.mixed, iter(range(100))
     monkeypatch.setattr(same_text, "mixed", lambda n, *more: mixed(n, *more) | {"seed": next(seeds), "temperature": 1.0})
     wrong = same_text.run(served, config, nothing)
+    assert {result["way"]: result["texts"] for result in wrong["results"]} == {
+        same_text.name(False, True, True): 4, **{same_text.name(True, *way): 1 for way in same_text.WAYS},
+    }  # fmt: skip
+    assert wrong["company_requests"] > 0
     assert [check["holds"] for check in wrong["checks"]] == [False, True, True]
-    assert not same_text.checks(found | {"drafts": 0}, config)[-1].holds
     assert wrong["results"][0]["samples"]
+    right = wrong | {"results": [{"differ": 0, "texts": 4}]}
+    assert [check.holds for check in same_text.checks(right, config)] == [True] * 3
+    assert not same_text.checks(right | {"drafts": 0}, config)[-1].holds
 
 
 # ---- the prefix cache ----
@@ -228,18 +203,13 @@ def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compare
 # ---- fuzz ----
 
 
-def test_mutated_bodies_are_refused_or_answered_and_the_server_goes_on(live: Live, tmp_path: Path, monkeypatch) -> None:
-    options = "serve-fuzz", "--url", live.url, "--output", tmp_path, "--clients", 4, "--cases", 0, "--requests"
-    call(*options, 120)
-    found = json.loads((tmp_path / "serve-fuzz.json").read_text())
-    assert (tmp_path / "serve-fuzz.md").read_text() == fuzz.markdown(found)
-    assert holds(found), found["wrong"]
-    assert sum(found["statuses"].values()) == 120
-    assert {"200", "400"} <= found["statuses"].keys() <= {"200", "400", "404", "413", "429"}
+def test_a_run_with_a_wrong_answer_ends_with_1(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas = json.loads(fuzz.described(running(live.url)))["components"]["schemas"]
     assert schemas["CompletionBody"]["properties"]["model"]["anyOf"] == [{"const": "tiny"}, {"type": "null"}]
     monkeypatch.setattr(fuzz, "problem", lambda *_: "a test")
-    call(*options, 5, code=1)
+    options = "--url", live.url, "--output", tmp_path, "--clients", 4, "--cases", 0, "--requests", 5
+    call("serve-fuzz", *options, code=1)
+    assert json.loads((tmp_path / "serve-fuzz.json").read_text())["wrong"]
 
 
 @pytest.mark.parametrize(
@@ -284,35 +254,21 @@ def test_texts_follow_the_target_and_the_control_does_not(
 
 def test_another_program_is_tested_as_it_was_started(pair: Pair, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Server(url=live.url, model=running(live.url).model, drafts_by_request=False)
-    config = DistributionConfig(texts=4, max_new_tokens=8, concurrency="2")
-    texts = asyncio.run(distribution.written(other, pair, config, 0, nothing))
-    assert [way for _, way in texts] == list(distribution.OTHERS_WAYS)
-    assert "speculative" not in distribution.fields(distribution.OTHERS_WAYS[0], config, other)
-    results = [{"concurrency": 2, "way": way, **distribution.tested(pair, some, 1.0, 0)} for (_, way), some in texts.items()]
-    assert len(distribution.checks(results)) == 2
-    models = {"data": [{"id": "m", "owned_by": "vllm"}]}
-    monkeypatch.setattr(
-        httpx2, "get", lambda *_, **__: httpx2.Response(200, json=models, request=httpx2.Request("GET", "x"))
-    )
+    texts = asyncio.run(distribution.written(other, pair, DistributionConfig(texts=4, max_new_tokens=8), 0, nothing))
+    assert {way for _, way in texts} == set(distribution.OTHERS_WAYS)
+    assert "speculative" not in distribution.fields(distribution.OTHERS_WAYS[0], DistributionConfig(), other)
+    found = httpx2.Response(200, json={"data": [{"id": "m", "owned_by": "vllm"}]}, request=httpx2.Request("GET", "x"))
+    monkeypatch.setattr(httpx2, "get", lambda *_, **__: found)
     assert running(live.url).drafts_by_request is False
 
 
 # ---- load ----
 
 
-def test_systems_answer_the_same_requests_under_every_load(served: Served) -> None:
-    config = LoadConfig(
-        systems="off,automatic,transformers", concurrency="1,2", rates="50", requests=6, repeats=2, max_new_tokens=8
-    )
+def test_a_running_server_is_measured_alone(served: Served) -> None:
+    config = LoadConfig(systems="off,transformers", concurrency="1", rates="50", requests=2, repeats=1, max_new_tokens=8)
     found = load.run(served, config, nothing)
-    assert [(r["load"], r["size"], r["system"]) for r in found["results"]] == [
-        (kind, size, system)
-        for kind, size in (("clients", 1), ("clients", 2), ("arrivals", 50))
-        for system in ("off", "automatic")
-    ]
-    assert all((r["answers"], r["refused"], r["other"]) == (12, 0, 0) for r in found["results"])
-    tokens = {tuple(run["tokens"] for run in r["repeats"]) for r in found["results"][:2]}
-    assert len(tokens) == 1
+    assert {(r["system"], r["answers"]) for r in found["results"]} == {("off", 2)}
     assert found["skipped"] == [{"system": "transformers", "why": "a running server was given"}]
 
 
@@ -336,22 +292,18 @@ def test_transformers_gets_the_same_work_in_its_own_words() -> None:
     assert "speculative" not in load.body_for("automatic", server, body)
 
 
-def test_a_closed_loop_keeps_its_clients_busy_and_an_open_one_waits_for_nobody() -> None:
+def test_a_closed_loop_keeps_its_clients_busy() -> None:
     at_once = [0]
 
     async def work(item: int) -> int:
         at_once.append(at_once[-1] + 1)
         await asyncio.sleep(0)
         at_once.append(at_once[-1] - 1)
-        if item == 99:
-            raise ValueError("no")
         return item * 2
 
     assert asyncio.run(closed_loop(work, range(7), 3)) == [0, 2, 4, 6, 8, 10, 12]
     assert max(at_once) == 3
     assert asyncio.run(open_loop(work, [1, 2], [0.0, 0.0])) == [2, 4]
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(closed_loop(work, [1, 99, 2], 2))
 
 
 # ---- servers and commands ----

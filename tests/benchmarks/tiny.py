@@ -1,4 +1,4 @@
-"""Tiny models, a tokenizer of characters and a few prompts."""
+"""Tiny models and a tokenizer of characters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.__main__ import main
 from benchmarks.measure import Sample
-from benchmarks.prompts import Prompt
 
 VOCAB = 96
-PROMPTS = [Prompt(source=s, tokens=t) for s, t in (("a", (1, 2, 3)), ("b", (4, 5)), ("a", (7, 8, 9, 10)))]
 
 
 def call(*arguments: object, code: int = 0) -> Result:

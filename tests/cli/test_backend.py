@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 import draftwood
-from benchmarks.__main__ import main as benchmarks
 from benchmarks.opening import with_draft
 from draftwood import Limits, LoadOptions, Method, Pair, Request, Sampling
 from draftwood.core.errors import ConfigError, ModelError
@@ -322,23 +320,6 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     assert profile.why_not(profile.read(path)) == f"there is no engine '{engine}' here"
     path.write_text(json.dumps(profile.document({**key, "engine": "openvino"}, {1.0: Method(method="chain")}, {})))
     assert profile.why_not(profile.read(path)) == "there is no engine 'openvino' here"
-
-
-@pytest.mark.parametrize("name", ["torch", "native"])
-def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "the fox"}\n')
-    arguments = ["generate", *pair, "--methods", "ar,generate,chain", "--budgets", 6, "--backend", name]
-    arguments += ["--prompts", prompts, "--repeats", 1, "--prompts-per-source", 1, "--max-new-tokens", 4]
-    arguments += ["--temperatures", "0", "--output", tmp_path]
-    result = CliRunner().invoke(benchmarks, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    document = json.loads((tmp_path / "bench.json").read_text())
-    assert {model["engine"].split()[0] for model in document["models"].values()} == {name}
-    repeats = {r["method"]: r["repeats"][0] for r in document["results"]}
-    assert repeats["ar"]["forwards"] == repeats["generate"]["forwards"]
-    assert 0 < sum(repeats["chain"]["forwards"]) <= sum(repeats["ar"]["forwards"])
-    assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
 
 
 def test_pytorch_translates_and_nothing_else(run: Run):

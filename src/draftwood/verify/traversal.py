@@ -113,13 +113,11 @@ def weigh_children(
     parents: Parents,
     weights: Float[Tensor, "row node"],
     target_logp: Float[Tensor, "row node vocab"],
-    weights_after: Float[Tensor, "row node tried"] | None = None,
 ) -> Float[Tensor, "parent vocab"]:
     """Set the children's weights, and replace the parents' weights by what is left of them after all children.
 
     Args:
         weights: changed in place.
-        weights_after: where given, it receives every node's weight after 0, 1, 2, ... of its children.
 
     Returns:
         The residuals of the target's distributions at the parents, times their weights: each line sums to its weight.
@@ -138,9 +136,6 @@ def weigh_children(
         ratio = residual[:count].gather(1, token) / siblings.probs.gather(1, token) * siblings.total
         flat_weights.index_copy_(0, children, ratio.squeeze(1).clamp_(max=1.0).to(weights.dtype))
         _reject(residual[:count], weight[:count], siblings)
-        if weights_after is not None:
-            weights_after.flatten(0, 1)[children, 0] = flat_weights[children]
-            weights_after.flatten(0, 1)[parents.flat[:count], j + 1] = weight[:count].squeeze(1)
     flat_weights.index_copy_(0, parents.flat, weight.squeeze(1))
     return residual
 
