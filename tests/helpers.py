@@ -85,8 +85,7 @@ def tiny_hidden(model, *, block: int = 3, proposes: int | None = None, seed: int
 
 def hidden_pair(model, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
     """Runners of a model and of a random drafter of its hidden states."""
-    target, draft, _ = make_runners(model, tiny_hidden(model, **settings), backend=backend)
-    return target, draft
+    return make_runners(model, tiny_hidden(model, **settings), backend=backend)[:2]
 
 
 def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int = 3, **flags):
@@ -114,8 +113,7 @@ def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int =
 
 def published_pair(model, kind: str, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
     """Runners of a model and of a random published drafter."""
-    target, draft, _ = make_runners(model, tiny_published(model, kind, **settings), backend=backend)
-    return target, draft
+    return make_runners(model, tiny_published(model, kind, **settings), backend=backend)[:2]
 
 
 class Numbers:

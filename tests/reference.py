@@ -76,36 +76,10 @@ def traversal(root: PlainNode, draw: Draw, pick: Die, die: Die) -> tuple[list[in
     """Traversal verification (arXiv 2505.12398): accepted nodes and the next token.
 
     ``pick`` receives the probabilities to stop at each node, children before their parents. Letters of ``docs/papers.md``:
-    ``w`` is a node's weight, ``r`` the residual of the target's distribution.
+    ``w`` is a node's weight, the probability to stop there if no earlier one was taken, and ``r`` the residual of the
+    target's distribution, which the next token then follows.
     """
-    weights, residuals, parents = traversal_weights(root, draw)
-    order: list[int] = []
-
-    def visit(node: PlainNode) -> None:
-        for child in node.children:
-            visit(child)
-        order.append(node.index)
-
-    visit(root)
-    stops, going = [], 1
-    for index in order:
-        stops.append(weights[index] * going)
-        going = going * (1 - weights[index])
-    end = order[pick(stops)]
-    path: list[int] = []
-    node = end
-    while node != root.index:
-        path.append(node)
-        node = parents[node]
-    return path[::-1], die(residuals[end])
-
-
-def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], dict[int, list[Number]], dict[int, int]]:
-    """Per node: its weight, the residual, its parent.
-
-    The weight is the probability to stop at the node if no earlier one was taken. The next token then follows the residual.
-    """
-    weights: dict[int, Number] = {}
+    weights: dict[int, Number] = {}  # children before their parents
     residuals: dict[int, list[Number]] = {}
     parents: dict[int, int] = {}
 
@@ -126,7 +100,16 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
 
     descend(root, 1)
     weights[root.index] = 1
-    return weights, residuals, parents
+    stops, going = [], 1
+    for w in weights.values():
+        stops.append(w * going)
+        going = going * (1 - w)
+    node = end = list(weights)[pick(stops)]
+    path: list[int] = []
+    while node != root.index:
+        path.append(node)
+        node = parents[node]
+    return path[::-1], die(residuals[end])
 
 
 def _distribution_of_child(p: list[Number] | None, child: PlainNode, draw: Draw, vocab: int) -> list[Number]:

@@ -171,11 +171,8 @@ def translated(folder: Path) -> list[int]:
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     source = [5, 9, 40, 3]
     loaded = load_model(folder, ON_CPU, torch.device("cpu"), torch.float32, AutoModelForSeq2SeqLM)
-    found = (
-        draftwood.Translator(loaded, None, None)
-        .translate([source], limits={"max_new_tokens": 8, "ignore_eos": True})[0]
-        .token_ids
-    )
+    limits = {"max_new_tokens": 8, "ignore_eos": True}
+    found = draftwood.Translator(loaded, None, None).translate([source], limits=limits)[0].token_ids
     model.generation_config.eos_token_id = None
     theirs = model.generate(torch.tensor([source]), max_new_tokens=8, num_beams=1, do_sample=False)
     assert found == theirs[0, 1:].tolist()

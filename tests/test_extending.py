@@ -10,17 +10,18 @@ import pytest
 import torch
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.limits import Limits
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.exactness.tape import total_variation
 from draftwood.runners.auto import VARIABLE
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import sampler_of, tiny_runner
+from tests.ladder.test_rung3_tape import EXACT, engine_distribution
 from tests.tables import TableRunner
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -66,16 +67,13 @@ def test_texts_at_temperature_0_and_with_coupled_noise_are_those_of_plain_decodi
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("verifier", [Recursive(), Traversal()], ids=lambda verifier: verifier.name)
 def test_drawn_tokens_follow_the_target(page, which, verifier):
-    """The first two tokens of many texts, against the target's joint distribution: chi-square at one in ten thousand."""
-    count, target = 4000, torch.tensor([0.6, -0.3, 0.2])
-    drafter = drafters(page, TableRunner(torch.tensor([-0.4, 0.5, 0.3])))[which]
-    requests = [Request(prompt=[0, 1, 0, 1], seed=seed, limits=Limits(max_new_tokens=2)) for seed in range(count)]
-    results = Decoder(TableRunner(target), drafter, verifier).generate(requests, Sampling())
-    pairs = torch.tensor([3 * result.token_ids[0] + result.token_ids[1] for result in results])
-    one = target.softmax(-1)
-    wanted = count * (one[:, None] * one[None, :]).flatten()
-    statistic = float(((pairs.bincount(minlength=9) - wanted) ** 2 / wanted).sum())
-    assert statistic < 31.83  # 8 degrees of freedom
+    target = torch.tensor([0.6, -0.3, 0.2], dtype=torch.float64)
+    draft = TableRunner(torch.tensor([-0.4, 0.5, 0.3], dtype=torch.float64))
+    engine = Decoder(TableRunner(target), drafters(page, draft)[which], verifier)
+    found = engine_distribution(engine, 2, Sampling(), prompt=(0, 1, 0, 1))
+    one = target.softmax(-1).tolist()
+    assert total_variation(found, {(a, b): one[a] * one[b] for a in range(3) for b in range(3)}) < EXACT
+    assert engine.stats[0].drafted > 0
 
 
 class Stubborn:

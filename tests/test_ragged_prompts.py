@@ -9,11 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.api import Pair
-from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.hf import recipe
-from tests.helpers import Numbers
 from tests.runners.zoo import EOS, VOCAB, tiny
 
 KINDS = ["gpt2", "llama", "opt"]  # learned positions, rotary ones, learned ones with an offset
@@ -27,18 +24,7 @@ def model(kind: str, seed: int = 0):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_row_of_a_call_is_the_text_of_its_prompt_alone(kind):
-    pair = Pair(model(kind), model(kind, 1), Numbers())
-    settings = {"method": DRAFT, "temperature": 1.0, "limits": Limits(max_new_tokens=NEW, ignore_eos=True)}
-    alone = [pair.generate(prompt, seed=5 + row, **settings).token_ids for row, prompt in enumerate(PROMPTS)]
-    together = pair.generate(PROMPTS, seed=5, **settings)
-    assert [result.token_ids for result in together] == alone
-    assert len({tuple(tokens) for tokens in alone}) == len(PROMPTS)
-    assert sum(result.stats.drafted for result in together) > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_is_every_row_of_a_padded_batch_of_generate(kind):
+def test_every_row_of_a_padded_batch_is_the_text_of_its_prompt_alone(kind):
     target, width = model(kind), max(map(len, PROMPTS))
     ids = torch.tensor([[EOS] * (width - len(prompt)) + prompt for prompt in PROMPTS])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in PROMPTS])

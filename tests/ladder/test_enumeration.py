@@ -8,35 +8,20 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
-from draftwood.draft.level import LevelDrafter
-from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.exactness import tape
 from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.recursive import Recursive
-from tests.helpers import tiny_gpt
-from tests.ladder.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, other_temperature, reference_distribution
+from tests.helpers import Numbers, tiny_gpt
+from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, other_temperature, reference_distribution, tampered
 
 VOCAB = 4
-PROMPTS = ["ab", "c"]
-
-
-class Letters:
-    """A tokenizer of characters."""
-
-    bos_token = bos_token_id = eos_token_id = None
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(c) % VOCAB for c in text]}
-
-    def decode(self, ids: list[int], **settings: bool) -> str:
-        return "".join(chr(97 + i) for i in ids)
+PROMPTS = ["1 2", "3"]
 
 
 def pair_of(vocab: int = VOCAB, dtype: torch.dtype = torch.float64) -> Pair:
     target, draft = (tiny_gpt(vocab, seed, layers=layers, dtype=dtype) for seed, layers in ((1, 2), (2, 1)))
-    return Pair(target, draft, Letters())
+    return Pair(target, draft, Numbers())
 
 
 def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens: int = 2):
@@ -78,16 +63,16 @@ def test_the_targets_distribution_is_the_direct_enumeration() -> None:
 
 def test_control_a_draft_that_records_another_distribution_is_seen() -> None:
     pair = pair_of()
-    honest = LevelDrafter(pair.draft, ConstantBranching((2,)))
-    assert found(pair, Decoder(pair.target, honest, Recursive())).exact
-    report = found(pair, Decoder(pair.target, Wrapped(honest, other_temperature), Recursive()))
+    honest = pair.decoder(Method(method="rsd-c", shape="2", verifier="recursive"), temperature=1.0)
+    assert found(pair, honest).exact
+    report = found(pair, tampered(honest, other_temperature))
     assert not report.exact
     assert report.total_variation > WRONG
     assert report.summary().startswith("NOT exact. The joint distribution of the first 2 tokens after 2 prompts")
 
 
 def test_control_another_target_is_seen_under_the_coupled_verifier() -> None:
-    pair, other = pair_of(), Pair(tiny_gpt(VOCAB, 5), tiny_gpt(VOCAB, 2, layers=1), Letters())
+    pair, other = pair_of(), Pair(tiny_gpt(VOCAB, 5), tiny_gpt(VOCAB, 2, layers=1), Numbers())
     assert not found(pair, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
     assert found(other, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import pytest
@@ -24,7 +24,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
-from tests.ladder.test_rung3_tape import EXACT, SHARED, WRONG, at_temperature, reference_distribution
+from tests.ladder.test_rung3_tape import EXACT, SHARED, WRONG, at_temperature, reference_distribution, tampered
 
 VOCAB = 3
 LENGTH = 3
@@ -97,20 +97,15 @@ def test_levels_that_were_drawn_before_the_drafter_raises_stay(method, shape, ve
     assert total_variation(outcomes(made, Sampling()), wanted()) < EXACT
 
 
-def test_control_a_tree_that_is_dropped_when_its_drafter_raises(monkeypatch):
-    made = engine("chain", "2", "recursive")
-    draft = made.pipeline.drafter.draft
+def test_control_a_tree_that_is_dropped_when_its_drafter_raises():
+    def drops(tree):
+        return tree if tree.error is None else root_alone(tree.tokens[:, 0], error=tree.error)
 
-    def drops(root, *others):
-        tree = draft(root, *others)
-        return tree if tree.error is None else root_alone(root, error=tree.error)
-
-    monkeypatch.setattr(made.pipeline.drafter, "draft", drops)
+    made = tampered(engine("chain", "2", "recursive"), drops)
     assert total_variation(outcomes(made, Sampling()), wanted()) > WRONG
 
 
 @pytest.mark.parametrize(("method", "shape"), [("shared-noise", "2-2"), ("adaptive", None), ("chain", "2")])
-@pytest.mark.usefixtures("always_drafts")
 def test_a_verifier_that_matches_needs_no_tree(method, shape):
     plain = outcomes(engine("ar", None, "coupled"), Sampling(), SHARED)
     assert total_variation(outcomes(engine(method, shape, "coupled"), Sampling(), SHARED), plain) < EXACT
@@ -156,11 +151,19 @@ def nan_after_the_bad_token() -> Iterator[None]:
 CASES = [("ar", None, "recursive"), ("chain", "2", "recursive"), ("rsd-s", "2x2", "traversal"), ("iid", "2x2", "recursive")]
 
 
+@Stateless
+def raises_after_the_bad_token(ids, scores):
+    if any(row[-1] == BAD for row in ids.tolist()):
+        raise BadTokenError("after this token")
+    return scores
+
+
 @pytest.mark.parametrize(("method", "shape", "verifier"), CASES)
-def test_scores_of_the_target_that_are_nan_end_the_texts_that_get_there(method, shape, verifier):
+@pytest.mark.parametrize("fails", ["scores", "processor"])
+def test_scores_that_are_nan_or_a_processor_that_raises_end_the_texts_that_get_there(fails, method, shape, verifier):
     made = sound_drafts(method, shape, verifier)
-    with nan_after_the_bad_token():
-        found = outcomes(made, Sampling(), rows=512)
+    with nan_after_the_bad_token() if fails == "scores" else nullcontext():
+        found = outcomes(made, Sampling(processors=[raises_after_the_bad_token] if fails == "processor" else []), rows=512)
     assert total_variation(found, wanted(fails=True)) < EXACT
 
 
@@ -175,20 +178,6 @@ def test_a_text_that_has_ended_cannot_fail_after_its_end(method, shape, verifier
             assert total_variation(outcomes(made, Sampling(), rows=512), expected) < EXACT
         found = made.generate(requests, Sampling())  # where errors are raised
     assert {one.finish_reason for one in found} == {"stop", "length"}
-
-
-@Stateless
-def raises_after_the_bad_token(ids, scores):
-    if any(row[-1] == BAD for row in ids.tolist()):
-        raise BadTokenError("after this token")
-    return scores
-
-
-@pytest.mark.parametrize(("method", "shape", "verifier"), CASES)
-def test_a_processor_that_raises_ends_the_texts_that_get_there(method, shape, verifier):
-    made = sound_drafts(method, shape, verifier)
-    found = outcomes(made, Sampling(processors=[raises_after_the_bad_token]), rows=512)
-    assert total_variation(found, wanted(fails=True)) < EXACT
 
 
 def test_control_texts_that_fail_where_only_a_draft_gets(monkeypatch):

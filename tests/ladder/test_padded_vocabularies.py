@@ -17,15 +17,7 @@ from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_model
-from tests.ladder.test_rung3_tape import (
-    EXACT,
-    PROMPT,
-    WRONG,
-    at_temperature,
-    distance,
-    engine_distribution,
-    reference_distribution,
-)  # fmt: skip
+from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, distance, engine_distribution, reference_distribution
 
 TOKENS = 3  # of the tokenizer
 TARGET = 4  # rows of the target's embedding
@@ -42,9 +34,9 @@ def padded(vocab: int, seed: int, *, layers: int = 2, bias: float = 0.0, dtype: 
     return model
 
 
-def engine_of(method: str, shape: str | None, target, draft, verifier: str, **settings):
-    nodes = {"nodes": 3} if shape is None else {}
-    return decoder(TorchRunner(target), TorchRunner(draft, drafts=True), method, shape, verifier, **nodes, **settings)
+def engine_of(method: str, shape: str | None, target, draft, verifier: str):
+    nodes = 3 if shape is None else None
+    return decoder(TorchRunner(target), TorchRunner(draft, drafts=True), method, shape, verifier, nodes=nodes)
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
@@ -72,11 +64,11 @@ def test_no_token_that_the_target_lacks_is_drafted_also_with_log_probabilities(m
     else:
         models = tiny_model("native", TARGET, 1), tiny_model("native", 6, 2, layers=1)
     target, draft = backend(models[0]), backend(models[1], drafts=True)
-    nodes = {"nodes": 3} if method == "dynamic" else {}
+    nodes = 3 if method == "dynamic" else None
     verifier = "coupled" if method == "adaptive" else "recursive"
-    engine = decoder(target, draft, method, shape, verifier, greedy=sampling.greedy, **nodes)
+    engine = decoder(target, draft, method, shape, verifier, greedy=sampling.greedy, nodes=nodes)
     limits, seen = Limits(max_new_tokens=12), 0
-    requests = [Request(prompt=PROMPT, seed=seed, limits=limits, logprobs=LogprobSettings(top=2)) for seed in range(4)]
+    requests = [Request(prompt=(0, 1), seed=seed, limits=limits, logprobs=LogprobSettings(top=2)) for seed in range(4)]
     for pieces in engine.stream(requests, sampling):
         for piece in pieces:
             tree = piece.round.tree

@@ -7,7 +7,6 @@ of one batch. Two rounds at the least; a two-layer float64 transformer with a ha
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -20,40 +19,38 @@ from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
-from draftwood.runners.protocols import ReadsAtOnce
-from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
-from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, tiny_runner
+from tests.helpers import decoder
+from tests.ladder.pairs import END, HIDDEN, START, new_pair, pair
+from tests.runners import seq2seq_zoo, zoo
 
 EXACT = 1e-9
 WRONG = 1e-4  # a negative control must be at least this far off
 PROMPT = (0, 1)
-
-
-@cache
-def runners(vocab: int) -> tuple[TorchRunner, TorchRunner]:
-    return tiny_runner(vocab, 1), tiny_runner(vocab, 2, layers=1)
+SOURCE = (0, 3, 1, 2, 3)  # of encoder-decoder models
+NOISES = torch.tensor([[0.3, -0.2, 2.9, 0.4], [-0.8, 3.4, 0.1, 0.2], [3.1, 0.2, -0.5, 1.7]], dtype=torch.float64)
+SHARED = NOISES[:, :3]  # of a vocabulary of three
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 
 
 def engine_distribution(
     engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None,
-    source=TapeSource,
+    source=(), noise=TapeSource,
 ):  # fmt: skip
-    request = Request(prompt=prompt, limits=Limits(max_new_tokens=length), nodes=nodes)
+    request = Request(prompt=prompt, source=source, limits=Limits(max_new_tokens=length), nodes=nodes)
 
     def run(tapes):
         for tape in tapes:
             tape.end = len(prompt) + length
-        results = engine.generate([request] * len(tapes), sampling, noise=source(tapes, shared))
+        results = engine.generate([request] * len(tapes), sampling, noise=noise(tapes, shared))
         return [tuple(r.token_ids) for r in results]
 
     distribution, _branches = enumerate_distribution(run, batch, rounding=rounding)
     return distribution
 
 
-def reference_distribution(model, length: int, distribution_of_scores, eos: int | None = None, prompt=PROMPT):
+def reference_distribution(model, length: int, distribution_of_scores, eos: int | None = None, prompt=PROMPT, source=()):
     """The target alone: no cache, no tree, one forward per prefix."""
     out: dict[tuple[int, ...], float] = {}
 
@@ -61,9 +58,9 @@ def reference_distribution(model, length: int, distribution_of_scores, eos: int 
         if len(text) == length or (eos is not None and eos in text):
             out[text] = weight
             return
-        with torch.no_grad():
-            scores = model(input_ids=torch.tensor([[*prompt, *text]])).logits[0, -1]
-        for token, p in enumerate(distribution_of_scores(scores, [*prompt, *text]).tolist()):
+        whole = [*prompt, *text]
+        scores = seq2seq_zoo.plain_scores(model, source, whole) if source else zoo.plain_scores(model, whole)
+        for token, p in enumerate(distribution_of_scores(scores, whole).tolist()):
             if p > 0:
                 walk((*text, token), weight * p)
 
@@ -75,30 +72,53 @@ def at_temperature(temperature: float):
     return lambda scores, _text: (scores / temperature).softmax(-1)
 
 
+def start_of(target) -> dict:
+    """The prompt and the source of the texts that a target writes."""
+    return {"prompt": (START,), "source": SOURCE} if target.reads_source else {"prompt": PROMPT}
+
+
 def distance(
-    engine: Decoder, length: int, sampling: Sampling | None = None, of_scores=None, *, eos=None, prompt=PROMPT, **more
+    engine: Decoder, length: int, sampling: Sampling | None = None, of_scores=None, *, eos=None, prompt=None, **more
 ) -> float:
     """Total variation between the texts of an engine and those of its target alone, at temperature 1 unless others are
     given."""
-    model = engine.pipeline.target.model
-    expected = reference_distribution(model, length, of_scores or at_temperature(1.0), eos, prompt)
-    return total_variation(engine_distribution(engine, length, sampling or Sampling(), prompt=prompt, **more), expected)
+    target = engine.pipeline.target
+    start = start_of(target) if prompt is None else {"prompt": prompt}
+    expected = reference_distribution(target.model, length, of_scores or at_temperature(1.0), eos, **start)
+    return total_variation(engine_distribution(engine, length, sampling or Sampling(), **start, **more), expected)
+
+
+def engine_of(kind: str, vocab: int, method: str, shape: str | None, verifier: str, *, proposes=None, **more) -> Decoder:
+    nodes = 4 if method == "dynamic" else None
+    return decoder(*pair(kind, vocab, proposes), method, shape, verifier, **{"nodes": nodes, **more})
 
 
 CASES = [
-    ("ar", None, 3, 3), ("chain", "2", 3, 4), ("chain", "3", 2, 4), ("iid", "2x2", 2, 4), ("iid", "3x1", 3, 3),
-    ("rsd-c", "2-1", 2, 4), ("rsd-c", "2-2", 2, 3), ("rsd-c", "3", 3, 3), ("rsd-s", "2x2", 2, 4), ("rsd-s", "2x2", 3, 3),
-    ("rsd-s", "3x2", 2, 4), ("ngram", "2", 3, 4),
+    *(("model", *case) for case in [
+        ("ar", None, 3, 3), ("chain", "2", 3, 4), ("chain", "3", 2, 4), ("iid", "2x2", 2, 4), ("iid", "3x1", 3, 3),
+        ("rsd-c", "2", 3, 2), ("rsd-c", "2-1", 2, 4), ("rsd-c", "2-2", 2, 3), ("rsd-c", "3", 3, 3),
+        ("rsd-s", "2x2", 2, 4), ("rsd-s", "2x2", 3, 3), ("rsd-s", "3x2", 2, 4), ("ngram", "2", 3, 4),
+    ]),
+    *(("block", *case) for case in [
+        ("block", "1", 3, 3), ("block", "2", 3, 3), ("block", None, 2, 4), ("auto", "2", 2, 4), ("chain", "2", 3, 3),
+        ("rsd-c", "2-1", 2, 4), ("rsd-s", "2x2", 2, 4), ("iid", "2x2", 2, 4), ("dynamic", "2x2", 3, 3),
+    ]),
+    *((kind, *case, 4) for kind in HIDDEN for case in [  # three tokens follow the first round, which reads the prompt
+        ("chain", "2", 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 3), ("iid", "2x2", 2), ("dynamic", "2x2", 2),
+    ]),
+    *(("marian", *case) for case in [
+        ("ar", None, 4, 3), ("chain", "2", 4, 3), ("chain", "3", 4, 3), ("rsd-c", "2-1", 4, 3), ("rsd-c", "2-2", 4, 2),
+        ("rsd-s", "2x2", 4, 3), ("ngram", "2", 4, 4),
+    ]),
 ]  # fmt: skip
 
 
-BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-
-
 @BOTH
-@pytest.mark.parametrize(("method", "shape", "vocab", "length"), CASES)
-def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, length, verifier):
-    assert distance(decoder(*runners(vocab), method, shape, verifier), length) < EXACT
+@pytest.mark.parametrize(("kind", "method", "shape", "vocab", "length"), CASES)
+def test_drawn_trees_give_the_targets_joint_distribution(kind, method, shape, vocab, length, verifier):
+    engine = engine_of(kind, vocab, method, shape, verifier)
+    assert distance(engine, length) < EXACT
+    assert method in ("ar", "ngram") or engine.stats[0].drafted > 0
 
 
 @BOTH
@@ -107,70 +127,94 @@ def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, l
     [("dynamic", None, 1), ("dynamic", None, 2), ("dynamic", None, 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 2)],
 )
 def test_a_drawn_tree_that_a_request_cuts_is_exact(method, shape, nodes, verifier):
-    engine = decoder(*runners(3), method, shape, verifier, nodes=4 if shape is None else None)
-    assert distance(engine, 3, nodes=nodes) < EXACT
+    assert distance(engine_of("model", 3, method, shape, verifier), 3, nodes=nodes) < EXACT
+
+
+def truncated(scores, _text):
+    """At temperature 0.7 and top-p 0.8."""
+    distribution = (scores / 0.7).softmax(-1)
+    order = distribution.argsort(descending=True)
+    kept = (distribution[order].cumsum(0) - distribution[order] < 0.8).nonzero().flatten()
+    out = torch.zeros_like(distribution)
+    out[order[kept]] = distribution[order[kept]]
+    return out / out.sum()
+
+
+def penalised(scores, text):
+    """Penalties see the drafted tokens before each place."""
+    scores = scores.clone()
+    for token in set(text):
+        scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
+    for token in text[len(PROMPT) :]:
+        scores[token] -= 0.3
+    for token in set(text[len(PROMPT) :]):
+        scores[token] -= 0.4
+    return scores.softmax(-1)
+
+
+SETTINGS = {
+    "none": (Sampling(), at_temperature(1.0)),
+    "temperature": (Sampling(temperature=0.7), at_temperature(0.7)),
+    "top-p": (Sampling(temperature=0.7, top_p=0.8), truncated),
+    "penalties": (Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3), penalised),
+}
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2")])
-def test_distribution_under_temperature_and_top_p(method, shape, verifier):
-    def warped(scores, _text):
-        distribution = (scores / 0.7).softmax(-1)
-        order = distribution.argsort(descending=True)
-        kept = (distribution[order].cumsum(0) - distribution[order] < 0.8).nonzero().flatten()
-        out = torch.zeros_like(distribution)
-        out[order[kept]] = distribution[order[kept]]
-        return out / out.sum()
-
-    engine = decoder(*runners(3), method, shape, verifier)
-    assert distance(engine, 3, Sampling(temperature=0.7, top_p=0.8), warped) < EXACT
-
-
-@BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")])
-def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
-    def penalised(scores, text):
-        scores = scores.clone()
-        for token in set(text):
-            scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
-        for token in text[len(PROMPT) :]:
-            scores[token] -= 0.3
-        for token in set(text[len(PROMPT) :]):
-            scores[token] -= 0.4
-        return scores.softmax(-1)
-
-    sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
-    assert distance(decoder(*runners(3), method, shape, verifier), 3, sampling, penalised) < EXACT
-
-
-@BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1")])
-def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
-    engine = decoder(*runners(3), method, shape, verifier, eos=(2,))
-    assert distance(engine, 4 if method == "chain" else 3, eos=2) < EXACT
-
-
-SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dtype=torch.float64)
+@pytest.mark.parametrize(("kind", "method", "shape", "length", "settings", "eos"), [
+    *(("model", *tree, 3, "top-p", None) for tree in [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("dynamic", "2x2")]),
+    *(("model", *tree, 3, "penalties", None) for tree in [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")]),
+    *(("model", *tree, "none", 2) for tree in [("chain", "2", 4), ("rsd-s", "2x2", 3), ("rsd-c", "2-1", 3)]),
+    *(("block", "block", "2", 3, *case) for case in [("temperature", None), ("temperature", 2), ("penalties", None)]),
+    *((kind, "rsd-s", "2x2", 4, "temperature", eos) for kind in HIDDEN for eos in (None, 1)),
+    ("marian", "rsd-c", "2-1", 3, "none", END),
+])  # fmt: skip
+def test_distribution_under_settings_and_with_an_end_token_inside_an_accepted_block(
+    kind, method, shape, length, settings, eos, verifier
+):
+    """And where a drafter of hidden states cannot propose every token."""
+    sampling, of_scores = SETTINGS[settings]
+    vocab, proposes = 4 if kind == "marian" else 3, 2 if kind in HIDDEN else None
+    engine = engine_of(kind, vocab, method, shape, verifier, proposes=proposes, eos=() if eos is None else (eos,))
+    assert distance(engine, length, sampling, of_scores, eos=eos) < EXACT
 
 
 def coupled_distance(engine: Decoder, length: int) -> float:
-    """Total variation between the texts of an engine and those of plain decoding on the same shared noise."""
-    plain = decoder(engine.pipeline.target, None, "ar", None, "coupled")
-    expected = engine_distribution(plain, length, Sampling(), SHARED)
+    """Total variation between the texts of an engine and those that its target alone picks with the same shared noise."""
+    target = engine.pipeline.target
+    shared, start = NOISES[:, : target.vocab_size], start_of(target)
+
+    def picked(scores, _text):
+        best = (scores.log_softmax(-1) + shared).argmax(-1)
+        return best.bincount(minlength=len(scores)).double() / len(shared)
+
+    expected = reference_distribution(target.model, length, picked, **start)
     assert len(expected) > length
-    return total_variation(engine_distribution(engine, length, Sampling(), SHARED), expected)
+    return total_variation(engine_distribution(engine, length, Sampling(), shared, **start), expected)
 
 
-@pytest.mark.parametrize(("method", "shape", "nodes"), [
-    ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5), ("shared-noise", "2x3", 4),
-    ("rsd-c", "2-1", None), ("ngram", "2", None), ("chain", "2", None), ("iid", "2x1", None), ("rsd-s", "2x1", None),
-    ("adaptive", None, None),
+@pytest.mark.parametrize(("kind", "method", "shape", "nodes", "length"), [
+    *(("model", *tree, 4) for tree in [
+        ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5),
+        ("shared-noise", "2x3", 4), ("adaptive", None, None), ("ngram", "2", None),
+    ]),
+    *(("model", *tree, None, 3) for tree in [
+        ("ar", None), ("rsd-c", "2-1"), ("chain", "2"), ("iid", "2x1"), ("rsd-s", "2x1"),
+    ]),
+    *(("block", *tree, None, 3) for tree in [
+        ("block", "2"), ("shared-noise", "2-2"), ("shared-noise", "1-1-1"), ("shared-noise", "2x2"),
+    ]),
+    *((kind, *tree, None, 3) for kind in HIDDEN for tree in [
+        ("shared-noise", "2-2"), ("shared-noise", "2x2"), ("adaptive", None),
+    ]),
+    *(("marian", method, shape, None, length) for method, shape, length in [
+        ("shared-noise", "2-2", 4), ("shared-noise", "1-1-1", 4), ("ngram", "2", 4), ("chain", "2", 3), ("rsd-c", "2", 3),
+    ]),
 ])  # fmt: skip
-def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
-    """The text is a function of the shared noise alone: same distribution, branch by branch, as plain decoding on that
-    noise."""
-    length = 4 if method in ("shared-noise", "adaptive", "ngram") else 3
-    assert coupled_distance(decoder(*runners(3), method, shape, "coupled", nodes=nodes), length) < EXACT
+def test_coupled_text_is_plain_decodings_text_for_every_noise(kind, method, shape, nodes, length):
+    """The text is a function of the shared noise alone: that which the target alone picks with it."""
+    engine = engine_of(kind, 4 if kind == "marian" else 3, method, shape, "coupled", nodes=nodes)
+    assert coupled_distance(engine, length) < EXACT
 
 
 # ---- negative controls: each breaks one rule of the trade and must be seen ----
@@ -216,17 +260,33 @@ def other_temperature(tree):
     return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.7).log_softmax(-1), vocab=logp.shape[-1]))
 
 
-@pytest.mark.parametrize("verifier", [Recursive, Traversal])
-@pytest.mark.parametrize("tamper", [sort_siblings, drop_unlikely, other_temperature])
-def test_control_tampering_with_drawn_trees_is_seen(tamper, verifier):
-    target, draft = runners(3)
-    inner = LevelDrafter(draft, ConstantBranching((2,)))
-    assert distance(Decoder(target, inner, verifier()), 2) < EXACT
-    assert distance(Decoder(target, Wrapped(inner, tamper), verifier()), 2) > WRONG
+def end_at_unlikely(tree):
+    """A chain that depends on its own tokens: it ends before one that the draft finds unlikely."""
+    if tree.draft_logp is None:
+        return tree
+    own = tree.draft_logp.gather(2, tree.tokens[:, 1:, None]).squeeze(2)
+    likely = torch.nn.functional.pad((own > -1.2).long().cumprod(1), (1, 0), value=1).bool()
+    return replace(tree, valid=tree.valid & likely)
+
+
+def tampered(engine: Decoder, tamper, **more) -> Decoder:
+    """The engine, its trees tampered with."""
+    parts = engine.pipeline
+    return Decoder(parts.target, Wrapped(parts.drafter, tamper), parts.verifier, **more)
+
+
+@BOTH
+@pytest.mark.parametrize(("kind", "method", "shape", "length", "tamper"), [
+    *(("model", "rsd-c", "2", 2, tamper) for tamper in [sort_siblings, drop_unlikely, other_temperature]),
+    *((kind, "rsd-s", "2x2", 4, other_temperature) for kind in HIDDEN),
+    ("block", "block", "2", 2, other_temperature), ("block", "block", "2", 3, end_at_unlikely),
+])  # fmt: skip
+def test_control_tampering_with_drawn_trees_is_seen(kind, method, shape, length, tamper, verifier):
+    assert distance(tampered(engine_of(kind, 3, method, shape, verifier), tamper), length) > WRONG
 
 
 def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
-    target, draft = runners(3)
+    target, draft = pair("model", 3)
     engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
     with pytest.raises(Exception, match="recursive"):
         Decoder(target, engine.pipeline.drafter, Recursive())
@@ -234,41 +294,21 @@ def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
     assert coupled_distance(Decoder(target, lying, Recursive()), 2) > WRONG
 
 
-class Misplaced(ReadsAtOnce):
-    """A target runner that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
-
-    reads_source = False
-    pads = True
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.vocab_size, self.max_length, self.device = inner.vocab_size, inner.max_length, inner.device
-        self.model = inner.model
-
-    @property
-    def forward_seconds(self):
-        return self.inner.forward_seconds
-
-    def clear(self):
-        self.inner.clear()
-
-    def set_rows(self, rows):
-        self.inner.set_rows(rows)
-
-    def extend(self, tokens, depths, ancestors):
-        return self.inner.extend(tokens, depths, ancestors)
-
-    def commit(self, nodes, hidden=None):
-        self.inner.commit([list(range(len(path))) for path in nodes])
+def misplaced(target):
+    """A target that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
+    commit = target.commit
+    target.commit = lambda nodes, hidden=None: commit([list(range(len(path))) for path in nodes])
+    return target
 
 
-def test_control_an_uncompacted_cache_is_seen():
-    target, draft = runners(2)
-    assert distance(decoder(Misplaced(target), draft, "rsd-c", "2-1"), 4) > WRONG
+@pytest.mark.parametrize(("kind", "vocab", "length"), [("model", 2, 4), ("marian", 4, 3)])
+def test_control_an_uncompacted_cache_is_seen(kind, vocab, length):
+    target, draft = new_pair(kind, vocab)
+    assert distance(decoder(misplaced(target), draft, "rsd-c", "2-1"), length) > WRONG
 
 
 def test_control_drawing_the_extra_token_from_the_target_is_seen():
-    target, draft = runners(3)
+    target, draft = pair("model", 3)
 
     class Naive:
         name, lossless, draws, reads, greedy_only = "naive", True, Recursive.draws, "probabilities", False
@@ -284,7 +324,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
 
 def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
     """Plain decoding and coupled decoding agree only because the noise of a position is the same in every round."""
-    target, draft = runners(3)
+    target, draft = pair("model", 3)
 
     class Shifting(TapeSource):
         """Other noise for a position whenever a round begins there."""
@@ -307,5 +347,5 @@ def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
 
     engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
     plain = decoder(target, None, "ar", None, "coupled")
-    ours, theirs = (engine_distribution(one, 4, Sampling(), SHARED, source=Shifting) for one in (engine, plain))
+    ours, theirs = (engine_distribution(one, 4, Sampling(), SHARED, noise=Shifting) for one in (engine, plain))
     assert total_variation(ours, theirs) > WRONG

@@ -16,13 +16,12 @@ from draftwood.core.counters import uniform_one
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Method
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
-from tests.ladder.test_rung3_tape import Wrapped
+from tests.ladder.test_rung3_tape import tampered
 from tests.tables import TableRunner
 
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
@@ -54,9 +53,7 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
             return tree
         return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
 
-    lying = Decoder(
-        pair.target, Wrapped(honest.pipeline.drafter, flatter), honest.pipeline.verifier, tokenizer=pair.tokenizer
-    )
+    lying = tampered(honest, flatter, tokenizer=pair.tokenizer)
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
 
 
@@ -133,7 +130,7 @@ class OneRng:
         self.inner = CounterRng(seeds)
 
     def select(self, rows):
-        out = OneRng([])
+        out = type(self)([])
         out.inner = self.inner.select(rows)
         return out
 
@@ -150,11 +147,6 @@ class OneRng:
 
 class Stuck(OneRng):
     """The same random numbers in every round."""
-
-    def select(self, rows):
-        out = Stuck([])
-        out.inner = self.inner.select(rows)
-        return out
 
     def at(self, positions):
         return CounterRoundRng(self.inner, [0] * len(positions))

@@ -15,8 +15,8 @@ from draftwood.engine.methods import build
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.tolerance import Tolerance
-from tests.helpers import tiny_runner
-from tests.ladder.test_block import PROMPTS, WORDS, engine, pair, requests
+from tests.helpers import RAGGED, ragged, tiny_runner
+from tests.ladder.pairs import VOCAB, random_blocks
 from tests.ladder.test_plain_twins import drafted, verdicts
 from tests.ladder.test_rung3_tape import EXACT
 from tests.reference import plain_tree, tolerance
@@ -24,6 +24,11 @@ from tests.tables import BlockTableRunner
 
 CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
 TREES = ["chain", "rsd-c", "rsd-s", "shared", "best-first"]
+
+
+def engine(draft=None, *, greedy=True, **method):
+    made = build(Method(method="block", **method), draft or random_blocks(VOCAB, 6), greedy=greedy)
+    return Decoder(tiny_runner(VOCAB, 1), *made)
 
 
 # Of equal siblings, which only independent chains have, greedy verification takes the one with the longer continuation.
@@ -76,19 +81,11 @@ def test_tolerance_by_hand(tokens, beta, tau, accepted, last):
     assert verdicts(verdict) == [(list(range(1, accepted + 1)), last)]
 
 
-def test_of_two_children_that_are_kept_the_likelier_is_followed():
-    builder = TreeBuilder(torch.tensor([0]), 3)
-    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
-    tree = builder.build(branching=2, draw=Draw.POINT_MASS, draft_log_probs=None)
-    verdict = Tolerance().verify(tree, BY_HAND[:, :3].log(), CounterRng([0]).at([0]))
-    assert verdicts(verdict) == [([2], 1)]
-
-
 def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
     zero = Sampling(temperature=0.0)
-    exact = engine(greedy=True, beta=1).generate(requests(30), zero)
-    loose = engine(greedy=True, beta=5, tau=5.0).generate(requests(30), zero)
-    plain = Decoder(tiny_runner(WORDS, 1), None, Greedy()).generate(requests(30), zero)
+    exact = engine(beta=1).generate(ragged(40, seed=0), zero)
+    loose = engine(beta=5, tau=5.0).generate(ragged(40, seed=0), zero)
+    plain = Decoder(tiny_runner(VOCAB, 1), None, Greedy()).generate(ragged(40, seed=0), zero)
     assert [r.token_ids for r in exact] == [r.token_ids for r in plain]
     assert [r.token_ids for r in loose] != [r.token_ids for r in plain]
     assert all(r.lossless for r in exact)
@@ -98,18 +95,18 @@ def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
 
 def test_every_kept_token_is_near_the_best_in_whole_texts():
     """Texts under tolerant verification, tested against the target alone; a control tests with a narrower tolerance."""
-    target = tiny_runner(WORDS, 1)
+    target = tiny_runner(VOCAB, 1)
     with torch.no_grad():  # the draft knows the target's scores after the root alone
-        scores = target.model(input_ids=torch.arange(WORDS).unsqueeze(1)).logits
+        scores = target.model(input_ids=torch.arange(VOCAB).unsqueeze(1)).logits
     draft = BlockTableRunner(scores.expand(-1, 6, -1))
 
     def worst(beta, tau):
-        behind, loose = 0.0, engine(greedy=True, draft=draft, beta=beta, tau=tau)
-        for result in loose.generate(requests(30), Sampling(temperature=0.0)):
-            text = [*PROMPTS[result.seed], *result.token_ids]
+        behind, loose = 0.0, engine(draft, beta=beta, tau=tau)
+        for result in loose.generate(ragged(40, seed=0), Sampling(temperature=0.0)):
+            text = [*RAGGED[result.seed], *result.token_ids]
             with torch.no_grad():
                 logp = target.model(input_ids=torch.tensor([text])).logits[0].log_softmax(-1)
-            for at in range(len(PROMPTS[result.seed]), len(text)):
+            for at in range(len(RAGGED[result.seed]), len(text)):
                 rank = int((logp[at - 1] > logp[at - 1, text[at]]).sum())
                 assert rank < beta
                 behind = max(behind, float(logp[at - 1].max() - logp[at - 1, text[at]]))
@@ -121,7 +118,7 @@ def test_every_kept_token_is_near_the_best_in_whole_texts():
 
 
 def test_beta_and_tau_choose_the_verifier():
-    draft = pair(3)[1]
+    draft = random_blocks(3, 3)
 
     def made(**given):
         return build(Method(**given), draft, greedy=True)[1]
@@ -135,7 +132,7 @@ def test_beta_and_tau_choose_the_verifier():
         (lambda: Method(beta=0), "beta is 0"),
         (lambda: Method(tau=-1.0), "tau is -1"),
         (lambda: build(Method(beta=3), draft, greedy=False), "beta and tau are for temperature 0"),
-        (lambda: list(engine(verifier="tolerance").stream(requests(), Sampling())), "temperature 0 only"),
+        (lambda: list(engine(greedy=False, verifier="tolerance").stream(ragged(), Sampling())), "temperature 0 only"),
     ):
         with pytest.raises(ConfigError, match=message):
             wrong()

@@ -10,7 +10,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.windows import sliding_window
 from tests.helpers import decoder
 from tests.ladder import test_rung3_tape
-from tests.ladder.test_rung3_tape import Misplaced
+from tests.ladder.test_rung3_tape import misplaced
 from tests.runners.zoo import WINDOWED, runner_of, tiny
 
 VOCAB, WINDOW, LENGTH = 3, 3, 3
@@ -28,10 +28,9 @@ def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **sett
     return tiny(kind, seed, dtype=dtype, **{**WINDOWED[kind], "vocab_size": VOCAB, "sliding_window": window, **settings})
 
 
-def distance(target, draft, method: str, shape: str | None, verifier: str, inner=lambda runner: runner) -> float:
+def distance(target, draft, method: str, shape: str | None, verifier: str) -> float:
     """The total variation distance of the engine's joint distribution from the target's own, of one forward per prefix."""
-    engine = decoder(inner(target), draft, method, shape, verifier)
-    return test_rung3_tape.distance(engine, LENGTH, prompt=PROMPT, rounding=1e-6)
+    return test_rung3_tape.distance(decoder(target, draft, method, shape, verifier), LENGTH, prompt=PROMPT, rounding=1e-6)
 
 
 @pytest.mark.parametrize(("method", "shape", "verifier"), METHODS)
@@ -55,7 +54,7 @@ def test_control_a_window_that_is_wrong_by_one_is_seen(kind, off, monkeypatch):
 
 def test_control_an_accepted_path_that_is_not_moved_is_seen():
     target, draft = (TorchRunner(model("mistral", seed, torch.float64)) for seed in (1, 2))
-    assert distance(target, draft, "rsd-c", "2-1", "traversal", Misplaced) > WRONG
+    assert distance(misplaced(target), draft, "rsd-c", "2-1", "traversal") > WRONG
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2"])
