@@ -194,10 +194,10 @@ def ragged(length: int = 24, seed: int = 11) -> list[Request]:
     return [Request(prompt=RAGGED[i], seed=seed + i, limits=limits[i]) for i in range(len(RAGGED))]
 
 
-def output_of(prompt, limits, *, eos=(), **more) -> RowOutput:
-    """The output of a row with this prompt."""
+def output_of(prompt, limits, *, eos=(), longest=None, tokenizer=None, **more) -> RowOutput:
+    """The output of a row with this prompt; ``more`` are fields of its request."""
     row = Row(tokens=list(prompt), sampling=Sampling(), stops=ends_of(limits, frozenset(eos)))
-    return RowOutput(row, limits, **more)
+    return RowOutput(row, Request(prompt=prompt, limits=limits, **more), longest=longest, tokenizer=tokenizer)
 
 
 def sampler_of(sampling, texts, vocab, *, prompts=None, sources=None, stops=frozenset()) -> Sampler:

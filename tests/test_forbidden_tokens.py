@@ -12,7 +12,6 @@ from transformers import SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
 import draftwood
 from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
 from draftwood.runners.torch_runner import TorchRunner
@@ -58,25 +57,6 @@ def test_a_constraint_is_never_asked_behind_what_it_forbids(method, temperature)
         assert result.token_ids == plain.generate([request], sampling)[0].token_ids
         drafted += result.stats.drafted
     assert drafted
-
-
-@pytest.mark.parametrize("method", [None, Method(method="ngram", shape="4")])
-def test_a_prefix_function_that_allows_nothing_behind_an_impossible_text_gives_the_texts_of_generate(method):
-    def only(row, ids):
-        try:
-            return [t for t in allowed(ids) if t]
-        except ValueError:
-            return []  # which transformers takes for an error
-
-    model = tiny("llama", dtype=torch.float32)
-    draft = tiny("llama", 1, dtype=torch.float32) if method is None else None
-    ids = torch.tensor([PROMPT])
-    wanted = model.generate(ids, max_new_tokens=16, do_sample=False, prefix_allowed_tokens_fn=only)
-    made = recipe(draft, method=method)
-    got = model.generate(
-        ids, max_new_tokens=16, do_sample=False, prefix_allowed_tokens_fn=only, custom_generate=made
-    )  # fmt: skip
-    assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("method", ["adaptive", "ngram"])

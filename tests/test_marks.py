@@ -23,7 +23,7 @@ from draftwood.trace.text import describe_round
 from tests.helpers import output_of
 from tests.test_output import WITH_SPACES, Bytes
 from tests.tiny_chat import save_chat
-from tests.trace.builder import Maker
+from tests.trace.runs import run
 
 calm = settings(deadline=None, derandomize=True)
 EARTH = "🌍".encode()
@@ -112,7 +112,7 @@ def test_a_trace_marks_every_character_once_and_shows_the_bytes_of_its_tokens(pa
 
 
 def test_blanks_of_a_token_are_seen_and_those_between_bytes_stay() -> None:
-    trace = replace(Maker(1).trace(1), texts={5: " <F0 9F>", 6: "a <b>"})
+    trace = replace(run("ar", length=1)[0], texts={5: " <F0 9F>", 6: "a <b>"})
     assert [token_text(trace, token) for token in (5, 6)] == ["␣<F0 9F>", "a␣<b>"]
 
 

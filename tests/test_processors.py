@@ -46,18 +46,6 @@ def closure():
     return process
 
 
-class Slots:
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def __call__(self, ids, scores):
-        scores[:, self.last] -= 5
-        self.last = int(ids[0, -1])
-        return scores
-
-
 class Automaton:
     """Steps on by one token a call, and holds what cannot be copied, as a grammar matcher does."""
 
@@ -110,7 +98,7 @@ def denying():
     return processor
 
 
-STATEFUL = [closure, Slots, Automaton, First]
+STATEFUL = [closure, Automaton, First]
 
 
 @pytest.mark.parametrize("make", [*STATEFUL, Choosy, denying, lambda: Mine(3), lambda: alternating])

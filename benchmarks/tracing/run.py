@@ -27,10 +27,11 @@ from benchmarks.record import facts_of, machine_lines, plain, surroundings
 from benchmarks.report import table
 from benchmarks.tracing.config import TraceConfig
 from draftwood.api import Pair
+from draftwood.core.rounds import Piece
 from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.requests import Request, Result
 from draftwood.engine.tracing import recorder as make_recorder
 from draftwood.hardware.machine import load_average
 from draftwood.hardware.threads import set_threads

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     )
     from draftwood.core.limits import Limits
     from draftwood.core.methods import METHODS
-    from draftwood.core.rounds import Round, Stats, Verdict
+    from draftwood.core.rounds import Piece, Round, Stats, Verdict
     from draftwood.core.settings import LoadOptions, Method
     from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
     from draftwood.core.token_texts import TokenTexts
     from draftwood.core.tree import DraftTree
     from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder
-    from draftwood.engine.requests import Piece, Request, Result
+    from draftwood.engine.requests import Request, Result
     from draftwood.grammar.grammar import Grammar
     from draftwood.sampling.processors import Stateless
     from draftwood.sampling.settings import Sampling
@@ -47,7 +47,7 @@ _HOME = {
     "Translator": "translation",
     "LoadOptions": "core.settings",
     "Decoder": "engine.decode",
-    "Piece": "engine.requests",
+    "Piece": "core.rounds",
     "Request": "engine.requests",
     "Result": "engine.requests",
     "Method": "core.settings",

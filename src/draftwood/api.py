@@ -15,6 +15,7 @@ from torch import device, dtype
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob, logprob_settings
@@ -25,7 +26,7 @@ from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import memory_of
 from draftwood.engine.messages import Message
-from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
 from draftwood.hardware.threads import loading_threads
 from draftwood.loading.causal import choose_format, load_causal
@@ -286,8 +287,7 @@ class Pair(Session):
         request = replace(request, logprobs=logprob_settings(given.get("logprobs")))
         decoder, resolved = self._with_method(given.get("method"), own)
         if not stream:
-            draft = self.draft
-            return tracing.generate(decoder, [request], own, method=resolved, draft=draft, trace=trace, reuse=True)[0]
+            return tracing.generate(decoder, [request], own, method=resolved, draft=self.draft, trace=trace, reuse=True)[0]
         if trace_settings(trace) is not None:
             raise ConfigError("trace is for whole answers, and stream gives pieces: record them with pair.recorder")
         return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)

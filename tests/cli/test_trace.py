@@ -48,7 +48,8 @@ def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
     assert (trace.verifier, trace.beta) == ("tolerance", 2)
     assert trace.source
     shown = run("trace", "--input", tmp_path / "trace.json")
-    assert "spec-verify" in shown.stdout
+    assert "ein Hund -> " in shown.stdout
+    assert "after node 0 the target chooses" in shown.stdout
 
 
 def test_the_page_and_the_figures(run: Run, pair: list[str], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import functools
 import gc
 import random
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -28,7 +29,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt, tiny_model
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import masked_block
 from tests.runners.test_masked_block import marian
@@ -45,17 +46,21 @@ SAMPLINGS = [
 ]
 
 
-def requests_of(seed: int, count: int = 7, sources: bool = False) -> list[tuple[Request, Sampling, str | None]]:
-    """Requests with settings of their own; some want no draft."""
+def requests_of(
+    seed: int, count: int = 7, *, sources: bool = False, long: bool = False, vocab: int = VOCAB
+) -> list[tuple[Request, Sampling, str | None]]:
+    """Requests with settings of their own; some want no draft. Long prompts take several chunks, and some begin alike."""
     rng = random.Random(seed)
 
-    def tokens(most: int) -> list[int]:
-        return [rng.randrange(2, VOCAB - 1) for _ in range(rng.randrange(1, most))]
+    def tokens(most: int, least: int = 1) -> list[int]:
+        return [rng.randrange(2, vocab - 1) for _ in range(rng.randrange(least, most))]
 
+    beginning = tokens(14, 9) if long else []
     return [
         (
             Request(
-                prompt=tokens(9), source=tokens(9) if sources else (), seed=rng.randrange(1000),
+                prompt=[*(beginning if long and rng.random() < 0.5 else ()), *tokens(25 if long else 9)],
+                source=tokens(9) if sources else (), seed=rng.randrange(1000),
                 limits=Limits(max_new_tokens=rng.randrange(3, 12)),
             ),
             rng.choice(SAMPLINGS),
@@ -89,22 +94,18 @@ def together(batch: Batch, given: list[tuple[Request, Sampling, str | None]], se
     return texts, dropped
 
 
-def check(engine: Decoder, *, seeds=(0,), sources: bool = False, most: int | None = None) -> int:
-    """The number of tokens that were compared."""
-    compared = 0
-    for seed in seeds:
-        given = requests_of(seed, sources=sources)
-        whole = [alone(engine, *one) for one in given]
-        with engine.batch(rows=most) as batch:
-            texts, dropped = together(batch, given, seed)
-        for row, text in texts.items():
-            assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (seed, row, given[row])
-            compared += len(text)
-    return compared
+def compare(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], seed: int, **options: Any) -> int:
+    """Write texts alone and in a batch with these options; returns the number of tokens that were compared."""
+    whole = [alone(engine, *one) for one in given]
+    with engine.batch(**options) as batch:
+        texts, dropped = together(batch, list(given), seed)
+    for row, text in texts.items():
+        assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (seed, row, given[row])
+    return sum(map(len, texts.values()))
 
 
-def float32(vocab: int, seed: int, **settings: Any) -> Any:
-    return tiny_gpt(vocab, seed, dtype=torch.float32, **settings)
+def check(engine: Decoder, *, sources: bool = False) -> int:
+    return compare(engine, requests_of(0, sources=sources), 0)
 
 
 @functools.cache
@@ -132,22 +133,30 @@ ON_TORCH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("backend", "method"), [
+CAUSAL = pytest.mark.parametrize(("backend", "method"), [
     *(("torch", method) for method in ON_TORCH),
     *product(("native",), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
 ], ids=method_id)  # fmt: skip
+OF_HIDDEN_STATES = pytest.mark.parametrize(("kind", "backend"), [
+    ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
+    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
+])  # fmt: skip
+
+
+def of_hidden_states(kind: str, backend: str) -> tuple[Any, Any]:
+    """A target and its drafter of this kind."""
+    model = tiny_model(backend, VOCAB, 1)
+    return hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
+
+
+@CAUSAL
 def test_causal_models(backend, method):
     assert check(decoder(*causal(backend), *method)) > 30
 
 
-@pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
-    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
-])  # fmt: skip
+@OF_HIDDEN_STATES
 def test_drafters_of_hidden_states(kind, backend):
-    model = tiny_model(backend, VOCAB, 1)
-    target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
-    assert check(decoder(target, draft, "rsd-s", "2x2", "recursive")) > 30
+    assert check(decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive")) > 30
 
 
 @pytest.mark.parametrize("method", [("rsd-s", "2x2", "recursive"), ("ngram", "3", "coupled")], ids=method_id)

@@ -22,7 +22,7 @@ from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
-from tests.engine.test_batch import method_id
+from tests.engine.test_batch import causal, method_id
 from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 
@@ -43,12 +43,6 @@ ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
 @functools.cache
 def models(backend: str = "torch") -> tuple[Any, Any]:
     return tiny_model(backend, VOCAB, 1), tiny_model(backend, VOCAB, 2, layers=1)
-
-
-@functools.cache
-def runners(backend: str) -> tuple[Any, Any]:
-    target, draft, _ = make_runners(*models(backend), backend=backend)
-    return target, draft
 
 
 def raw(text: list[int], backend: str = "torch") -> torch.Tensor:
@@ -121,7 +115,7 @@ def compare(engine: Decoder, rows: Any, backend: str = "torch") -> tuple[int, in
     ("native", ("rsd-s", "2x3", "traversal")), ("native", ("rsd-c", "2-2", "coupled")),
 ], ids=method_id)  # fmt: skip
 def test_every_token_has_the_value_of_one_forward_over_the_text(backend, method):
-    drafted, corrected = compare(decoder(*runners(backend), *method), ROWS, backend)
+    drafted, corrected = compare(decoder(*causal(backend), *method), ROWS, backend)
     assert method[0] == "ar" or min(drafted, corrected) > 5
 
 
@@ -131,7 +125,7 @@ def test_a_drafter_of_hidden_states():
 
 
 def test_control_values_of_the_next_node_are_noticed():
-    texts, *_ = written(decoder(*runners("torch"), "rsd-s", "2x3", "traversal"), ROWS[:1])
+    texts, *_ = written(decoder(*causal("torch"), "rsd-s", "2x3", "traversal"), ROWS[:1])
     tokens, entries = texts[0]
     lines = reference(PROMPT[:2], tokens, *ROWS[0])
     check(entries, tokens, lines, 3)
@@ -143,8 +137,8 @@ def test_control_values_of_the_next_node_are_noticed():
 @pytest.mark.parametrize("of", ["model", "sampled"])
 def test_plain_decoding_reports_the_same(temperature, of):
     rows = [(Sampling(temperature=temperature), LogprobSettings(top=VOCAB, of=of))] * 3
-    speculative, drafted, _ = written(decoder(*runners("torch"), "rsd-c", "3-2", "coupled"), rows)
-    plain, none, _ = written(decoder(runners("torch")[0], None, "ar"), rows)
+    speculative, drafted, _ = written(decoder(*causal("torch"), "rsd-c", "3-2", "coupled"), rows)
+    plain, none, _ = written(decoder(causal("torch")[0], None, "ar"), rows)
     assert drafted > 0 == none
     for (tokens, entries), (same, wanted) in zip(speculative, plain, strict=True):
         assert tokens == same
@@ -152,11 +146,6 @@ def test_plain_decoding_reports_the_same(temperature, of):
         for line, one in zip(lines, wanted, strict=True):
             line[[token for token, _ in one.top]] = torch.tensor([value for _, value in one.top])
         check(entries, tokens, lines, VOCAB)
-
-
-def test_at_temperature_0_the_sampled_token_is_certain():
-    texts, *_ = written(decoder(*runners("torch"), "rsd-c", "2-2", greedy=True), [(Sampling(temperature=0.0), SAMPLED)])
-    assert all((one.logprob, one.top) == (0.0, ((one.token, 0.0),)) for one in texts[0][1])
 
 
 def test_encoder_decoder_models():
@@ -175,7 +164,7 @@ def test_encoder_decoder_models():
 @pytest.mark.parametrize("wanted", [MODEL, SAMPLED], ids=["model", "sampled"])
 def test_a_forced_last_token_is_certain_where_it_is_sampled_and_has_the_models_own_value(wanted):
     request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=5), final=7, logprobs=wanted)
-    [result] = decoder(*runners("torch"), "rsd-s", "2x3").generate([request], Sampling(top_k=3))
+    [result] = decoder(*causal("torch"), "rsd-s", "2x3").generate([request], Sampling(top_k=3))
     last, text = result.logprobs[-1], PROMPT + result.token_ids
     assert last.token == text[-1] == 7
     own = float(raw(text)[-2].log_softmax(-1)[7])
@@ -183,7 +172,7 @@ def test_a_forced_last_token_is_certain_where_it_is_sampled_and_has_the_models_o
 
 
 def test_a_verifier_that_changes_the_text_reports_the_models_own_values_only():
-    engine = decoder(*runners("torch"), "rsd-c", "2-2", "tolerance", greedy=True)
+    engine = decoder(*causal("torch"), "rsd-c", "2-2", "tolerance", greedy=True)
     texts, *_ = written(engine, [(Sampling(temperature=0.0), MODEL)])
     check(texts[0][1], texts[0][0], reference(PROMPT[:2], texts[0][0], Sampling(), MODEL), 3)
     with pytest.raises(ConfigError, match="tolerance"):
@@ -230,7 +219,7 @@ def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch
 
 
 def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
-    target = runners("torch")[0].another()
+    target = causal("torch")[0].another()
     for chunk, scores, sizes in ((8, None, [8, 8, 8, 5]), (256, 10 * VOCAB, [10, 10, 9])):
         monkeypatch.setattr(logprobs, "_CHUNK", chunk)
         monkeypatch.setattr(logprobs, "_SCORES", scores or logprobs._SCORES)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
-from tests.engine.test_batch import ON_TORCH, SAMPLINGS, VOCAB, alone, causal, method_id, together
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_model
+from tests.engine.test_batch import CAUSAL, OF_HIDDEN_STATES, causal, compare, of_hidden_states, requests_of
+from tests.helpers import decoder
 from tests.runners.zoo import windowed
 
 CHUNK = 5
@@ -30,41 +29,13 @@ def short_beginnings_are_copied(monkeypatch):
     monkeypatch.setattr(prefixes, "SHARED", 4)
 
 
-def long_requests(seed: int, count: int = 6, vocab: int = VOCAB) -> list[tuple[Request, Sampling, str | None]]:
-    """Requests whose prompts take several chunks; some begin alike."""
-    rng = random.Random(seed)
-
-    def tokens(least: int, most: int) -> list[int]:
-        return [rng.randrange(2, vocab - 1) for _ in range(rng.randrange(least, most))]
-
-    beginning = tokens(9, 14)
-    return [
-        (
-            Request(
-                prompt=[*(beginning if rng.random() < 0.5 else ()), *tokens(1, 25)], seed=rng.randrange(1000),
-                limits=Limits(max_new_tokens=rng.randrange(3, 12)),
-            ),
-            rng.choice(SAMPLINGS),
-            "ar" if rng.random() < 0.2 else None,
-        )
-        for _ in range(count)
-    ]  # fmt: skip
+def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]]) -> None:
+    compare(engine, given, 0, chunk=CHUNK)
 
 
-def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], *, seed: int = 0) -> None:
-    whole = [alone(engine, *one) for one in given]
-    with engine.batch(chunk=CHUNK) as batch:
-        texts, dropped = together(batch, list(given), seed)
-    for row, text in texts.items():
-        assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (row, given[row])
-
-
-@pytest.mark.parametrize(("backend", "method"), [
-    *(("torch", method) for method in ON_TORCH),
-    *product(("native",), [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")]),
-], ids=method_id)  # fmt: skip
+@CAUSAL
 def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
-    check(decoder(*causal(backend), *method), long_requests(0))
+    check(decoder(*causal(backend), *method), requests_of(0, 6, long=True))
 
 
 def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[tuple[list[int], int, list[int]]]]:
@@ -86,14 +57,9 @@ def note(found: list, pieces: Sequence[Any]) -> None:
         found[piece.row].append((piece.tokens, piece.drafted, tree.tokens[at][tree.valid[at]].tolist()))
 
 
-@pytest.mark.parametrize(("kind", "backend"), [
-    ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
-    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
-])  # fmt: skip
+@OF_HIDDEN_STATES
 def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
-    model = tiny_model(backend, VOCAB, 1)
-    target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
-    engine = decoder(target, draft, "rsd-s", "2x2", "recursive")
+    engine = decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive")
     prompt = [2 + (7 * i * i) % 9 for i in range(23)]
     limits = Limits(max_new_tokens=14)
     given = [
@@ -110,7 +76,7 @@ def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(
 ])  # fmt: skip
 def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
     target, draft, _ = make_runners(windowed(kind), windowed(kind, 1), backend=backend)
-    check(decoder(target, draft, "chain", "2", "recursive"), long_requests(1, vocab=20))
+    check(decoder(target, draft, "chain", "2", "recursive"), requests_of(1, 6, long=True, vocab=20))
 
 
 # ---- what is read ----
@@ -142,71 +108,48 @@ def plain() -> Decoder:
     return decoder(causal("torch")[0], None, "ar")
 
 
-def test_a_long_prompt_never_makes_a_round_longer_than_a_chunk(plain):
-    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=CHUNK) as batch:
-        rows = [batch.add(request([1, 2]), Sampling()) for _ in range(2)]
-        batch.step()
-        shapes.clear()
-        late = batch.add(request(prompt_of(20)), Sampling())
-        for step in range(4):
-            assert (len(batch), batch.waiting) == (3, 1), step
-            present = [piece.row for piece in batch.step()]
-            assert present == (rows if step < 3 else [*rows, late])
-        # 19 tokens: the last one is the first root.
-        assert shapes == [(1, 5), (2, 1), (1, 5), (2, 1), (1, 5), (2, 1), (1, 4), (3, 1)]
+Steps = list[tuple[list[int], list[tuple[int, int]]]]
+READ: dict[str, tuple[dict[str, int], bool, Steps]] = {
+    # Options of the batch, whether the target pads rows, and of each step: the lengths of new prompts, and the forwards.
+    "a long prompt makes no round longer than a chunk": ({"chunk": 5}, True, [
+        ([2, 2], [(2, 2)]), ([20], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]),
+        ([], [(1, 4), (3, 1)]),  # 19 tokens: the last one is the first root
+    ]),
+    "a short prompt is read with the round if the padding is within a chunk": ({"chunk": 6}, True, [
+        ([2], [(1, 2)]),
+        ([4], [(2, 4)]),  # three columns for two rows
+        ([4], [(1, 3), (3, 1)]),  # three rows: nine tokens
+    ]),
+    "prompts are read at once where no row writes": ({"chunk": 2}, True, [([9, 12], [(2, 12)])]),
+    "a prompt that needs much padding is read alone": ({}, True, [
+        ([9, 27], [(1, 26), (2, 9)]),  # 18 tokens of padding
+        ([9], [(3, 9)]),  # 16, in the two rows that write
+        ([8], [(1, 7), (4, 1)]),  # 21
+    ]),
+    "a target that pads no rows reads prompts of any length with the round": ({"chunk": 30}, False, [
+        ([9, 27], [(2, 27)]),
+        ([28, 28], [(1, 3), (3, 28)]),  # 27 tokens and the root each; the chunk ends in the second
+        ([], [(1, 24), (4, 1)]),
+    ]),
+}  # fmt: skip
 
 
-def test_a_short_prompt_is_read_with_the_round_if_the_padding_is_within_a_chunk(plain):
-    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=6) as batch:
-        batch.add(request([1, 2]), Sampling())
-        batch.step()
-        shapes.clear()
-        batch.add(request(prompt_of(4)), Sampling())  # three columns for two rows
-        batch.step()
-        assert shapes == [(2, 4)]
-        batch.add(request(prompt_of(4)), Sampling())  # three rows: nine tokens
-        batch.step()
-        assert shapes[1:] == [(1, 3), (3, 1)]
-
-
-def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
-    with forwards(plain.pipeline.target) as shapes:
-        with plain.batch(chunk=2) as batch:
-            for length in (9, 12):
-                batch.add(request(prompt_of(length, length)), Sampling())
-            batch.step()
-        assert shapes == [(2, 12)]  # at once, as no row writes
-        shapes.clear()
-        with plain.batch() as batch:
-            for length, step in ((9, 7), (27, 3)):  # 18 tokens of padding
-                batch.add(request(prompt_of(length, step)), Sampling())
-            batch.step()
-            assert shapes == [(1, 26), (2, 9)]
+@pytest.mark.parametrize(("options", "pads", "steps"), READ.values(), ids=READ)
+def test_which_forwards_read_prompts(plain, options, pads, steps, monkeypatch):
+    monkeypatch.setattr(plain.pipeline.target, "pads", pads)
+    step = count(2)  # no two prompts begin alike
+    with forwards(plain.pipeline.target) as shapes, plain.batch(**options) as batch:
+        for lengths, wanted in steps:
+            for length in lengths:
+                batch.add(request(prompt_of(length, next(step))), Sampling())
             shapes.clear()
-            batch.add(request(prompt_of(9, 4)), Sampling())  # 16, in the two rows that write
             batch.step()
-            assert shapes == [(3, 9)]
-            batch.add(request(prompt_of(8, 5)), Sampling())  # 21
-            batch.step()
-        assert shapes[1:] == [(1, 7), (4, 1)]
+            assert shapes == wanted
+
+
+def test_a_chunk_of_nothing_is_refused(plain):
     with pytest.raises(ConfigError, match="chunk is 0: give the number of prompt tokens"), plain.batch(chunk=0):
         pass
-
-
-def test_a_target_that_pads_no_rows_reads_prompts_of_any_length_with_the_round(plain, monkeypatch):
-    monkeypatch.setattr(plain.pipeline.target, "pads", False)
-    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=30) as batch:
-        for length, step in ((9, 7), (27, 3)):
-            batch.add(request(prompt_of(length, step)), Sampling())
-        batch.step()
-        assert shapes == [(2, 27)]
-        shapes.clear()
-        for step in (4, 5):  # 27 tokens and the root each; the chunk ends in the second
-            batch.add(request(prompt_of(28, step)), Sampling())
-        batch.step()
-        assert shapes == [(1, 3), (3, 28)]
-        batch.step()
-    assert shapes[2:] == [(1, 24), (4, 1)]
 
 
 def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
@@ -232,6 +175,7 @@ def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts(pla
             batch.add(one, Sampling())
             for piece in batch.step():
                 texts[piece.row] += piece.tokens
+        assert batch.waiting == 2
         batch.drop(1)
         while len(batch):
             for piece in batch.step():
@@ -269,11 +213,11 @@ def test_control_a_beginning_that_is_copied_too_far_is_seen(monkeypatch):
     shared = prefixes.common_length
     monkeypatch.setattr(prefixes, "common_length", lambda one, other: shared(one, other) + 2)
     with pytest.raises(AssertionError):
-        check(decoder(*causal("torch"), "chain", "2", "recursive"), long_requests(0))
+        check(decoder(*causal("torch"), "chain", "2", "recursive"), requests_of(0, 6, long=True))
 
 
 def test_control_a_cache_that_copies_another_row_is_seen(monkeypatch):
     runners, copy = causal("torch"), TreeCache.copy_row
     monkeypatch.setattr(TreeCache, "copy_row", lambda self, other, row, length: copy(self, other, 0, min(length, 4)))
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
-        check(decoder(*runners, "chain", "2", "recursive"), long_requests(0))
+        check(decoder(*runners, "chain", "2", "recursive"), requests_of(0, 6, long=True))

@@ -13,6 +13,8 @@ import draftwood
 from draftwood import ConfigError, Grammar, Sampling
 from draftwood.grammar.check import Checker
 
+NUMBERS = {"type": "array", "items": {"type": "integer"}}
+
 
 def nested(levels: int) -> dict:
     found: dict = {"type": "string"}
@@ -58,7 +60,10 @@ def test_grammars_are_equal_by_value_and_can_be_pickled():
         (Grammar.json_schema, {"enum": []}, "Unsatisfiable"),
         (Grammar.json_schema, "false", "schema is false"),
         (Grammar.json_schema, {"type": "integer", "minimum": 5, "maximum": 3}, "minimum .5. is greater than maximum .3."),
-        (Grammar.json_schema, {"type": "array", "uniqueItems": True}, "uniqueItems"),
+        (Grammar.json_schema, {**NUMBERS, "uniqueItems": True}, "uniqueItems"),
+        (Grammar.json_schema, {**NUMBERS, "contains": {"type": "null"}}, "contains"),
+        (Grammar.json_schema, {**NUMBERS, "not": {"type": "null"}}, "not"),
+        (Grammar.json_schema, {**NUMBERS, "if": {"type": "null"}}, "if"),
         (Grammar.json_schema, {"$ref": "http://127.0.0.1/schema"}, "does not fetch"),
     ],
 )

@@ -18,7 +18,6 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
-from draftwood.core.errors import ConfigError
 from draftwood.trace.records import Distribution, Trace, TracedRound
 from tests import reference
 from tests.reference import PlainNode
@@ -44,13 +43,7 @@ class Replay:
 
 
 def replay(trace: Trace) -> Replay:
-    """Check all rounds of a trace.
-
-    Raises:
-        ConfigError: an unknown verifier.
-    """
-    if trace.verifier not in _VERDICTS:
-        raise ConfigError(f"the trace was made by verifier {trace.verifier!r}, which has no reference to compare with")
+    """Check all rounds of a trace."""
     found, vocab = Replay(), 1 + _largest_token(trace.rounds)
     for one in trace.rounds:
         problems = _disagreements(trace, one)

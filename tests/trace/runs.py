@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -16,24 +18,31 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
-from draftwood.trace.records import Trace
+from draftwood.trace.records import Part, Trace
 from draftwood.trace.settings import TraceSettings
 from tests.tables import BlockTableRunner, TableRunner
 
 VOCAB = 5
+WORDS = [" the", " a", " little", " girl", " named", " Lily", ".", " She", " loved", " to", " play", " outside", ",", " and",
+         " he", " saw", " big", " tree", " was", " very", " happy", "\n", " day", " Once"]  # fmt: skip
 SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "ngram": "3"}
 
 
-def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | BlockTableRunner | None]:
-    """A target of order 1, and a draft model that resembles it; None where the method has none."""
+def models(
+    method: str, seed: int = 0, vocab: int = VOCAB, noise: float = 0.7, block: int = 3
+) -> tuple[TableRunner, TableRunner | BlockTableRunner | None]:
+    """A target of order 1, and a draft model that differs from it by this noise; None where the method has none."""
     torch.manual_seed(seed)
-    table = 1.5 * torch.randn(VOCAB, VOCAB, dtype=torch.float64)
-    target, near = TableRunner(table), table + 0.7 * torch.randn_like(table)
+    table = 1.5 * torch.randn(vocab, vocab, dtype=torch.float64)
+    target, near = TableRunner(table), table + noise * torch.randn_like(table)
     if METHODS[method].needs == "nothing":
         return target, None
-    if METHODS[method].needs == "block":
-        return target, BlockTableRunner(near.unsqueeze(1) + 0.3 * torch.randn(VOCAB, 3, VOCAB, dtype=torch.float64))
-    return target, TableRunner(near)
+    if METHODS[method].needs != "block":
+        return target, TableRunner(near)
+    likeliest = [torch.arange(vocab)]  # at each depth, what follows the root
+    for _ in range(block - 1):
+        likeliest.append(near[likeliest[-1]].argmax(-1))
+    return target, BlockTableRunner(torch.stack([near[tokens] for tokens in likeliest], dim=1))
 
 
 def timed() -> Knowledge:
@@ -46,10 +55,10 @@ def timed() -> Knowledge:
 def run(
     method: str, verifier: str = "auto", *, rows: int = 1, length: int = 24, temperature: float = 1.0, tokens: int = VOCAB,
     rounds: int = 10_000, first: int = 0, top_p: float = 1.0, shape: str | None = None, beta: int | None = None,
-    nodes: int | None = 4,
+    nodes: int | None = 4, vocab: int = VOCAB, noise: float = 0.7, block: int = 3,
 ) -> list[Trace]:  # fmt: skip
     """Traces of a few texts."""
-    target, draft = models(method)
+    target, draft = models(method, 0, vocab, noise, block)
     sampling = Sampling(temperature=temperature, top_p=top_p)
     nodes = nodes if method in ("dynamic", "shared-noise") else None
     wanted = Method(method=method, verifier=verifier, shape=shape or SHAPES.get(method), nodes=nodes, beta=beta)
@@ -57,7 +66,7 @@ def run(
     drafter, made = build(chosen, draft, greedy=sampling.greedy, controllers=Controllers(known=timed()))
     decoder = Decoder(target, drafter, made)
     requests = [
-        Request(prompt=[row % VOCAB, (2 * row) % VOCAB], seed=first + row, limits=Limits(max_new_tokens=length))
+        Request(prompt=[row % vocab, (2 * row) % vocab], seed=first + row, limits=Limits(max_new_tokens=length))
         for row in range(rows)
     ]
     kept = TraceSettings(tokens=tokens, rounds=rounds)
@@ -66,3 +75,30 @@ def run(
     assert all(trace is not None for trace in found)
     assert [trace.tokens for trace in found] == [result.token_ids for result in results]
     return found
+
+
+def story(
+    rounds: int, method: str, verifier: str = "auto", *, most: int = 4, words: Sequence[str] = WORDS, source: str = "",
+    **settings: Any,
+) -> Trace:  # fmt: skip
+    """The first rounds of a text in words, of ``most`` tokens each at the most, whose times are the same on any machine."""
+    [trace] = run(method, verifier, length=most * rounds, rounds=rounds, tokens=5, vocab=len(words), **settings)
+    made, end = [], 0.0
+    for one in trace.rounds:
+        seconds = {"draft": 0.004 * max(node.depth for node in one.nodes), "target": 0.02, "verify": 0.001, "other": 0.001}
+        end += sum(seconds.values())
+        parts = [Part(text=words[token], drafted=place < len(one.path)) for place, token in enumerate(one.tokens)]
+        text = "".join(part.text for part in parts)
+        made.append(replace(one, text=text, parts=parts, seconds=seconds, end=end))
+    assert len(made) == rounds
+    return replace(
+        trace,
+        source=[1, 2] if source else [],
+        source_text=source,
+        tokens=[token for one in made for token in one.tokens],
+        prompt_text="".join(words[token] for token in trace.prompt),
+        text="".join(one.text for one in made),
+        texts=dict(enumerate(words)),
+        rounds=made,
+        dropped=0,
+    )

@@ -13,9 +13,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.methods import METHODS
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.labels import is_plain, mono_width, number, sans_width, shorten, visible
-from draftwood.trace.text import describe_race, describe_round, describe_specdec
-from tests.trace.builder import Maker
-from tests.trace.runs import run
+from draftwood.trace.text import describe_race, describe_round
+from tests.trace.runs import run, story
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (348, 760, 1360)
@@ -26,18 +25,20 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-ROUND, STOPPED = Maker(3).trace(12), Maker(7).trace(3)
+SOURCE = "Millionen von Autofahrern werden sich Sorgen um ihre Sicherheit machen."
+TOLERANT = {"temperature": 0.0, "beta": 3, "noise": 0.3, "source": SOURCE}
+ROUND, STOPPED = story(12, "rsd-s", "recursive", shape="3x3"), story(3, "rsd-s", shape="3x3", first=7)
 STOPPED.rounds[:] = [replace(made, stop="another level does not pay, given what it costs") for made in STOPPED.rounds]
 CASES = {
     "rsd-s": ROUND,
-    "rsd-c": Maker(5, widths=(3,) * 8, agreement=0.95).trace(6, "rsd-c"),
-    "wide": Maker(6, widths=(12, 12, 2)).trace(4, "rsd-c"),
-    "chain": Maker(2, widths=(1,) * 10, agreement=0.97).trace(5, "chain"),
-    "coupled": Maker(4, verifier="coupled", agreement=1).trace(8, "shared-noise"),
+    "rsd-c": story(6, "rsd-c", "recursive", shape="3" + 7 * "-1", most=9, noise=0.2),
+    "wide": story(4, "iid", "recursive", shape="12x3"),
+    "chain": story(5, "chain", "recursive", shape="10", most=11, noise=0.2),
+    "coupled": story(8, "shared-noise", "coupled", most=9, nodes=9),
     "stopped": STOPPED,
-    "nothing": Maker(1, draws=False, verifier="coupled").trace(4, "ar"),
-    "tolerance": Maker(8, widths=(1,) * 9, verifier="tolerance", agreement=0.97).trace(5, "block"),
-    "hostile": Maker(9, words=HOSTILE).trace(8),
+    "nothing": story(4, "ar", most=1),
+    "tolerance": story(5, "block", "tolerance", shape="9", block=9, most=10, **TOLERANT),
+    "hostile": story(8, "rsd-s", "recursive", shape="3x3", words=HOSTILE),
 }
 PLAIN = CASES["nothing"]
 
@@ -173,7 +174,7 @@ def test_the_race_counts_forwards_and_tokens_of_two_runs_of_one_prompt():
     with pytest.raises(ConfigError, match="different prompts"):
         draw_race(PLAIN, CASES["tolerance"])
     with pytest.raises(ConfigError, match="without rounds"):
-        draw_race(PLAIN, Maker(1).trace(0))
+        draw_race(PLAIN, replace(PLAIN, rounds=[]))
 
 
 def test_the_translation_shows_what_was_kept_and_what_took_the_place_of_the_rest():
@@ -224,7 +225,7 @@ def test_texts_are_made_visible_and_cut():
 
 @pytest.mark.parametrize("place", [-1, 12, 99])
 def test_a_round_that_does_not_exist_is_refused(place):
-    for draw in (draw_round, draw_specdec, describe_round, describe_specdec):
+    for draw in (draw_round, draw_specdec, describe_round):
         with pytest.raises(ConfigError, match=f"no round {place}: its rounds are 0 to 11"):
             draw(ROUND, place)
 
@@ -245,14 +246,12 @@ def test_the_terminal_shows_the_same_numbers(name, width):
         assert not re.findall("[\u202a-\u202e\u2066-\u2069\x00\x1b]", shown)
 
 
-def test_race_and_translation_in_the_terminal():
-    spec, translated = CASES["chain"], CASES["tolerance"]
+def test_the_race_in_the_terminal():
+    spec = CASES["chain"]
     lines = describe_race(PLAIN, spec, width=80).split("\n")
     assert all(len(line) <= 80 for line in lines)
     assert lines[1].count("|") == len(PLAIN.rounds) + 1
     assert lines[3].count("|") == len(spec.rounds) + 1
-    shown = describe_specdec(translated, 0)
-    assert shown.count("✓") == len(translated.rounds[0].path)
     with pytest.raises(ConfigError, match="40 columns"):
         describe_round(ROUND, 0, width=39)
 

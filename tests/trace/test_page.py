@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,13 +15,13 @@ from draftwood.trace.figures import draw_round
 from draftwood.trace.page import page, write, write_page
 from draftwood.trace.page.pieces import shown
 from tests.browser import serious
-from tests.trace.builder import Maker
-from tests.trace.test_figures import HOSTILE, overlapping
+from tests.trace.runs import story
+from tests.trace.test_figures import HOSTILE, TOLERANT, overlapping
 
-PLAIN = Maker(1, draws=False, verifier="coupled").trace(30, "ar")
-TEXT = Maker(2, agreement=0.9).trace(14)
-OTHER = Maker(3, widths=(3, 3)).trace(5, "rsd-c")
-GERMAN = Maker(8, widths=(1,) * 6, verifier="tolerance", agreement=0.97).trace(6, "block")
+PLAIN = story(30, "ar", most=1)
+TEXT = story(14, "rsd-s", "recursive", shape="3x3", noise=0.4)
+OTHER = story(5, "rsd-c", "recursive", shape="3-1")
+GERMAN = story(6, "block", "tolerance", shape="6", block=6, most=7, **TOLERANT)
 READY = "document.querySelector('dw-page')?.dataset.ready && document.querySelector('[data-round] svg')"
 
 
@@ -215,7 +216,7 @@ def test_control_the_policy_refuses_requests(opened):
 
 
 def test_markup_and_controls_of_tokens_are_shown_and_never_run(browser, tmp_path):
-    trace = Maker(9, words=HOSTILE).trace(20)
+    trace = replace(story(8, "rsd-s", shape="3x3", words=HOSTILE), prompt_text="".join(HOSTILE))
     path = tmp_path / "hostile.html"
     write_page(path, [trace])
     assert "<script>alert" not in path.read_text(encoding="utf-8")
@@ -240,9 +241,10 @@ def test_less_motion_is_honoured(browser, file):
 
 
 def test_500_rounds_open_quickly(browser, tmp_path, monkeypatch):
-    """Measured: 0.4 s. Only 20 of the figures are drawn, and used again and again, to save time here and none there."""
-    monkeypatch.setattr(write, "draw_round", lambda trace, place, *, width: drawn(place % 20, width))
-    trace, path = Maker(4).trace(500), tmp_path / "long.html"
+    """Measured: 0.4 s. Only 14 of the figures are drawn, and used again and again, to save time here and none there."""
+    monkeypatch.setattr(write, "draw_round", lambda trace, place, *, width: drawn(place % 14, width))
+    rounds = [replace(TEXT.rounds[number % 14], number=number, end=0.02 * (number + 1)) for number in range(500)]
+    trace, path = replace(TEXT, rounds=rounds), tmp_path / "long.html"
     drawn = cache(lambda place, width: draw_round(trace, place, width=width))
     write_page(path, [trace])
     browser.size(1400)
@@ -253,28 +255,10 @@ def test_500_rounds_open_quickly(browser, tmp_path, monkeypatch):
     assert shown_rounds(browser) == 500
 
 
-def test_another_source_can_feed_the_page(browser, file):
-    """A live source: rounds come one by one, and the page is given them by the four methods alone."""
-    browser.open(file)
-    browser.wait(READY)
-    browser.js(
-        "const old = document.querySelector('dw-page'), all = old.source; let have = 2, tell;"
-        "const live = { open: async () => {}, texts: () => [all.texts()[1]], rounds: () => all.rounds(1).slice(0, have),"
-        " figure: (text, round, width) => all.figure(1, round, width), race: async () => null,"
-        " subscribe: (listener) => { tell = () => { have += 1; listener(0); }; return () => {}; } };"
-        "const fresh = document.createElement('dw-page'); fresh.source = live; old.replaceWith(fresh);"
-        "window.more = () => tell();"
-    )
-    browser.wait(READY)
-    assert shown_rounds(browser) == 2
-    browser.js("window.more()")
-    assert shown_rounds(browser) == 3
-
-
 def test_a_page_depends_on_the_traces_alone_and_needs_something_to_show(tmp_path):
     assert page([OTHER]) == page([OTHER])
     for traces, message in (
-        ([], "no recorded rounds"), ([Maker(1).trace(0)], "no recorded rounds"),
+        ([], "no recorded rounds"), ([replace(TEXT, rounds=[])], "no recorded rounds"),
         ([PLAIN, PLAIN], "at most one text without drafting"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):

@@ -13,10 +13,11 @@ from draftwood import load, load_translator
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Piece
 from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece, Request
+from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder

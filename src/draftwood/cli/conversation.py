@@ -17,8 +17,8 @@ from draftwood.cli.settings import Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.cli.single import OneText, write_one
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
+from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Stats
-from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Request
 
 _PROMPT = "> "

@@ -11,7 +11,7 @@ import click
 
 from draftwood.cli.console import standard_output
 from draftwood.core.detokenizer import Marks
-from draftwood.engine.requests import Piece
+from draftwood.core.rounds import Piece
 
 DRAFTED, OWN = "cyan", "yellow"
 _OPEN, _CLOSE = "⟦", "⟧"

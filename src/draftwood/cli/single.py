@@ -15,11 +15,12 @@ from draftwood.cli.group import Interrupted
 from draftwood.cli.results import summary
 from draftwood.cli.settings import DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
+from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
 
 

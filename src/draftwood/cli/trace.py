@@ -159,17 +159,16 @@ def _draw(traces: list[Trace], wanted: TraceOptions) -> None:
 
 def traces_text(traces: Sequence[Trace]) -> str:
     """Every text with its rounds, as wide as the terminal, and plain decoding with the first text where both are there."""
-    from draftwood.trace.figures.write import is_translation, race_of
+    from draftwood.trace.figures.write import race_of
     from draftwood.trace.labels import visible
-    from draftwood.trace.text import describe_race, describe_round, describe_specdec
+    from draftwood.trace.text import describe_race, describe_round
 
     width, parts = max(_LEAST, get_terminal_size((100, 24)).columns), []
     for trace in traces:
         names = f"target {trace.target}, draft {trace.draft or '-'}, seed {trace.seed}"
         head = (f"{trace.source_text or trace.prompt_text} -> {trace.text}", names)
         parts.append("\n".join(visible(line, spaces=False) for line in head))
-        describe = describe_specdec if is_translation(trace) else describe_round
-        parts += [describe(trace, number, width=width) for number in range(len(trace.rounds))]
+        parts += [describe_round(trace, number, width=width) for number in range(len(trace.rounds))]
         if trace.dropped:
             parts.append(f"{trace.dropped} more rounds were not kept (--rounds).")
     if (pair := race_of(traces)) is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final
 
 from draftwood.core.checks import flag, integer, setting, several
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+"""Why a text ended."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""Results of rounds: the verdict, the round itself, and statistics over many rounds."""
+"""Results of rounds: the verdict, the round itself, what it adds to a text, and statistics over many rounds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.limits import FinishReason
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.scores import Scores
+from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.tree import DraftTree
 
 
@@ -82,6 +84,35 @@ class Round:
             return None
         kept = [states[own] if len(own) > 1 else states[: len(own)] for states, own in zip(nodes, self.joined, strict=True)]
         return [torch.cat([before, own]) if len(before) else own for before, own in zip(read, kept, strict=True)]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """The output of one round for one row.
+
+    Attributes:
+        row: index of the request.
+        tokens: new token ids.
+        drafted: how many of them, from the first on, were drafted.
+        text: text that is now certain; it may lag behind the tokens.
+        finish_reason: set in the row's last piece.
+        stop_text: set there where one of the limits' stop texts ended the text.
+        round, round_row: the round, and the row's index in it.
+        held: the text by which ``text`` lags behind; it is the end of a text whose row is dropped now.
+        logprobs: one entry for each new token, if the request wants them.
+    """
+
+    row: int
+    tokens: list[int]
+    drafted: int
+    text: str
+    finish_reason: FinishReason | None
+    round: Round
+    round_row: int
+    held: str
+    stop_text: str | None = None
+    logprobs: list[TokenLogprob] | None = None
 
 
 STAGES = ("draft", "target", "verify", "other")

@@ -14,13 +14,13 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Rng
-from draftwood.core.rounds import STAGES, Clock, Round, Stats
+from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry, Pipeline
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK, Prompts
-from draftwood.engine.requests import Piece, Request
+from draftwood.engine.requests import Request
 from draftwood.hardware.threads import chosen_threads
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
@@ -35,11 +35,8 @@ class Batch:
 
     Args:
         pipeline: what writes the texts.
-        most: the most rows of a round; further requests wait until a row ends. None for no limit.
-        noise: the source of random choices, row by row in the order of requests; by default the requests' seeds.
         prefixes: keeps the memory of texts that end, for later ones that begin alike; None keeps none.
-        chunk: the most tokens of new prompts that a step reads alongside rows that write.
-        tolerant: an error of one row ends this row only, and an error of the drafter only costs its drafts.
+        most, noise, chunk, tolerant: as for :meth:`Decoder.batch`, with ``most`` for its ``rows``.
 
     Attributes:
         failed: by number, the rows that ended with an error in the last step; always empty unless ``tolerant``.

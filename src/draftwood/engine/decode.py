@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any, final
 
 from draftwood.core.rng import Rng
-from draftwood.core.rounds import Stats
+from draftwood.core.rounds import Piece, Stats
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
@@ -16,7 +16,7 @@ from draftwood.engine.in_use import InUse
 from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK
-from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.requests import Request, Result
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, final
 
 from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
-from draftwood.core.limits import Limits
+from draftwood.core.limits import FinishReason, Limits
+from draftwood.engine.requests import Request
 from draftwood.sampling.rows import Row
-
-FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 def ends_of(limits: Limits, eos: frozenset[int]) -> frozenset[int]:
@@ -24,28 +23,16 @@ class RowOutput:
 
     Args:
         row: the text.
-        limits: when to stop.
+        request: says when it ends.
         longest: most tokens of prompt and text together, None if unlimited.
         tokenizer: for text and stop strings; None for token ids only.
-        criterion: ends the text after a token if it is True for all token ids so far.
-        final: replaces the last token that the limits leave room for.
-        shown: special tokens whose names are part of the text.
 
     Raises:
         ConfigError: stop strings without a tokenizer.
     """
 
-    def __init__(
-        self,
-        row: Row,
-        limits: Limits,
-        *,
-        longest: int | None = None,
-        tokenizer: Any = None,
-        criterion: Callable[[list[int]], bool] | None = None,
-        final: int | None = None,
-        shown: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, row: Row, request: Request, *, longest: int | None = None, tokenizer: Any = None) -> None:
+        limits = request.limits
         if limits.stop and tokenizer is None:
             raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
         self.row = row
@@ -56,10 +43,10 @@ class RowOutput:
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - row.prompt_length)
-        self._words = Detokenizer(tokenizer, row.tokens, shown) if tokenizer is not None else None
+        self._words = Detokenizer(tokenizer, row.tokens, request.shown) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
-        self._criterion = criterion
-        self._final = final
+        self._criterion = request.criterion
+        self._final = request.final
 
     @property
     def remaining(self) -> int:

@@ -15,7 +15,7 @@ from draftwood.engine.output import RowOutput, ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
-from draftwood.sampling.processors import for_request, try_processors
+from draftwood.sampling.processors import try_processors
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.warping import check_bias
@@ -74,11 +74,6 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_pairing(self.verifier.name, self.verifier.draws, self.drafter.name, self.drafter.draw)
 
-    @property
-    def max_length(self) -> int | None:
-        """Most tokens of prompt and text together: the target's context."""
-        return self.target.max_length
-
     def check(self, sampling: Sampling) -> None:
         """Raise a ConfigError if the verifier is for temperature 0 and the sampling is not."""
         if self.verifier.greedy_only:
@@ -113,17 +108,8 @@ class Pipeline:
             stops=stops,
             nodes=request.nodes,
         )
-        output = RowOutput(
-            row,
-            request.limits,
-            longest=self.max_length,
-            tokenizer=self.tokenizer,
-            criterion=request.criterion,
-            final=request.final,
-            shown=request.shown,
-        )
-        given = (*(sampling.processors or ()), *(sampling.warpers or ()))
-        processors = [for_request(one, number, row.prompt_length) for one in given]
+        output = RowOutput(row, request, longest=self.target.max_length, tokenizer=self.tokenizer)
+        processors = row.bound([*(sampling.processors or ()), *(sampling.warpers or ())])
         target = self.target
         try_processors(processors, row.tokens, stops, vocab=target.vocab_size, new=output.remaining, device=target.device)
         if sampling.grammar is not None:
@@ -162,9 +148,10 @@ class Pipeline:
 
     def check_room(self, request: Request, name: str = "the prompt") -> None:
         """Raise a CacheError for a prompt that leaves its text no room; ``name`` is the prompt's in it."""
-        if self.max_length is not None and len(request.prompt) >= self.max_length:
+        longest = self.target.max_length
+        if longest is not None and len(request.prompt) >= longest:
             raise CacheError(
-                f"{name} has {len(request.prompt)} tokens, but the models' context is {self.max_length} and the text needs "
+                f"{name} has {len(request.prompt)} tokens, but the models' context is {longest} and the text needs "
                 "room: shorten the prompt, or take models with a longer context"
             )
 

@@ -1,4 +1,4 @@
-"""Input and output of the decode loop: requests, pieces of text, results."""
+"""Input and output of the decode loop: requests and results."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from draftwood.core.limits import Limits
-from draftwood.core.rounds import Round, Stats
+from draftwood.core.limits import FinishReason, Limits
+from draftwood.core.rounds import Stats
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.core.token_texts import TokenTexts
-from draftwood.engine.output import FinishReason
 from draftwood.trace.records import Trace
 
 
@@ -42,35 +41,6 @@ class Request:
     nodes: int | None = None
     cache_salt: str = ""
     shown: frozenset[int] = frozenset()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """The output of one round for one row.
-
-    Attributes:
-        row: index of the request.
-        tokens: new token ids.
-        drafted: how many of them, from the first on, were drafted.
-        text: text that is now certain; it may lag behind the tokens.
-        finish_reason: set in the row's last piece.
-        stop_text: set there where one of the limits' stop texts ended the text.
-        round, round_row: the round, and the row's index in it.
-        held: the text by which ``text`` lags behind; it is the end of a text whose row is dropped now.
-        logprobs: one entry for each new token, if the request wants them.
-    """
-
-    row: int
-    tokens: list[int]
-    drafted: int
-    text: str
-    finish_reason: FinishReason | None
-    round: Round
-    round_row: int
-    held: str
-    stop_text: str | None = None
-    logprobs: list[TokenLogprob] | None = None
 
 
 @final

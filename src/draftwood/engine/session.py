@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import device, dtype
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random, seeds_for
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
@@ -24,10 +25,9 @@ from draftwood.engine import arguments, tracing
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLike, Prompt, limits_of, sampling_of
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
-from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.requests import Request, Result
 from draftwood.engine.workers import in_worker
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import check_parts, eos_of
@@ -221,7 +221,7 @@ class Session(ABC):
 
     @known_arguments
     def stream(self, prompt: Prompt | Array, *, seed: int | None = None, **given: Unpack[CallSettings]) -> Generator[Piece]:
-        """One text, round by round; arguments as for :meth:`generate`. :meth:`astream` is the same for ``async for``.
+        """One text, round by round; arguments as for :meth:`generate`.
 
         Raises:
             ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
@@ -231,17 +231,17 @@ class Session(ABC):
         rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own, reuse=self._reuse)
         return (piece for pieces in rounds for piece in pieces)
 
-    astream = in_worker(stream)
+    @known_arguments
+    def astream(
+        self, prompt: Prompt | Array, *, seed: int | None = None, **given: Unpack[CallSettings]
+    ) -> AsyncGenerator[Piece]:
+        """:meth:`stream` for ``async for``: the rounds run in a thread of their own."""
+        return in_worker(self.stream(prompt, seed=seed, **given), self._decoders.in_use)
 
     @property
     def prefixes(self) -> PrefixCache:
         """Texts that have ended, whose keys and values serve later calls."""
         return self._decoders.prefixes
-
-    @property
-    def in_use(self) -> InUse:
-        """The lock around the models: calls of several threads wait for one another."""
-        return self._decoders.in_use
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str

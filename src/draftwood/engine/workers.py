@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
 from threading import Thread, current_thread
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from draftwood.core.rounds import Piece
 from draftwood.engine.in_use import InUse
-from draftwood.engine.requests import Piece
 
 
-class UsesModels(Protocol):
-    """Whatever has a lock around its models."""
+async def in_worker(stream: Generator[Piece], in_use: InUse) -> AsyncGenerator[Piece]:
+    """The pieces of a stream, each computed when it is wanted, in a thread of its own; the event loop goes on meanwhile.
 
-    @property
-    def in_use(self) -> InUse: ...
-
-
-P = ParamSpec("P")
-S = TypeVar("S", bound=UsesModels)
-
-
-def in_worker(
-    method: Callable[Concatenate[S, P], Generator[Piece]],
-) -> Callable[Concatenate[S, P], AsyncGenerator[Piece]]:
-    """An asynchronous version of a method that returns a stream.
-
-    Each piece is computed when it is wanted, in a thread of its own, and the event loop goes on meanwhile. If the loop over
-    the pieces ends early or its task is cancelled, the stream is closed after its present round, and the models are free.
+    If the loop over the pieces ends early or its task is cancelled, the stream is closed after its present round, and the
+    models are free.
     """
-
-    @wraps(method)
-    def pieces(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Piece]:
-        return _pieces(method(self, *args, **kwargs), self.in_use)
-
-    return pieces
-
-
-async def _pieces(stream: Generator[Piece], in_use: InUse) -> AsyncGenerator[Piece]:
     loop, worker = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="draftwood-stream")
     own = current_thread(), asyncio.current_task()
     try:

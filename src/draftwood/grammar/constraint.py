@@ -206,21 +206,16 @@ class Grammars:
         tokenizer: of ``transformers``; None where a model is used with token ids only.
         vocab: number of scores of the model.
         eos: its end-of-text tokens.
+
+    Attributes:
+        compile: compiles a grammar ahead of :meth:`constraint`, in any thread, with the same errors.
     """
 
     def __init__(self, tokenizer: Any, vocab: int, eos: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._vocab = vocab
         self._eos = eos
-        self._compiled = lru_cache(maxsize=_COMPILED)(self._compile)
-
-    def compile(self, grammar: Grammar) -> None:
-        """Compile a grammar ahead of :meth:`constraint`, in any thread.
-
-        Raises:
-            ConfigError: as :meth:`constraint`.
-        """
-        self._compiled(grammar)
+        self.compile = lru_cache(maxsize=_COMPILED)(self._compile)
 
     def constraint(self, grammar: Grammar, stops: frozenset[int]) -> Constraint:
         """A constraint for a new text.
@@ -233,7 +228,7 @@ class Grammars:
             ConfigError: no tokenizer, or one that llguidance cannot read; no end-of-text token; a grammar that is too large,
                 or that admits no text of this model.
         """
-        beginning, guesses = self._compiled(grammar)
+        beginning, guesses = self.compile(grammar)
         special = {token for token in stops if self._vocabulary.is_special_token(token)}
         return Constraint(grammar, beginning, guesses, self._vocab, self._eos | special)
 

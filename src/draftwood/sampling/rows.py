@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
 from draftwood.grammar.constraint import Constraint
+from draftwood.sampling.processors import for_request
 from draftwood.sampling.settings import Sampling
 
 T = TypeVar("T")
@@ -40,6 +41,16 @@ class Row:
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
+
+    def followed(self) -> Constraint | None:
+        """The constraint, which has read the text so far; None without one."""
+        if self.constraint is not None:
+            self.constraint.commit(self.tokens, self.prompt_length)
+        return self.constraint
+
+    def bound(self, processors: Sequence[Any] | None) -> list[Any]:
+        """The logits processors for this row."""
+        return [for_request(one, self.number, self.prompt_length) for one in processors or ()]
 
     def has_state(self, part: object) -> bool:
         """Whether a part keeps something for this row."""

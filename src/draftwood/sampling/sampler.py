@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import final
@@ -13,6 +14,8 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import LogProbs, RoundChecks
 from draftwood.core.scores import Peaks
+from draftwood.sampling.processing import permits
+from draftwood.sampling.processors import may_forbid
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.warping import Paths, Prefixes, Warper
@@ -39,6 +42,7 @@ class Sampler:
     def __init__(self, rows: Sequence[Row], vocab: int, device: torch.device | None = None) -> None:
         self.rows = list(rows)
         self.vocab = vocab
+        self.device = device or torch.device("cpu")
         self.greedy = all(row.sampling.greedy for row in rows)
         self.looks_back = any(row.sampling.looks_back for row in rows)
         self.checks: RoundChecks | None = None
@@ -46,7 +50,7 @@ class Sampler:
             if (grammar := row.sampling.grammar) is not None and row.constraint is None:
                 raise ConfigError(f"{grammar.name} has no constraint here: only a decoder's batch applies a grammar")
         self._groups = [
-            (numbers, Warper(sampling, [self.rows[i] for i in numbers], vocab, device or torch.device("cpu")))
+            (numbers, Warper(sampling, [self.rows[i] for i in numbers], vocab))
             for sampling, numbers in _alike([row.sampling for row in rows])
         ]
 
@@ -64,18 +68,26 @@ class Sampler:
         is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
         after a forbidden token or after the end of the text.
         """
-        warper, own = self._warper(row)
-        return warper.permitted(own, tokens)
+        own = self.rows[row]
+        if (constraint := own.followed()) is not None:
+            tokens = tokens[: constraint.permitted(tokens)]
+        bias = own.sampling.logit_bias or {}
+        processors = [one for one in own.bound(own.sampling.processors) if may_forbid(one)]
+        if not bias and not processors:
+            return len(tokens)
+        for i, token in enumerate(tokens):
+            if bias.get(token) == -math.inf:
+                return i
+            if processors and not permits(processors, [*own.tokens, *tokens[:i]], token, self.vocab, self.device):
+                return i
+            if token in own.stops:
+                return i + 1
+        return len(tokens)
 
     def forced(self, row: int) -> list[int]:
         """Tokens of the only text that the grammar of a row admits next, as a guess; none without a grammar."""
-        warper, own = self._warper(row)
-        return warper.forced(own)
-
-    def _warper(self, row: int) -> tuple[Warper, int]:
-        """The settings of a row, and its number among the rows that share them."""
-        [(rows, warper)] = [group for group in self._groups if row in group[0]]
-        return warper, rows.index(row)
+        constraint = self.rows[row].followed()
+        return [] if constraint is None else constraint.forced()
 
     def draft(
         self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, tokens: Int[Tensor, "scored"] | None = None

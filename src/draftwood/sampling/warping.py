@@ -7,7 +7,6 @@ of a grammar comes after the bias, which therefore cannot make a forbidden token
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
@@ -19,9 +18,7 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.scores import Peaks, dense
-from draftwood.grammar.constraint import Constraint
-from draftwood.sampling.processing import permits, processed
-from draftwood.sampling.processors import for_request, may_forbid
+from draftwood.sampling.processing import processed
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.truncation import likeliest
@@ -43,34 +40,11 @@ def check_bias(sampling: Sampling, vocab: int) -> None:
 class Warper:
     """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.sampling.sampler.Sampler`."""
 
-    def __init__(self, sampling: Sampling, rows: Sequence[Row], vocab: int, device: torch.device) -> None:
+    def __init__(self, sampling: Sampling, rows: Sequence[Row], vocab: int) -> None:
         self.sampling = sampling
         self.rows = rows
         self.vocab = vocab
-        self.device = device
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
-
-    def permitted(self, row: int, tokens: Sequence[int]) -> int:
-        """As :meth:`draftwood.sampling.sampler.Sampler.permitted`."""
-        if (constraint := self._constraint(row)) is not None:
-            tokens = tokens[: constraint.permitted(tokens)]
-        bias = self.sampling.logit_bias or {}
-        processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
-        if not bias and not processors:
-            return len(tokens)
-        for i, token in enumerate(tokens):
-            if bias.get(token) == -math.inf:
-                return i
-            if processors and not permits(processors, [*self.rows[row].tokens, *tokens[:i]], token, self.vocab, self.device):
-                return i
-            if token in self.rows[row].stops:
-                return i + 1
-        return len(tokens)
-
-    def forced(self, row: int) -> list[int]:
-        """As :meth:`draftwood.sampling.sampler.Sampler.forced`."""
-        constraint = self._constraint(row)
-        return [] if constraint is None else constraint.forced()
 
     def draft(
         self,
@@ -80,20 +54,13 @@ class Warper:
         checks: RoundChecks | None,
     ) -> LogProbs:
         """As :meth:`draftwood.sampling.sampler.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
-        if tokens is not None:
-            if self.sampling.only_scales:
-                return self._noted(self._warp(logits, prefixes, drafts=True)[0], checks, tokens)
-            logits = dense(logits, tokens, self.vocab)
-        missing = self.vocab - logits.shape[-1]
-        if missing > 0:
-            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        scores, _ = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes, drafts=True)
-        return self._noted(scores, checks)
-
-    def _noted(
-        self, scores: Float[Tensor, "row node n"], checks: RoundChecks | None, common: Int[Tensor, "n"] | None = None
-    ) -> LogProbs:
-        """A draft's log-probabilities, which the checks of the round look at."""
+        common = tokens if self.sampling.only_scales else None
+        if common is None:
+            logits = logits if tokens is None else dense(logits, tokens, self.vocab)
+            if (missing := self.vocab - logits.shape[-1]) > 0:
+                logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+            logits = logits[..., : self.vocab]
+        scores, _ = self._warp(logits, prefixes, drafts=True)
         if common is None:
             log_probs = self._log_probs(scores)
         else:
@@ -124,15 +91,13 @@ class Warper:
             for row, node in unusable:
                 scores[row, node] = 0.0
         if self._truncates:
-            log_probs = self._log_probs(scores, dead_ends)
-        elif self.sampling.greedy and certain:
+            return self._log_probs(scores, dead_ends)
+        if self.sampling.greedy and certain:
             # From the scores: in log-probabilities, close scores may round to a tie.
             best = best_tokens(scores) if peaks is None else peaks.tokens
-            log_probs = LogProbs(certain=best, vocab=self.vocab, dead_ends=dead_ends)
-        else:
-            # Not normalised: verifiers that only match do not need it.
-            log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
-        return log_probs
+            return LogProbs(certain=best, vocab=self.vocab, dead_ends=dead_ends)
+        # Not normalised: verifiers that only match do not need it.
+        return LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
 
     @property
     def _truncates(self) -> bool:
@@ -172,13 +137,6 @@ class Warper:
             dead |= more
         return scores, dead
 
-    def _constraint(self, row: int) -> Constraint | None:
-        """A row's text under its grammar, up to date; None without one."""
-        own = self.rows[row]
-        if own.constraint is not None:
-            own.constraint.commit(own.tokens, own.prompt_length)
-        return own.constraint
-
     def _constrain(self, scores: Tensor, paths: Paths, *, drafts: bool) -> tuple[Tensor, DeadEnds]:
         """The scores of the tokens that the grammar permits, at every node; -inf for others.
 
@@ -188,7 +146,7 @@ class Warper:
         dead, masks = DeadEnds(), np.ones(scores.shape, np.bool_)
         for row, nodes in enumerate(paths):
             try:
-                constraint = self._constraint(row)
+                constraint = self.rows[row].followed()
             except NumericsError as error:  # the text itself
                 dead |= {(row, node): error for node in range(len(nodes))}
                 continue
@@ -246,13 +204,8 @@ class Warper:
 
     def _process(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> tuple[Tensor, DeadEnds]:
         bias, out, dead_ends = self.sampling.logit_bias or {}, [], DeadEnds()
-        for row, (own, paths, part) in enumerate(zip(self.rows, prefixes, scores, strict=True)):
-            found, dead = processed(self._own(processors, row), own.tokens, paths, part, bias)
+        for row, (text, paths, part) in enumerate(zip(self.rows, prefixes, scores, strict=True)):
+            found, dead = processed(text.bound(processors), text.tokens, paths, part, bias)
             dead_ends |= {(row, node): error for node, error in dead.items()}
             out.append(found)
         return torch.stack(out), dead_ends
-
-    def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
-        """The processors for this row."""
-        own = self.rows[row]
-        return [for_request(one, own.number, own.prompt_length) for one in processors]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from draftwood.engine.requests import Piece
+from draftwood.core.rounds import Piece
 
 
 @final

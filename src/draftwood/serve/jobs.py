@@ -8,10 +8,10 @@ from itertools import chain
 from time import perf_counter
 from typing import TypeAlias, final
 
-from draftwood.core.rounds import Stats
+from draftwood.core.limits import FinishReason
+from draftwood.core.rounds import Piece, Stats
 from draftwood.core.token_logprobs import TokenLogprob
-from draftwood.engine.output import FinishReason
-from draftwood.engine.requests import Piece, Request
+from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import Draft

@@ -9,9 +9,9 @@ from dataclasses import replace
 from time import perf_counter
 from typing import final
 
+from draftwood.core.rounds import Piece
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece
 from draftwood.serve.admission import Admission
 from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, TextDelta

@@ -23,7 +23,7 @@ from draftwood.trace.labels import title_of
 from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
-from draftwood.trace.text import describe_round, describe_specdec
+from draftwood.trace.text import describe_round
 
 _WIDEST: Final = 100_000
 
@@ -53,8 +53,10 @@ class TraceRoutes:
         number, width = _whole("round", request.path_params["round"]), _width(request, LAYOUTS)
         if number >= len(trace.rounds):
             raise ApiError(404, f"the trace has {len(trace.rounds)} rounds and no round {number}", param="round")
-        draw, describe = (draw_specdec, describe_specdec) if is_translation(trace) else (draw_round, describe_round)
-        return await _drawn(lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe(trace, number)})
+        draw = draw_specdec if is_translation(trace) else draw_round
+        return await _drawn(
+            lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe_round(trace, number)}
+        )
 
     async def race(self, request: Request) -> Response:
         fast = self._traces.of(request.path_params["id"]).latest

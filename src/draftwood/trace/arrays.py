@@ -12,7 +12,6 @@ from torch import Tensor
 from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rounds import Round
-from draftwood.core.tree import DraftTree
 from draftwood.trace.records import Distribution
 from draftwood.verify.sparse import reduced
 
@@ -181,8 +180,3 @@ class RoundArrays:
 def _probs(logp: Float[Tensor, "n"]) -> Vector:
     probs: Vector = logp.detach().double().cpu().exp().nan_to_num_(0.0).numpy()
     return probs
-
-
-def real_nodes(tree: DraftTree, row: int) -> list[int]:
-    """The nodes of a row without padding, in order."""
-    return [node for node, real in enumerate(tree.host.valid[row]) if real]

@@ -8,44 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.detokenizer import BROKEN, Marks
-from draftwood.core.rounds import Round
+from draftwood.core.rounds import Piece, Round
 from draftwood.core.token_texts import TokenTexts
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Distribution, Part, Trace, TracedRound
 from draftwood.trace.rows import RowRecord
 from draftwood.trace.settings import TraceSettings
 from draftwood.trace.walks import WALKS
-
-
-class Observed(Protocol):
-    """What is read of a :class:`draftwood.engine.requests.Piece`."""
-
-    @property
-    def row(self) -> int: ...
-
-    @property
-    def tokens(self) -> list[int]: ...
-
-    @property
-    def drafted(self) -> int: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def finish_reason(self) -> str | None: ...
-
-    @property
-    def round(self) -> Round: ...
-
-    @property
-    def round_row(self) -> int: ...
 
 
 @final
@@ -83,7 +58,7 @@ class Recorder:
         self._arrays: RoundArrays | None = None
         self._texts = [self._begun(head) for head in heads]
 
-    def take(self, piece: Observed) -> TracedRound | None:
+    def take(self, piece: Piece) -> TracedRound | None:
         """Record a piece. Returns its round, or None if as many rounds are kept as wanted."""
         text = self._texts[piece.row]
         position = len(text.head.prompt) + len(text.tokens) - 1
@@ -99,9 +74,7 @@ class Recorder:
         with torch.inference_mode():
             arrays = self._of(piece.round, text.head.verifier)
             row = RowRecord(arrays, piece.round_row, text.head, self._kept.tokens, text.rng.at([position]))
-            made = row.make(
-                number=number, position=position, tokens=list(piece.tokens), text=piece.text, parts=parts, end=text.seconds
-            )
+            made = row.make(piece, number=number, position=position, parts=parts, end=text.seconds)
         text.rounds.append(made)
         self._learn(text, _tokens_of(made))
         return made
@@ -160,7 +133,7 @@ class Recorder:
         return found
 
 
-def _parts(marks: Marks | None, piece: Observed) -> list[Part]:
+def _parts(marks: Marks | None, piece: Piece) -> list[Part]:
     """The text of a piece, token by token."""
     if marks is None:
         return []

@@ -202,12 +202,12 @@ class Trace:
     seed: int
     prompt: list[int]
     source: list[int]
-    tokens: list[int]
-    prompt_text: str
-    source_text: str
-    text: str
-    texts: dict[int, str]
-    rounds: list[TracedRound]
+    tokens: list[int] = field(default_factory=list)
+    prompt_text: str = ""
+    source_text: str = ""
+    text: str = ""
+    texts: dict[int, str] = field(default_factory=dict)
+    rounds: list[TracedRound] = field(default_factory=list)
     dropped: int = 0
     finish_reason: str = "length"
     mask: int | None = None

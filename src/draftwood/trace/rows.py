@@ -11,8 +11,9 @@ import torch
 
 from draftwood.core.counter_rng import CounterRoundRng, Stream
 from draftwood.core.draws import Draw
+from draftwood.core.rounds import Piece
 from draftwood.core.tree import DraftTree
-from draftwood.trace.arrays import RoundArrays, real_nodes
+from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial, Verdict
 from draftwood.trace.walks import WALKS, Walk
 
@@ -33,16 +34,14 @@ class RowRecord:
         self._arrays, self._row, self._head, self._most, self._rng = arrays, row, head, most, rng
         self._tree: DraftTree = arrays.made.tree
         self._path = arrays.made.paths[row]
-        self._real = real_nodes(self._tree, row)
+        self._real = [node for node, real in enumerate(self._tree.host.valid[row]) if real]
         self._number = {node: i for i, node in enumerate(self._real)}
         self._target = arrays.target_distributions(row, max(most, head.beta or 0))
         self._draft = arrays.draft_distributions(row, most)
         self._shared = self._noise()
 
-    def make(
-        self, *, number: int, position: int, tokens: list[int], text: str, parts: list[Part], end: float
-    ) -> TracedRound:
-        """The record; the arguments are its fields of these names."""
+    def make(self, piece: Piece, *, number: int, position: int, parts: list[Part], end: float) -> TracedRound:
+        """The record of a piece; the other arguments are fields of these names."""
         arrays, row, verifier = self._arrays, self._row, self._head.verifier
         last, trials, walk = self._shown(self._end), list[Trial](), None
         if verifier in WALKS:
@@ -61,8 +60,8 @@ class RowRecord:
             next_token=arrays.made.tokens[row][-1],
             next_from=last,
             next_is_residual=walk is not None and walk.last is not None,
-            tokens=tokens,
-            text=text,
+            tokens=list(piece.tokens),
+            text=piece.text,
             parts=parts,
             seconds=dict(arrays.made.seconds),
             end=end,
@@ -179,13 +178,13 @@ class RowRecord:
 
     def _uniforms(self, walk: Walk) -> list[float | None]:
         """The number that each test's chance is compared with."""
-        if not walk.order:
+        if not walk.weights:
             return [self._rng.uniform(Stream.ACCEPT, test.node)[0] for test in walk.tests]
         if (point := self._path_uniform()) is None:
             return [None] * len(walk.tests)
         uniforms: list[float | None] = []
         begin, going = 0.0, 1.0  # the tests before took [0, begin) of the number's range
-        for node, weight in zip(walk.order, walk.weights, strict=True):
+        for node, weight in walk.weights.items():
             if node:
                 uniforms.append(min(1.0, max(0.0, (point - begin) / going)) if going > 0 else 0.0)
             begin, going = begin + weight * going, going * (1.0 - weight)

@@ -1,4 +1,4 @@
-"""The three figures as plain text, for terminals; nothing depends on colours."""
+"""Figures 1 and 2 as plain text, for terminals; nothing depends on colours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.round import round_of
-from draftwood.trace.figures.specdec import positions_of
 from draftwood.trace.labels import number, title_of, token_text, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
@@ -148,29 +147,4 @@ def describe_race(plain: Trace, speculative: Trace, *, width: int = _WIDTH) -> s
     lines.append(
         f"round {made.number + 1}: {' '.join(drafted)} {token_text(speculative, made.next_token)} (the target's own)"
     )
-    return _fitted(lines, width)
-
-
-def describe_specdec(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
-    """Figure 3 as text: a line for each position.
-
-    Args:
-        trace: the recorded translation.
-        place: the round's place in ``trace.rounds``.
-        width: columns of the terminal, 40 or more.
-
-    Raises:
-        ConfigError: there is no such round, or the width is too small.
-    """
-    made = round_of(trace, place)
-    lines = [visible(trace.source_text, spaces=False), f"{'draft':<18}{'spec-verify':<44}output"]
-    for position in positions_of(made):
-        drafted = "" if position.drafted is None else token_text(trace, made.nodes[position.drafted].token)
-        sign = "✓" if position.kept else "✗" if position.reached and drafted else " "
-        listed = ", ".join(
-            token_text(trace, token) + ("" if p is None else f" {number(p)}") for token, p in position.candidates
-        )
-        verified = f"{sign} {listed}" if position.reached else "  [BLANK]"
-        out = "[MASK]" if position.output is None else token_text(trace, position.output)
-        lines.append(f"{drafted:<18}{verified:<44}{out}")
     return _fitted(lines, width)

@@ -42,14 +42,13 @@ class Walk:
     Attributes:
         tests: in the verifier's order.
         last: the distribution of the next token, over the columns; None for the target's own.
-        order: traversal verification only: the nodes in the order in which they may end the path.
-        weights: the same: each one's probability to do so, once it is reached.
+        weights: traversal verification only: the nodes in the order in which they may end the path, and each one's
+            probability to do so, once it is reached.
     """
 
     tests: list[Test]
     last: Vector | None
-    order: list[int] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
+    weights: dict[int, float] = field(default_factory=dict)
 
 
 @final
@@ -122,49 +121,32 @@ def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
     return Walk(tests=tests, last=last)
 
 
-@final
-class _Traversal:
-    """Weights of the nodes up to the end of a path, children before their parents."""
-
-    def __init__(self, arrays: RoundArrays, row: int, end: int) -> None:
-        self._arrays, self._row, self._end = arrays, row, end
-        self.tests: dict[int, Test] = {}
-        self.weights: dict[int, float] = {}
-        self.last: Vector | None = None
-        self._done = False
-        self._descend(0, 1.0)
-
-    def _descend(self, node: int, weight: float) -> None:
-        below = self._arrays.tree.children[self._row][node]
-        siblings = _Siblings(self._arrays, self._row, node) if below else None
-        for child in below:
-            assert siblings is not None
-            tested = siblings.test(child, weight)
-            self.tests[child] = tested
-            self._descend(child, tested.chance)
-            if self._done:
-                return
-            weight = siblings.reject(tested, weight)
-        self.weights[node] = weight if node else 1.0
-        if node == self._end:
-            self._done = True
-            self.last = None if siblings is None else siblings.last
-
-
 def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
     """Traversal verification: nodes from the leaves up, until one ends the path. A chance is the node's own weight."""
-    end = path[-1] if path else 0
-    found = _Traversal(arrays, row, end)
-    order = list(found.weights)  # children before their parents, up to the end
-    for node in order:
+    end, children = path[-1] if path else 0, arrays.tree.children[row]
+    tests: dict[int, Test] = {}
+    weights: dict[int, float] = {}  # children before their parents
+    last: Vector | None = None
+
+    def ends(node: int, weight: float) -> bool:
+        """Whether the path ends at or below a node, whose test is walked with all below it."""
+        nonlocal last
+        siblings = _Siblings(arrays, row, node) if children[node] else None
+        for child in children[node]:
+            assert siblings is not None
+            tested = tests[child] = siblings.test(child, weight)
+            if ends(child, tested.chance):
+                return True
+            weight = siblings.reject(tested, weight)
+        weights[node] = weight if node else 1.0
         if node:
-            found.tests[node].chance = found.weights[node]
-    return Walk(
-        tests=[found.tests[node] for node in order if node],
-        last=found.last,
-        order=order,
-        weights=[found.weights[node] for node in order],
-    )
+            tests[node].chance = weight
+        if node == end and siblings is not None:
+            last = siblings.last
+        return node == end
+
+    ends(0, 1.0)
+    return Walk(tests=[tests[node] for node in weights if node], last=last, weights=weights)
 
 
 WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}

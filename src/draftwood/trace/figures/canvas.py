@@ -8,11 +8,12 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Final, TypeAlias, final
 
-from draftwood.trace.labels import is_plain, mono_width, visible
+from draftwood.trace.labels import is_plain, mono_width, shorten, visible
 
 SVG: Final = "http://www.w3.org/2000/svg"
 SIZE: Final = 12.0  # of token texts and numbers
 SMALL: Final = 11.0
+PILL: Final = 22.0  # height of a token
 Point = tuple[float, float]
 Group: TypeAlias = list["str | Group"]
 """A group's first tag without its end, and what is inside; strings are markup."""
@@ -70,6 +71,15 @@ class Canvas:
             more += f' textLength="{mono_width(words, size):.1f}" lengthAdjust="spacingAndGlyphs"'
         end = f">{_text(words)}</text>" if words else " />"
         (self._shapes if within is None else within).append(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{more}{end}')
+
+    def pill(
+        self, x: float, y: float, width: float, label: str, words: str, kind: str, *, within: Group, size: float = SIZE
+    ) -> None:
+        """A rounded box around the height ``y`` with a label, and a text that is cut where it does not fit."""
+        self.rect(x, y - PILL / 2, width, PILL, f"pill {kind}", within=within, radius=PILL / 2)
+        self.text(x + 8, y + 4, label, "quiet", within=within, size=SMALL)
+        start = 8 + mono_width(label, SMALL) + 6
+        self.text(x + start, y + 4, shorten(words, width - start - 6, size), within=within, size=size)
 
     def line(self, points: Sequence[Point], kind: str = "line", *, arrow: bool = False) -> None:
         """A line through points, behind all shapes."""

@@ -48,18 +48,8 @@ class DraftColumns:
         return self.drafted + self.pill + _NUMBERS
 
 
-@final
-@dataclass(frozen=True)
-class DraftPanel:
-    """The panel with its measures: the height of every node's row, as a drafted token."""
-
-    columns: DraftColumns
-    rows: dict[int, float]
-    height: float
-
-
-def draw_draft(scene: Scene, x: float, y: float, columns: DraftColumns) -> DraftPanel:
-    """Draw the panel with its left upper corner at ``x, y``."""
+def draw_draft(scene: Scene, x: float, y: float, columns: DraftColumns) -> tuple[dict[int, float], float]:
+    """Draw the panel with its left upper corner at ``x, y``; returns where every node's row is, and the lower edge."""
     on_top = _ON_TOP if columns.label == 0 else 0.0
     rows, top = {0: y + PITCH / 2}, y + PITCH
     scene.pill(x + columns.drafted, rows[0], columns.pill, 0)
@@ -76,7 +66,7 @@ def draw_draft(scene: Scene, x: float, y: float, columns: DraftColumns) -> Draft
         _iteration(scene, x, (top, top + count * PITCH), depth, columns)
         _level(scene, x, at, rows, columns)
         top += count * PITCH + _GAP
-    return DraftPanel(columns, rows, max(top - _GAP, y + PITCH) - y)
+    return rows, max(top - _GAP, y + PITCH)
 
 
 def _iteration(scene: Scene, x: float, span: tuple[float, float], depth: int, columns: DraftColumns) -> None:

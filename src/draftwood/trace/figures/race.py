@@ -7,7 +7,7 @@ from typing import Final
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
-from draftwood.trace.figures.scene import PILL, Scene, drafted_chain
+from draftwood.trace.figures.scene import Scene, drafted_chain
 from draftwood.trace.labels import mono_width, shorten, visible
 from draftwood.trace.records import Trace, TracedRound
 
@@ -62,11 +62,7 @@ def _token(
 ) -> None:
     """A token with its name in front, such as ``y3``."""
     group = canvas.group("node " + ("untried" if kind == "faint-pill" else ""), title, data=data)
-    look = {"faint-pill": "plain"}.get(kind, kind)
-    canvas.rect(x, y - PILL / 2, _PILL, PILL, f"pill {look}", within=group, radius=PILL / 2)
-    canvas.text(x + 7, y + 4, name, "quiet", within=group, size=10.5)
-    start = 7 + mono_width(name, 10.5) + 4
-    canvas.text(x + start, y + 4, shorten(words, _PILL - start - 6, SMALL), within=group, size=SMALL)
+    canvas.pill(x, y, _PILL, name, words, {"faint-pill": "plain"}.get(kind, kind), within=group, size=SMALL)
 
 
 def _plain_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float, count: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from draftwood.core.errors import ConfigError
-from draftwood.trace.figures.canvas import SMALL, Canvas
+from draftwood.trace.figures.canvas import PILL, SMALL, Canvas
 from draftwood.trace.figures.draft import DraftColumns, draw_draft, draw_target
-from draftwood.trace.figures.scene import PILL, PITCH, Scene
+from draftwood.trace.figures.scene import PITCH, Scene
 from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
 from draftwood.trace.labels import sans_width, shorten, title_of
 from draftwood.trace.records import Trace, TracedRound
@@ -84,24 +84,20 @@ def _head(scene: Scene, x: float, y: float, words: str) -> None:
 def _in_one_row(scene: Scene) -> str:
     canvas, top = scene.canvas, _TOP + 30
     columns = DraftColumns(72, 96, 190, 76)
-    panel = draw_draft(scene, _MARGIN, top, columns)
+    rows, lower = draw_draft(scene, _MARGIN, top, columns)
     target = _MARGIN + columns.width + 20
-    draw_target(scene, target, panel.rows, 250)
-    for y in panel.rows.values():
+    draw_target(scene, target, rows, 250)
+    for y in rows.values():
         canvas.line([(_MARGIN + columns.width - 4, y), (target - 2, y)], arrow=True)
     verdicts = VerdictColumns(target + 250 + 28, 130, 96)
     tried = draw_verdicts(scene, top, verdicts)
     output = verdicts.right + 26
     end = draw_output(scene, output, 96, tried, top - 12)
-    heads = [
-        (_MARGIN, "Draft|iteration"), (_MARGIN + columns.label, "Input|token"),
-        (_MARGIN + columns.probs, "Draft model|probability"),
-        (_MARGIN + columns.drafted, "Draft|token"), (target, "Target model|probability"),
-        (verdicts.left, TITLES.get(scene.trace.verifier, "Verification")), (output, "Output|token"),
-    ]  # fmt: skip
-    for x, words in heads:
-        _head(scene, x, _TOP - 2, words)
-    bottom = max(top + max(panel.height, tried.height), end + PILL) + 22
+    _draft_heads(scene, _MARGIN, columns, _TOP - 2)
+    _head(scene, target, _TOP - 2, "Target model|probability")
+    _head(scene, verdicts.left, _TOP - 2, TITLES.get(scene.trace.verifier, "Verification"))
+    _head(scene, output, _TOP - 2, "Output|token")
+    bottom = max(lower, top + tried.height, end + PILL) + 22
     start = _MARGIN + columns.label + 48
     canvas.line([(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
@@ -127,8 +123,7 @@ def _in_one_column(scene: Scene, *, wide: bool) -> str:
     left, top, room = _MARGIN + 12, _TOP + 22, 720 if wide else 312
     columns = DraftColumns(72, 108, 244, 88) if wide else DraftColumns(0, 70, 78, 34)
     _draft_heads(scene, left, columns, _TOP - 2)
-    panel = draw_draft(scene, left, top, columns)
-    lower = top + panel.height + 46
+    lower = draw_draft(scene, left, top, columns)[1] + 46
     rows = {node: lower + 16 + place * 26 for place, node in enumerate(range(len(scene.round.nodes)))}
     _head(scene, left, lower - 10, "Target model probability")
     draw_target(scene, left, rows, room, 84)

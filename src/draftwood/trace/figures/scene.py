@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, final
 
-from draftwood.trace.figures.canvas import SMALL, Canvas, Group
-from draftwood.trace.labels import mono_width, shorten, token_text
+from draftwood.trace.figures.canvas import SMALL, Canvas
+from draftwood.trace.labels import shorten, token_text
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
 PITCH: Final = 34.0  # from row to row
-PILL: Final = 22.0  # height of a token
 BAR: Final = 14.0  # height of a probability bar
 _COLOURS: Final = 6
 
@@ -74,7 +73,12 @@ class Scene:
         if item.draft_prob and item.target_prob is not None:
             lines.append(f"ratio q/p = {item.target_prob / item.draft_prob:.6g}")
         if trial is not None:
-            lines += [f"{name} = {value:.6g}" for name, value in numbers_of(trial, self.trace.verifier)]
+            numbers = {
+                "q at the trial": trial.target_prob, "p at the trial": trial.draft_prob,
+                "weight" if self.trace.verifier == "traversal" else "chance to accept": trial.chance,
+                "uniform number": trial.uniform,
+            }  # fmt: skip
+            lines += [f"{name} = {value:.6g}" for name, value in numbers.items() if value is not None]
         return "\n".join([*lines, f"verdict: {item.verdict}"])
 
     def pill(self, x: float, y: float, width: float, node: int) -> None:
@@ -88,7 +92,7 @@ class Scene:
         }  # fmt: skip
         group = self.canvas.group(f"node {fate}", self.title(node), data=data)
         colour = "plain" if item.depth == 0 else colour_of(item.depth)
-        self._pill(group, x, y, width, str(node), self.text(item.token), colour)
+        self.canvas.pill(x, y, width, str(node), self.text(item.token), colour, within=group)
 
     def own_pill(self, x: float, y: float, width: float, kind: str = "own-token") -> None:
         """The round's last token: the target's own."""
@@ -96,13 +100,7 @@ class Scene:
         source = "the residual of the target's distribution" if made.next_is_residual else "the target's distribution"
         title = f"{self.text(made.next_token)} (token {made.next_token})\nthe target's own token, from {source}"
         group = self.canvas.group(f"node {kind}", title, data={"token": made.next_token, "verdict": "own"})
-        self._pill(group, x, y, width, str(len(made.nodes)), self.text(made.next_token), "own")
-
-    def _pill(self, group: Group, x: float, y: float, width: float, label: str, words: str, colour: str) -> None:
-        self.canvas.rect(x, y - PILL / 2, width, PILL, f"pill {colour}", within=group, radius=PILL / 2)
-        self.canvas.text(x + 8, y + 4, label, "quiet", within=group, size=SMALL)
-        start = 8 + mono_width(label, SMALL) + 6
-        self.canvas.text(x + start, y + 4, shorten(words, width - start - 6, 12.0), within=group)
+        self.canvas.pill(x, y, width, str(len(made.nodes)), self.text(made.next_token), "own", within=group)
 
     def bar(
         self, x: float, y: float, width: float, given: Distribution | None, marked: Mapping[int, str], name: str = "bar"
@@ -151,13 +149,3 @@ def drafted_chain(made: TracedRound) -> list[int]:
 def colour_of(depth: int) -> str:
     """The colour of what iteration ``depth`` drafted."""
     return f"c{(depth - 1) % _COLOURS}"
-
-
-def numbers_of(trial: Trial, verifier: str) -> list[tuple[str, float]]:
-    """What a trial compared, by name."""
-    chance = "weight" if verifier == "traversal" else "chance to accept"
-    named = {
-        "q at the trial": trial.target_prob, "p at the trial": trial.draft_prob, chance: trial.chance,
-        "uniform number": trial.uniform,
-    }  # fmt: skip
-    return [(name, value) for name, value in named.items() if value is not None]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from draftwood.trace.figures.canvas import SMALL, Canvas
+from draftwood.trace.figures.canvas import PILL, SMALL, Canvas
 from draftwood.trace.figures.round import round_of
-from draftwood.trace.figures.scene import PILL, Scene, drafted_chain
+from draftwood.trace.figures.scene import Scene, drafted_chain
 from draftwood.trace.labels import mono_width, number, sans_width, shorten, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound
 
@@ -59,7 +59,7 @@ def positions_of(made: TracedRound) -> list[Position]:
 def _candidates(given: Distribution | None, kept: Sequence[int]) -> list[tuple[int, float | None]]:
     probs = {} if given is None else dict(zip(given.tokens, given.probs, strict=True))
     order = [*kept, *(token for token in probs if token not in kept)]
-    return [(token, probs.get(token)) for token in order[: max(_BEST, len(kept))]][:_BEST]
+    return [(token, probs.get(token)) for token in order[:_BEST]]
 
 
 def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
@@ -83,18 +83,12 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
     for line in _wrapped(visible(trace.source_text, spaces=False), min(width, _WRAPPED) - 2 * _MARGIN):
         canvas.text(_MARGIN, y, line, "code")
         y += 18
-    positions, y, used = positions_of(made), y + 10, 0.0
-    widths = [_width(scene, place) for place in positions]
-    label = 104.0 if width >= 700 else 0.0
-    start, column = 0, _prefix_width(scene)
-    while start < len(positions):
-        room, stop = width - 2 * _MARGIN - label - (column if start == 0 else 0), start
-        while stop < len(positions) and (stop == start or room >= widths[stop] + _GAP):
-            room -= widths[stop] + _GAP
-            stop += 1
-        y = _system(scene, y, label, (positions[start:stop], widths[start:stop]), column if start == 0 else 0.0)
-        used = max(used, width - room)
-        start = stop
+    columns: list[Position | None] = [None, *positions_of(made)]  # the text before the masks comes first
+    wide, label, y = _width(scene, columns[1:]), 104.0 if width >= 700 else 0.0, y + 10
+    in_line = int((width - 2 * _MARGIN - label + _GAP) // (wide + _GAP))
+    for start in range(0, len(columns), in_line):
+        y = _system(scene, y, label, columns[start : start + in_line], wide)
+    used = 2 * _MARGIN + label + min(in_line, len(columns)) * (wide + _GAP) - _GAP
     return canvas.finish(width if width < _WRAPPED else max(used, _WRAPPED), y)
 
 
@@ -110,14 +104,15 @@ def _wrapped(text: str, width: float) -> list[str]:
     return lines
 
 
-def _width(scene: Scene, place: Position) -> float:
-    """The width of a column: its widest text."""
-    tokens = [token for token, _ in place.candidates]
-    drafted = [scene.round.nodes[place.drafted].token] if place.drafted is not None else []
-    texts = [scene.text(token) for token in [*tokens, *drafted, *([place.output] if place.output is not None else [])]]
-    named = [mono_width(scene.text(token), SMALL) + 44 for token in tokens]
-    wanted = max([mono_width(text, 12.0) + 30 for text in texts] + named, default=0.0)
-    return min(_LONGEST, max(72.0, wanted))
+def _width(scene: Scene, columns: Sequence[Position | None]) -> float:
+    """The width of all columns: that of their widest text."""
+    positions = [place for place in columns if place is not None]
+    listed = [token for place in positions for token, _ in place.candidates]
+    cells = [scene.round.nodes[place.drafted].token for place in positions if place.drafted is not None]
+    cells += [place.output for place in positions if place.output is not None]
+    widths = [mono_width(scene.text(token), SMALL) + 44 for token in listed]
+    widths += [mono_width(scene.text(token), 12.0) + 30 for token in cells]
+    return min(_LONGEST, max([72.0, *widths]))
 
 
 def _prefix(scene: Scene) -> str:
@@ -126,20 +121,9 @@ def _prefix(scene: Scene) -> str:
     return "".join(scene.text(token) for token in scene.trace.tokens[:done]) or scene.text(scene.round.nodes[0].token)
 
 
-def _prefix_width(scene: Scene) -> float:
-    return min(150.0, mono_width(_prefix(scene), 12.0) + 24)
-
-
-def _tail(text: str, width: float) -> str:
-    """The end of a text, cut in front."""
-    out = shorten(text[::-1], width, 12.0)
-    return out[::-1]
-
-
-def _system(scene: Scene, y: float, label: float, columns: tuple[list[Position], list[float]], prefix: float) -> float:
-    """One line of positions, with all five rows; returns the lower edge."""
-    canvas, (positions, widths) = scene.canvas, columns
-    on_top = 0.0 if label else 16.0
+def _system(scene: Scene, y: float, label: float, columns: Sequence[Position | None], width: float) -> float:
+    """One line of columns, with all five rows; returns the lower edge."""
+    canvas, on_top = scene.canvas, 0.0 if label else 16.0
     heights = (30.0, 30.0, _BEST * 17.0 + 34, 30.0, 30.0)
     tops = [y + sum(heights[:row]) + (row + 1) * on_top + row * 8 for row in range(len(ROWS))]
     for row, name in enumerate(ROWS):
@@ -147,24 +131,17 @@ def _system(scene: Scene, y: float, label: float, columns: tuple[list[Position],
         group = canvas.group("row-name")
         canvas.rect(_MARGIN, at - 11, sans_width(name, SMALL), 14, "mat", within=group)
         canvas.text(_MARGIN, at, name, "head-line", within=group, size=SMALL)
-    x = _MARGIN + label
-    if prefix:
-        _prefix_cells(scene, x, tops, prefix)
-        x += prefix + _GAP
-    for place, width in zip(positions, widths, strict=True):
-        middle = x + width / 2
-        canvas.line([(middle, tops[0] + 15), (middle, tops[4] + 15)], "dotted")
-        _column(scene, x, tops, width, place)
-        x += width + _GAP
+    for place, column in enumerate(columns):
+        x = _MARGIN + label + place * (width + _GAP)
+        if column is None:
+            text = _prefix(scene)
+            end = shorten(text[::-1], width - 16, 12.0)[::-1]  # cut in front
+            for row in (0, 3, 4):
+                _cell(scene, x, tops[row], width, end, "plain", text)
+        else:
+            canvas.line([(x + width / 2, tops[0] + 15), (x + width / 2, tops[4] + 15)], "dotted")
+            _column(scene, x, tops, width, column)
     return tops[-1] + 30 + 20
-
-
-def _prefix_cells(scene: Scene, x: float, tops: list[float], width: float) -> None:
-    text = _prefix(scene)
-    for row in (0, 3, 4):
-        group = scene.canvas.group("prefix", text)
-        scene.canvas.rect(x, tops[row] + 4, width, PILL, "plain", within=group, radius=4)
-        scene.canvas.text(x + 8, tops[row] + 19, _tail(text, width - 16), within=group)
 
 
 def _column(scene: Scene, x: float, tops: list[float], width: float, place: Position) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, final
 
-from draftwood.trace.figures.canvas import SMALL
-from draftwood.trace.figures.scene import PILL, Scene, colour_of, with_tokens
+from draftwood.trace.figures.canvas import PILL, SMALL
+from draftwood.trace.figures.scene import Scene, colour_of, with_tokens
 from draftwood.trace.labels import number, shorten
 from draftwood.trace.records import Choice, Distribution, Trial
 

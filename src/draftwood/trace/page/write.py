@@ -16,7 +16,7 @@ from draftwood.trace.figures.write import is_plain, is_translation, race_of
 from draftwood.trace.page.pieces import text_data, unstyled
 from draftwood.trace.page.shell import PARTS, Shell, scripts, style_of_pages
 from draftwood.trace.records import Trace
-from draftwood.trace.text import describe_round, describe_specdec
+from draftwood.trace.text import describe_round
 
 LAYOUTS: Final = {0: 348, 740: 760, 1250: 1360}  # the least width of the page: the width that figures are drawn for
 RACES: Final = {0: 348, 740: 740, 1250: 1250}
@@ -76,13 +76,13 @@ def _blocks(traces: Sequence[Trace]) -> Iterator[tuple[str, str]]:
     if pair is not None:
         yield "race", _packed([unstyled(draw_race(*pair, width=width)) for width in RACES.values()])
     for number, trace in enumerate(traces):
-        draw, describe = (draw_specdec, describe_specdec) if is_translation(trace) else (draw_round, describe_round)
+        draw = draw_specdec if is_translation(trace) else draw_round
         for start in range(0, len(trace.rounds), _CHUNK):
             chunk = range(start, min(start + _CHUNK, len(trace.rounds)))
             for layout, width in enumerate(LAYOUTS.values()):
                 name = f"figures-{number}-{layout}-{start // _CHUNK}"
                 yield name, _packed([unstyled(draw(trace, i, width=width)) for i in chunk])
-            yield f"words-{number}-{start // _CHUNK}", _packed([describe(trace, i) for i in chunk])
+            yield f"words-{number}-{start // _CHUNK}", _packed([describe_round(trace, i) for i in chunk])
 
 
 def _packed(value: Any) -> str:
