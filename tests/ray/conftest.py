@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 from draftwood import LoadOptions, Method
 from draftwood.cli import main
 from draftwood.ray.spec import ReplicaSpec
+from draftwood.ray.writer import WriteSettings
 from tests.tiny_chat import save_chat
 
 OPTIONS = ["--backend", "torch", "--dtype", "float32", "--profile", "none", "--method", "shared-noise", "--shape", "2-2"]
 OPTIONS += ["--max-new-tokens", "12", "--temperature", "0.9", "--seed", "11"]
+SETTINGS = WriteSettings(id="index", seed=11, sampling={"temperature": 0.9}, limits={"max_new_tokens": 12}, rows=4)
 
 
 def draftwood(*arguments: object) -> Result:

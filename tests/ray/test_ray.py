@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,12 @@ import pytest
 import yaml
 
 from draftwood import ConfigError, DraftwoodError, ModelError
-from draftwood.cli.job.cluster import Writer
-from draftwood.cli.job.lines import Line
-from draftwood.cli.prompts import read_prompts
-from draftwood.cli.settings import Settings
-from draftwood.ray import ReplicaSpec, app
+from draftwood.ray import ReplicaSpec, Writer, WriteSettings, app, build
 from draftwood.ray.cluster import Fleet, connected, sentence_of
 from draftwood.ray.replica import Replica
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.settings import ServeOptions
-from tests.ray.conftest import draftwood
+from tests.ray.conftest import SETTINGS, draftwood
 
 serve = pytest.importorskip("ray.serve", reason='needs ray: pip install "draftwood[ray]"')
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
@@ -76,6 +72,9 @@ def test_a_replica_answers_and_streams_the_same_text(handle: Any) -> None:
     streamed = [json.loads(part.removeprefix("data: ")) for part in parts if part.startswith("data: {")]
     assert "".join(part["choices"][0]["text"] for part in streamed) == json.loads(whole)["choices"][0]["text"] != ""
     assert answer_of(handle, "/v1/completions", body | {"max_tokens": -3})[0] == 400
+
+
+def test_a_replica_says_how_it_is(handle: Any) -> None:
     assert handle.check_health.remote().result() is None
 
 
@@ -119,51 +118,92 @@ def test_the_deployment_holds_what_the_server_holds(spec: MakeSpec) -> None:
 # Writers ----------------------------------------------------------------------------------------------------------------
 
 
-WRITTEN = {"method": "shared-noise", "shape": "2-2", "max_new_tokens": 12, "temperature": 0.9, "batch_size": 4}
-
-
-def writer_of(spec: ReplicaSpec, **options: Any) -> Writer:
-    return Writer(spec, Settings.of(options, frozenset(options)), 11)
-
-
 @pytest.fixture(scope="module")
 def writer(spec: MakeSpec) -> Writer:
-    return writer_of(spec(), **WRITTEN)
+    return Writer(spec(), SETTINGS)
 
 
-def records_of(writer: Writer, lines: list[Line]) -> list[dict[str, Any]]:
-    return [json.loads(record) for record in writer({"line": [json.dumps(asdict(line)) for line in lines]})["record"]]
+def rows_of(prompts: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in prompts.read_text().splitlines()]
+    return [{"index": i, "prompt": line.get("prompt"), "seed": line.get("seed")} for i, line in enumerate(lines)]
+
+
+def batches(rows: list[dict[str, Any]], size: int) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        yield {name: np.array([row[name] for row in part], dtype=None if name == "index" else object) for name in rows[0]}
 
 
 @pytest.mark.parametrize("size", [1, 7, 30])
 def test_texts_are_those_of_one_process_in_blocks_of_any_size_and_order(
     writer: Writer, prompts: Path, generated: Records, size: int
 ) -> None:
-    lines = read_prompts(prompts)
-    np.random.default_rng(size).shuffle(lines)  # type: ignore[arg-type]
-    found = [record for i in range(0, 30, size) for record in records_of(writer, lines[i : i + size])]
-    for record in found:
-        wanted = generated[record["index"]]
-        assert record.keys() - {"stats"} == wanted.keys()
-        names = (
-            ["error", "source", "id"]
-            if record["index"] == 5
-            else ["text", "token_ids", "finish_reason", "seed", "id", "engine"]
+    rows = rows_of(prompts)
+    np.random.default_rng(size).shuffle(rows)  # type: ignore[arg-type]
+    made = [writer(batch) for batch in batches(rows, size)]
+    found = {
+        int(index): (text, tokens.tolist(), reason, error)
+        for one in made
+        for index, text, tokens, reason, error in zip(
+            *(one[name] for name in ("index", "text", "token_ids", "finish_reason", "error")), strict=True
         )
-        assert all(record.get(name) == wanted.get(name) for name in names)
+    }
     assert len(found) == 30
+    assert "prompt is None" in found.pop(5)[3]
+    for index, (text, tokens, reason, error) in found.items():
+        one = generated[index]
+        assert (text, tokens, reason, error) == (one["text"], one["token_ids"], one["finish_reason"], "")
+    assert json.loads(made[0]["record"][0])["engine"] == "torch"
+
+
+def test_a_seed_follows_from_job_and_id_alone() -> None:
+    made = WriteSettings(seed=5)
+    assert (made.seed_of(3), made.seed_of(3, float("nan")), made.seed_of(3, 9), made.seed_of(3, 9.0)) == (8, 8, 9, 9)
+    assert made.seed_of("a") != made.seed_of("b")
+    assert made.seed_of("a") == WriteSettings(seed=4).seed_of("a") + 1
+    for bad in (None, 1.5, True, -9):
+        with pytest.raises(ConfigError, match=r"id|seed"):
+            made.seed_of(bad)
+
+
+def test_a_text_that_fails_while_it_is_written_costs_its_own_row(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftwood import NumericsError
+    from draftwood.engine.decode import Decoder
+
+    whole = Decoder.results
+
+    def results(self: Decoder, requests: list[Any], *args: Any, **more: Any) -> Iterator[Any]:
+        if any(request.seed == 12 for request in requests):
+            raise NumericsError("scores are NaN")
+        yield from whole(self, requests, *args, **more)
+
+    monkeypatch.setattr(Decoder, "results", results)
+    made = writer({"index": np.arange(3), "prompt": np.array(["the fox"] * 3, dtype=object)})
+    assert made["error"].tolist() == ["", "scores are NaN", ""]
+    assert all(bool(text) != bool(error) for text, error in zip(made["text"], made["error"], strict=True))
 
 
 # Bad input --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_a_process_lacks_and_settings_that_models_refuse_are_named_with_the_node(spec: MakeSpec) -> None:
-    made = writer_of(spec(target="/nowhere/model", draft=None), **WRITTEN)
+def test_a_model_that_a_process_lacks_is_named_with_the_node(spec: MakeSpec) -> None:
+    writer = Writer(spec(target="/nowhere/model", draft=None), SETTINGS)
     for _ in range(2):
         with pytest.raises(ModelError, match=rf"^on node {socket.gethostname()}: .*'/nowhere/model'"):
-            made({"line": []})
-    with pytest.raises(DraftwoodError, match=r"^on node .*method 'block'"):
-        writer_of(spec(), method="block", temperature=0.0)({"line": []})
+            writer({"index": np.arange(1), "prompt": np.array(["x"])})
+
+
+def test_settings_that_the_models_refuse_name_the_node(spec: MakeSpec) -> None:
+    writer = Writer(spec(), replace(SETTINGS, sampling={"temperature": -1.0}))
+    with pytest.raises(ConfigError, match=r"^on node .*temperature"):
+        writer({"index": np.arange(1), "prompt": np.array(["x"])})
+
+
+def test_a_missing_column_is_named(writer: Writer) -> None:
+    with pytest.raises(ConfigError, match="no column 'prompt' for the prompts: it has 'index', 'text'"):
+        writer({"index": np.arange(1), "text": np.array(["x"])})
+    with pytest.raises(ConfigError, match="a column 'text' already"):
+        writer({"index": np.arange(1), "prompt": np.array(["x"]), "text": np.array(["x"])})
 
 
 def test_names_travel_in_full(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,29 +273,43 @@ def test_a_report_of_ray_ends_in_our_own_words() -> None:
 # Files of examples/ray ----------------------------------------------------------------------------------------------------
 
 
-def test_the_service_of_kuberay_names_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_of_kuberay_makes_an_application() -> None:
     service = yaml.safe_load((EXAMPLES / "rayservice.yaml").read_text())
     [application] = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
-    monkeypatch.syspath_prepend(EXAMPLES)
     module, _, name = application["import_path"].partition(":")
-    made = getattr(import_module(module), name)._bound_deployment
+    assert getattr(__import__(module, fromlist=[name]), name) is build
+    made = build(application["args"])._bound_deployment
     assert made.init_args[0].serving.api_key_file is not None
-    [workers] = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert made.ray_actor_options["num_cpus"] <= int(limits["cpu"])
+    groups = [service["spec"]["rayClusterConfig"]["headGroupSpec"], *service["spec"]["rayClusterConfig"]["workerGroupSpecs"]]
+    for group in groups:
+        [container] = group["template"]["spec"]["containers"]
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+    workers = groups[1]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert made.ray_actor_options["num_cpus"] <= int(workers["cpu"])
 
 
-def test_a_number_of_replicas_and_autoscaling_exclude_each_other(spec: MakeSpec) -> None:
+def test_wrong_arguments_of_a_configuration_are_named() -> None:
+    with pytest.raises(ConfigError, match="args hold 'replica'"):
+        build({"replica": 2})
+    with pytest.raises(ConfigError, match="can be reached from other machines"):
+        build({"serving": {"host": "0.0.0.0"}})
     with pytest.raises(ConfigError, match="autoscaling chooses their number"):
-        app(spec(), replicas=2, autoscaling={})
+        build({"replicas": 2, "autoscaling": {}})
 
 
 def test_compose_has_one_gateway_and_two_replicas_of_one_image() -> None:
     services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
     assert services.keys() == {"gateway", "replica"}
+    assert services["replica"]["deploy"]["replicas"] == 2
     assert services["gateway"]["image"] == services["replica"]["image"]
-    assert "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING=0" in (EXAMPLES / "Containerfile").read_text()
-    line = shlex.split(services["gateway"]["command"][-1].partition("exec draftwood ")[2])
-    assert int(line[line.index("--replicas") + 1]) == services["replica"]["deploy"]["replicas"]
+    assert services["gateway"]["build"]["dockerfile"] == "examples/ray/Containerfile"
+    image = (EXAMPLES / "Containerfile").read_text()
+    assert "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING=0" in image
+    command = services["gateway"]["command"][-1]
+    line = shlex.split(command.partition("exec draftwood ")[2])
+    assert line[:2] == ["ray", "serve"]
     assert draftwood(*line, "--help").exit_code == 0  # all of its options exist
     assert draftwood(*line, "--replica", "--help").exit_code == 2
+    assert "--replicas 2" in command
+    assert os.path.basename(services["gateway"]["secrets"][0]) in command

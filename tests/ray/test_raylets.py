@@ -22,7 +22,7 @@ import pytest
 
 from benchmarks.ray.cluster import REPLICA, WRITER, raylets, workers
 from draftwood import ConfigError
-from draftwood.ray import ReplicaSpec, app
+from draftwood.ray import ReplicaSpec, WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
 from draftwood.serve.settings import ServeOptions
 from tests.ray.conftest import OPTIONS, draftwood, records
@@ -247,6 +247,19 @@ def test_a_stopped_job_is_resumed(
     said = second.communicate(timeout=180)[1]
     assert records(out) == generated, said
     assert out.read_bytes().startswith(kept)
+
+
+def test_bad_datasets_are_refused(alone: str, spec: MakeSpec) -> None:
+    ray.init(address=alone, log_to_driver=False)
+    rows = ray.data.from_items([{"id": i % 3, "prompt": "the fox"} for i in range(5)])
+    with pytest.raises(ConfigError, match="ids repeat in column 'id', such as 0"):
+        write(rows, spec(), WriteSettings())
+    with pytest.raises(ConfigError, match="no column 'text' for the prompts: it has 'id', 'prompt'"):
+        write(rows, spec(), WriteSettings(prompt="text"))
+    good = write(rows.limit(3), spec(), WriteSettings(limits={"max_new_tokens": 4}))
+    found = {row["id"]: row for row in good.take_all()}
+    assert {0, 1, 2} == found.keys()
+    assert all(0 < len(row["token_ids"]) <= 4 and row["finish_reason"] and not row["error"] for row in found.values())
 
 
 def test_a_model_that_no_node_has_and_more_than_there_is(alone: str, prompts: Path, tmp_path: Path) -> None:

@@ -160,17 +160,13 @@ class Settings:
         )
 
     def open(self) -> Opened[Any]:
-        """Load the models and build the decoder."""
+        """Load the models and build the decoder. Settings of the sampling that were not given are the target's own."""
         check_models(self.kind, self.models.target, self.models.draft)
         session = load_session(self.kind, self.models, self.loading)
         if self.kind == "translation":  # those of a pair are logged by load
             for remark in session.remarks:
                 click.echo(f"Note: {remark}.", err=True)
             session.request((), self.limits_from(session.limits), 0)  # refuses impossible limits
-        return self.opened(session)
-
-    def opened(self, session: Any) -> Opened[Any]:
-        """The decoder of loaded models. Settings of the sampling that were not given are the target's own."""
         sampling = session.own_sampling(self.given_of(self.sampling))
         decoder = session.decoder(self.method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.ray.cluster import Fleet, installed
 from draftwood.ray.spec import ReplicaSpec, on_this_node
 from draftwood.serve.log import start_log
@@ -115,3 +117,32 @@ def app(
         **number,
     )
     return deployment(serve.ingress()(Replica)).bind(spec)
+
+
+def _serving(**values: Any) -> ServeOptions:
+    """Options of the server from values that JSON knows."""
+    if values.get("api_key_file") is not None:
+        values["api_key_file"] = Path(values["api_key_file"])
+    return ServeOptions(**values | {"name": tuple(values.get("name", ()))})
+
+
+def build(args: Mapping[str, Any]) -> Any:
+    """:func:`app` from plain values, as the ``args`` of an application in a configuration of Ray Serve.
+
+    Args:
+        args: ``target`` and ``draft``; ``loading``, ``method`` and ``serving`` with fields of
+            :class:`draftwood.LoadOptions`, :class:`draftwood.Method` and ``ServeOptions``; and the other arguments of
+            :func:`app`.
+
+    Raises:
+        ConfigError: an unknown name, or a value out of range.
+    """
+    known = {f.name for f in fields(ReplicaSpec)} | {"replicas", "cpus", "gpus", "autoscaling"}
+    if unknown := sorted(args.keys() - known):
+        raise ConfigError(f"args hold {unknown[0]!r}, which is none of {', '.join(sorted(known))}: leave it out")
+    given = dict(args)
+    scale = {name: given.pop(name) for name in ("replicas", "cpus", "gpus", "autoscaling") if name in given}
+    for name, kind in (("loading", LoadOptions), ("method", Method), ("serving", _serving)):
+        if name in given:
+            given[name] = kind(**given[name])
+    return app(ReplicaSpec(**given), **scale)

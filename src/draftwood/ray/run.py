@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from draftwood.core.errors import ConfigError
@@ -29,8 +29,7 @@ def serve(spec: ReplicaSpec, fleet: Fleet, ready: Callable[[str], None]) -> None
     """
     if not (options := spec.serving).port:
         raise ConfigError("port is 0, but Ray has to know the port: give a number, such as 8000")
-    with connected(fleet) as ray:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # after Ray, which sets a handler of its own
+    with connected(fleet) as ray, _signals() as ended:  # in this order: Ray sets handlers of its own
         others = bool(ray.serve.status().proxies)
         where = "HeadOnly" if is_loopback(options.host) else "EveryNode"
         ray.serve.start(http_options={"host": options.host, "port": options.port, "location": where})
@@ -39,8 +38,7 @@ def serve(spec: ReplicaSpec, fleet: Fleet, ready: Callable[[str], None]) -> None
             _run(ray, app(spec, replicas=fleet.replicas, cpus=fleet.cpus, gpus=fleet.gpus))
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready(f"http://{host}:{options.port}")
-            with suppress(KeyboardInterrupt):
-                threading.Event().wait()
+            ended.wait()
         finally:
             ray.serve.delete(NAME)
             if not others:
@@ -67,3 +65,21 @@ def _check_proxies(ray: Any, host: str, port: int) -> None:
             f"Ray Serve runs in this cluster already, at {found.host}:{found.port}, and keeps this address: give --host "
             f"{found.host} --port {found.port}, or end it with serve shutdown"
         )
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
+    ended = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        if ended.is_set():
+            raise KeyboardInterrupt
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

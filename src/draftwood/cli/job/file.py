@@ -29,7 +29,7 @@ from draftwood.engine.session import Session
 
 Complete: TypeAlias = Callable[[Settings, Output, Sequence[Line]], None]
 """Does the lines that an output lacks."""
-Task: TypeAlias = tuple[Request | None, Mapping[str, Any]]
+_Task: TypeAlias = tuple[Request | None, Mapping[str, Any]]
 """The text to decode for a line, and the first fields of its record; without a text the record is complete."""
 
 
@@ -74,9 +74,7 @@ def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
         click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already.", err=True)
         return
     held = {} if form.whole else {"settings": facts}
-    tasks = [task_of(line, settings, opened, first_seed, held) for line in lines if line.index not in out.done]
-    for _, record in tasks:
-        reported(record)
+    tasks = [_task(line, settings, opened, first_seed, held) for line in lines if line.index not in out.done]
     if out.done:
         click.echo(f"{out.finished} in {out.where} already.", err=True)
     extra = {"method": asdict(opened.method), "engine": opened.session.target.engine, **held}
@@ -90,32 +88,31 @@ def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
-def reported(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same record; its error goes to standard error too."""
-    if "error" in record:
-        click.echo(f"Line {record['index'] + 1}: {record['error']}.", err=True)
-    return record
+def failed(line: Line, error: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a line without a text; it is reported on standard error too. ``held`` is added."""
+    click.echo(f"Line {line.index + 1}: {error}.", err=True)
+    return {"index": line.index, **line.carried, "source": line.source, "error": error, **held}
 
 
-def task_of(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> Task:
-    """What is to be done for a line. ``held`` is added to the record of one without a text."""
+def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> _Task:
     head, form, session = {"index": line.index, **line.carried}, FORMS[settings.kind], opened.session
     if form.whole and not line.text.strip():
         return None, {**head, "source": line.text, "text": "", "token_ids": []}
-    failed = {**head, "source": line.source, "error": line.error, **held}
     if line.error is not None:
-        return None, failed
+        return None, failed(line, line.error, held)
     seed = line.seed_after(first_seed)
     try:
         limits, logprobs = settings.limits_from(session.limits), settings.logprobs.wanted
         [request] = session.requests([line.text], limits, [seed], logprobs)
         opened.decoder.pipeline.check_room(request)
     except (CacheError, ConfigError) as error:
-        return None, {**failed, "error": str(error)}
+        return None, failed(line, str(error), held)
     return request, {**head, form.key: line.text}
 
 
-def _decode(opened: Opened[Session], tasks: Sequence[Task], out: Output, batch_size: int, extra: Mapping[str, Any]) -> Stats:
+def _decode(
+    opened: Opened[Session], tasks: Sequence[_Task], out: Output, batch_size: int, extra: Mapping[str, Any]
+) -> Stats:
     """Do the tasks, so many at a time: the next one takes the row of one that ends. Records are written in order.
 
     Args:
