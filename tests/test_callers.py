@@ -24,7 +24,6 @@ from draftwood import (
     load,
     load_translator,
 )
-from draftwood.core.seeds import seed_at, seed_or_random, seeds_for
 from tests.faults.folders import save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
@@ -275,12 +274,5 @@ def test_wrong_arguments_of_requests_are_refused(pair: Pair, translator: Transla
         assert said in str(caught.value)
 
 
-def test_seeds_are_drawn_counted_up_or_taken_as_they_come(pair: Pair) -> None:
+def test_a_seed_may_be_a_number_of_numpy(pair: Pair) -> None:
     assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
-    assert seeds_for(3, 5, "texts") == [5, 6, 7] == [seed_at(5, i) for i in range(3)]
-    assert seeds_for(2, [9, 4], "texts") == [9, 4]
-    some = seeds_for(64, None, "texts")
-    assert len(set(some)) > 60
-    assert all(0 <= seed < 1 << 32 for seed in some)
-    assert seed_or_random(7) == 7
-    assert seed_or_random(None) != seed_or_random(None)

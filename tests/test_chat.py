@@ -16,7 +16,7 @@ from draftwood import ConfigError, LoadOptions, Pair
 from draftwood.core.limits import Limits
 from tests.faults.folders import save_tiny
 from tests.runners.zoo import read_tokens
-from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 BACKENDS = ["torch", "native"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
@@ -233,14 +233,6 @@ def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain: 
     assert list(plain.chat_request([*messages[:3], {"role": "user", "content": parts}]).prompt) == wanted
 
 
-def test_the_beginning_of_text_comes_once(tmp_path: Path) -> None:
-    save_chat(tmp_path / "target", tokenizer=adding(), bos_token_id=280)
-    pair = pair_of(tmp_path, draft=False)
-    prompt = list(pair.chat_request([user("the fox ran")]).prompt)
-    assert prompt.count(pair.tokenizer.bos_token_id) == 1
-    assert prompt == pair.encode("the fox ran")
-
-
 def test_a_piece_for_every_round_makes_the_same_text(folder: Path) -> None:
     pair = pair_of(folder)
     whole = pair.chat([user("a dog")], seed=4, temperature=1.0, **SHORT)
@@ -271,15 +263,6 @@ def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path: Path, template
     assert request.limits.stop_token_ids == wanted
     assert pair.chat_request([user("a dog")], {"stop_token_ids": (7,)}).limits.stop_token_ids == (7, *wanted)
     assert pair.chat_request([user("a dog")], {"ignore_eos": True}).limits.stop_token_ids == ()
-
-
-@pytest.mark.parametrize("end", ["<end>", "<s>"])
-def test_an_answer_ends_with_an_end_of_text_and_with_an_end_of_turn(tmp_path: Path, end: str) -> None:
-    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(STOPPING))
-    pair = pair_of(tmp_path, draft=False)
-    token = pair.tokenizer.convert_tokens_to_ids(end)
-    result = pair.chat([user("a dog")], sampling={"temperature": 0.0, "logit_bias": {token: 100.0}})
-    assert (result.token_ids, result.text, result.finish_reason) == ([token], "", "stop")
 
 
 # ---- the model's defaults ----

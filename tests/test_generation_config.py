@@ -13,10 +13,9 @@ from transformers import GenerationConfig
 
 import draftwood
 from draftwood.api import Pair
-from draftwood.cli import settings as cli
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import LoadOptions, Method
+from draftwood.core.settings import Method
 from draftwood.loading.unsupported import UNSUPPORTED
 from draftwood.sampling.settings import Sampling
 from tests.faults.folders import change_json, save_tiny
@@ -266,15 +265,6 @@ def test_truncation_of_the_most_likely_text_is_refused():
         pair_of().own_sampling({"top_p": 0.9})
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Sampling:
-    monkeypatch.setattr("draftwood.api.load", lambda *_, **__: pair)
-    settings = cli.Settings(
-        models=cli.Models(), loading=LoadOptions(), method=Method(), sampling=Sampling(**given), limits=Limits(), seed=None,
-        files=cli.Files(), display=cli.DisplayOptions(), given=frozenset(given),
-    )  # fmt: skip
-    return settings.open()[2]
-
-
 def test_what_no_sampling_can_say_is_told_when_a_pair_is_loaded(tmp_path, caplog):
     folder = save_tiny(tmp_path)
     change_json(folder / "generation_config.json", stop_strings=["###"])
@@ -292,19 +282,6 @@ def test_settings_that_are_none_are_refused_in_a_sentence(given):
 def test_the_method_of_a_pair_is_that_of_its_own_temperature():
     pair = pair_of()
     assert pair.method() == pair.method(temperature=0.0) != pair.method(temperature=1.0)
-
-
-def test_options_of_the_command_line_replace_the_models_own(monkeypatch):
-    pair = pair_of(do_sample=True, temperature=0.6, typical_p=0.8, no_repeat_ngram_size=2, stop_strings=["###"])
-    plain = opened(monkeypatch, pair)
-    assert (plain.temperature, plain.top_k, len(plain.processors), len(plain.warpers)) == (0.6, 50, 1, 1)
-    warm = opened(monkeypatch, pair, temperature=0.9)
-    assert (warm.temperature, warm.top_k) == (0.9, 50)
-    assert [type(p).__name__ for p in (*warm.processors, *warm.warpers)] == [
-        "NoRepeatNGramLogitsProcessor",
-        "TypicalLogitsWarper",
-    ]
-    assert opened(monkeypatch, pair_of(num_beams=3), temperature=0.0) == Sampling(temperature=0.0)
 
 
 def test_several_forced_ends_are_refused_where_generate_draws_one_of_them():

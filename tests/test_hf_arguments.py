@@ -141,9 +141,3 @@ def test_input_embeddings_have_a_sentence_of_their_own():
     for inputs in (embedded, {**embedded, "input_ids": ids}):
         with pytest.raises(ConfigError, match=r"inputs_embeds was given, but .* token ids: give input_ids instead"):
             ours(target(), recipe(), inputs)
-
-
-def test_a_recipe_with_a_tokenizer_can_be_used_again_without_stop_strings():
-    made = recipe(target(), tokenizer=tokenizer())
-    assert torch.equal(ours(target(), made), plain_text("llama"))
-    assert made.tokenizer is tokenizer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood import ConfigError, Limits, LoadOptions, ModelError, load, load_translator
+from draftwood import ConfigError, LoadOptions, ModelError, load, load_translator
 from draftwood.cli.group import as_failure
 from draftwood.core.errors import is_out_of_memory
-from draftwood.loading.checkpoint import check_path
 from tests.faults.folders import change_json, save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
@@ -135,21 +133,6 @@ def test_the_hub_is_asked_once_or_not_at_all(
     assert len(asked) == requests
 
 
-def test_a_model_in_the_cache_needs_no_hub(
-    online: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "hub"
-    kept = cache / "models--someone--tiny"
-    (kept / "refs").mkdir(parents=True)
-    (kept / "refs" / "main").write_text("0" * 40)
-    shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
-    for name in ("huggingface_hub.constants.HF_HUB_CACHE", "huggingface_hub.file_download.constants.HF_HUB_CACHE"):
-        monkeypatch.setattr(name, str(cache))
-    asked = online(None)
-    check_path("someone/tiny")
-    assert asked == []
-
-
 # Memory -----------------------------------------------------------------------------------------------------------------
 
 
@@ -183,19 +166,3 @@ def test_a_model_that_does_not_fit_is_named(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
     with pytest.raises(ModelError, match=r"model' cannot be loaded: it needs more memory than there is; take"):
         load(folder, options=ON_CPU)
-
-
-# Ends -------------------------------------------------------------------------------------------------------------------
-
-
-def test_stop_tokens_that_the_target_does_not_know_are_refused(folder: Path) -> None:
-    pair = load(folder, options=ON_CPU)
-    with pytest.raises(ConfigError, match=r"stop_token_ids holds 999999, but the target knows tokens 0 to 279"):
-        pair.generate("the fox", limits=Limits(stop_token_ids=(5, 999999)))
-
-
-def test_an_end_of_text_of_a_translation_model_is_looked_at_too(translation: Path, tmp_path: Path) -> None:
-    shutil.copytree(translation / "target", tmp_path / "target")
-    change_json(tmp_path / "target" / "generation_config.json", eos_token_id=99999)
-    with pytest.raises(ModelError, match="end-of-text token 99999, but the target knows tokens 0 to"):
-        load_translator(tmp_path / "target", options=ON_CPU)

@@ -161,12 +161,6 @@ def test_half_a_character_is_held():
     assert output.held == ""
 
 
-def test_nothing_follows_a_stop_string_at_the_length_limit():
-    output = row(Letters(), stop=("ab",), max_new_tokens=3)
-    assert output.take(ids("xabz")) == (3, "x")
-    assert output.finish_reason == "stop"
-
-
 @calm
 @given(
     st.lists(st.sampled_from([0, 1, 2, 100, 101, 110, 111, 120]), max_size=10),
@@ -218,17 +212,6 @@ def test_incremental_text_is_the_whole_text_even_for_broken_bytes(data, size):
     for at in range(0, len(data), size):
         text += words.push(list(data[at : at + size]))
     assert text + words.push([], last=True) == Bytes().decode(data)
-
-
-@calm
-@given(st.text(max_size=12), st.lists(st.integers(1, 4), max_size=20), st.text(max_size=2))
-def test_incremental_text_is_the_whole_text_up_to_the_stop_string(text, sizes, stop):
-    tokens, blocks = list(text.encode()), []
-    for size in [*sizes, len(tokens)]:
-        blocks.append(tokens[:size])
-        tokens = tokens[size:]
-    output = row(Bytes(), max_new_tokens=max(1, len(text.encode())), stop=(stop,) if stop else ())
-    assert feed(output, blocks) == (text.split(stop)[0] if stop else text)
 
 
 def tokenizer_with_spaces() -> PreTrainedTokenizerFast:
@@ -310,15 +293,6 @@ def test_spaces_special_tokens_and_byte_tokens_of_a_sentencepiece_tokenizer(part
     tokens, words = [token for part in parts for token in part], Detokenizer(WITH_SPACES)
     text = "".join(words.push([token]) for token in tokens) + words.push([], last=True)
     assert text == WITH_SPACES.decode(tokens, skip_special_tokens=True)
-
-
-@calm
-@given(st.text(max_size=10))
-def test_characters_of_a_byte_level_tokenizer(text):
-    words, tokens = Detokenizer(OF_BYTES), OF_BYTES(text)["input_ids"]
-    pieces = [words.push([token]) for token in tokens]
-    assert "".join(pieces) + words.push([], last=True) == text
-    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
 @calm

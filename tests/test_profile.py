@@ -47,14 +47,6 @@ def load(folders, **options):
     return draftwood.load(folders["target"], folders["draft"], options=LoadOptions(**options))
 
 
-def test_a_profile_comes_back_as_it_was_written(folders):
-    path = write(folders)
-    found = profile.read(path)
-    assert found.choices == RNGS
-    assert profile.difference(found.profile_key, profile_key(folders)) is None
-    assert profile.why_not(found) is None
-
-
 def test_the_nearest_measured_temperature_counts(folders):
     found = profile.read(write(folders))
     nearest = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: RNGS[1.0], 5.0: RNGS[1.0]}
@@ -86,12 +78,6 @@ def test_what_is_asked_for_comes_before_the_profile(folders):
         assert pair.method(method, temperature=0.6).method == "shared-noise"
     assert pair.method(Method(verifier="coupled"), temperature=0.6).method == "adaptive"
     assert load(folders, profile="none").method(temperature=0.6).method == "adaptive"
-
-
-def test_a_named_profile_is_used(folders, tmp_path):
-    path = write(folders, tmp_path / "mine.json")
-    assert load(folders).profile is None
-    assert load(folders, profile=str(path)).method(temperature=0.6) == CHAIN
 
 
 def retrained(folder: Path) -> None:

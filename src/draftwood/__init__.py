@@ -40,36 +40,27 @@ if TYPE_CHECKING:
     from draftwood.translation import Translator, load_translator
 
 __version__ = "0.1.0"
-_HOME = {
-    "load": "api",
-    "Pair": "api",
-    "load_translator": "translation",
-    "Translator": "translation",
-    "LoadOptions": "core.settings",
-    "Decoder": "engine.decode",
-    "Piece": "core.rounds",
-    "Request": "engine.requests",
-    "Result": "engine.requests",
-    "Method": "core.settings",
-    "METHODS": "core.methods",
-    "VERIFIERS": "core.verifiers",
-    "Grammar": "grammar.grammar",
-    "Limits": "core.limits",
-    "Sampling": "sampling.settings",
-    "LogprobSettings": "core.token_logprobs",
-    "TokenLogprob": "core.token_logprobs",
-    "TokenTexts": "core.token_texts",
-    "Stateless": "sampling.processors",
-    "DraftTree": "core.tree",
-    "Round": "core.rounds",
-    "Verdict": "core.rounds",
-    "Stats": "core.rounds",
-    "Trace": "trace.records",
-    "TraceSettings": "trace.settings",
-    **dict.fromkeys(
-        ["DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"], "core.errors"
-    ),
+_MODULES = {
+    "api": ("load", "Pair"),
+    "translation": ("load_translator", "Translator"),
+    "core.settings": ("LoadOptions", "Method"),
+    "engine.decode": ("Decoder",),
+    "engine.requests": ("Request", "Result"),
+    "core.methods": ("METHODS",),
+    "core.verifiers": ("VERIFIERS",),
+    "grammar.grammar": ("Grammar",),
+    "core.limits": ("Limits",),
+    "sampling.settings": ("Sampling",),
+    "core.token_logprobs": ("LogprobSettings", "TokenLogprob"),
+    "core.token_texts": ("TokenTexts",),
+    "sampling.processors": ("Stateless",),
+    "core.tree": ("DraftTree",),
+    "core.rounds": ("Piece", "Round", "Verdict", "Stats"),
+    "trace.records": ("Trace",),
+    "trace.settings": ("TraceSettings",),
+    "core.errors": ("DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"),
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "METHODS",

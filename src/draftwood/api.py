@@ -32,11 +32,7 @@ from draftwood.hardware.threads import loading_threads
 from draftwood.loading.causal import choose_format, load_causal
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
-from draftwood.loading.models import (
-    choose_device,
-    is_encoder_decoder,
-    load_tokenizer,
-)
+from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
 from draftwood.loading.names import locate, named_or_bundled, recommended
 from draftwood.loading.profile import find, profile_key_of
 from draftwood.runners.factory import make_runners

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from torch import device, dtype
 
@@ -19,13 +19,7 @@ from draftwood.engine.arguments import Array, LimitsLike, Prompt, limits_of, pro
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
 from draftwood.loading.generation import defaults_of, refuse_idle
-from draftwood.loading.models import (
-    check_tokenizers,
-    is_encoder_decoder,
-    load_model,
-    load_tokenizer,
-    model_type,
-)
+from draftwood.loading.models import check_tokenizers, is_encoder_decoder, load_model, load_tokenizer, model_type
 from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
@@ -59,14 +53,10 @@ def load_translator(
         PairingError: a drafter that was trained for another target or has another tokenizer.
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
-    _check_options(options)
-    return load_session(Translator, target, draft, options)
-
-
-def _check_options(options: LoadOptions) -> None:
     for option, permitted in _CAUSAL_ONLY.items():
         if (given := getattr(options, option)) not in permitted:
             raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
+    return load_session(Translator, target, draft, options)
 
 
 @final
@@ -119,17 +109,6 @@ class Translator(Session):
         return f"Translator(target=<{type(self.model).__name__}, {size:.1f} M, {where}>, draft={draft})"
 
     translate = Session.generate
-
-    def prompt_logprobs(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a translator's prompt is a source, to which its target gives no probabilities.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "prompt_logprobs is not supported for translators: the target reads the source with its encoder and gives it no "
-            "probabilities. Give logprobs to translate for those of the translation"
-        )
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
         refuse_idle(given, "translations are greedy unless a temperature is given")

@@ -84,25 +84,3 @@ def test_a_full_standard_output_is_named(
         )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stderr == "Error: standard output: No space left on device\n"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="arguments are no bytes there")
-def test_utf8_is_read_under_a_locale_that_knows_none(
-    pair: list[str], translation: Path, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    plain = {**environment, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
-    source = tmp_path / "Wörter.jsonl"
-    source.write_text('{"prompt": "Wörld"}\n', encoding="utf-8")
-    commands = (
-        ["generate", *pair, *SHORT, "--json", "--stop", "ö", "Wörld"],
-        ["generate", *pair, *SHORT, "--input", str(source)],
-        ["translate", "--target", str(translation / "target"), "--json", "Wörld"],
-    )
-    for command in commands:
-        done = subprocess.run([sys.executable, "-m", "draftwood", *command], capture_output=True, env=plain, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "Wörld".encode() in done.stdout
-    broken = [sys.executable, "-m", "draftwood", "generate", *pair, b"W\xff"]
-    done = subprocess.run(broken, capture_output=True, env=plain, check=False)
-    assert done.returncode == 2
-    assert b"the prompt given is not UTF-8 text" in done.stderr

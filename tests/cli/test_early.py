@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
-from draftwood.cli.chat_settings import SECTIONS as CHAT_SECTIONS
+from draftwood.cli.chat import SECTIONS as CHAT_SECTIONS
 from draftwood.cli.progress import importing
 from draftwood.cli.settings import SECTIONS
 from draftwood.cli.translate import SECTIONS as TRANSLATE_SECTIONS
@@ -67,7 +67,7 @@ SECTIONS_OF = {
     "chat": (CHAT_SECTIONS, [*OPTIONS, "--system", "--quiet"], ["--processors", "--batch-size"]),
     "translate": (
         TRANSLATE_SECTIONS,
-        ["--target", "--verifier", "--k", "--output", "--compare", "--show", "--max-new-tokens", "--backend"],
+        ["--target", "--verifier", "--shape", "--output", "--compare", "--show", "--max-new-tokens", "--backend"],
         ["--profile", "--weights", "--temperature"],
     ),
 }

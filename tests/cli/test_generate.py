@@ -14,9 +14,7 @@ from click.testing import Result
 
 from draftwood.cli import show
 from draftwood.cli.comparison import MOST, SECONDS, by_turns
-from draftwood.core.detokenizer import Detokenizer
 from tests.cli.conftest import Run
-from tests.tiny_chat import save_adding
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
 
@@ -36,12 +34,6 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) 
     assert (found["finish_reason"], found["seed"], found["lossless"]) == ("length", 5, True)
     assert len(found["token_ids"]) == 12
     assert sum(found["stats"]["accepted"]) == found["stats"]["rounds"]
-
-
-def test_json_names_no_seed_where_nothing_is_drawn(run: Run, pair: list[str]) -> None:
-    found = json.loads(succeeded(run("generate", *pair, "--json", *SHORT, "--temperature", "0", "the fox")).stdout)
-    assert "seed" not in found
-    assert len(found["token_ids"]) == 12
 
 
 def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list[str]) -> None:
@@ -81,12 +73,6 @@ def test_compare_tells_another_text_of_the_same_distribution(run: Run, pair: lis
     assert "their distribution is the same" in result.stderr
 
 
-def test_compare_in_json(run: Run, pair: list[str]) -> None:
-    found = json.loads(succeeded(run("generate", *pair, *SHORT, "--compare", "--json", "the fox")).stdout)
-    assert found["compare"]["identical"] is True
-    assert found["compare"]["speed_up"] > 0
-
-
 def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair: list[str], models: object) -> None:
     options = [*pair, *SHORT, "--method", "rsd-c", "--temperature", "0.7", "the fox"]
     plain = succeeded(run("generate", *options)).stdout
@@ -95,34 +81,6 @@ def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair:
     stats = json.loads(succeeded(run("generate", *options, "--json")).stdout)["stats"]
     assert shown.stdout.count("⟦") <= sum(stats["accepted"][1:])
     assert "in ⟦ ⟧: drafted and accepted" in shown.stderr
-
-
-def test_show_follows_text_that_lags_behind_its_tokens() -> None:
-    """A stop string that never came and a character in three tokens must not shift the colours."""
-
-    class Bytes:
-        def decode(self, ids: list[int], **_: object) -> str:
-            return bytes(ids).decode("utf-8", errors="replace")
-
-    class Piece:
-        def __init__(self, tokens: bytes, drafted: int, text: str, finish_reason: str | None) -> None:
-            self.tokens, self.drafted, self.text, self.finish_reason = list(tokens), drafted, text, finish_reason
-
-    class Screen:
-        coloured = False
-        out = ""
-
-        def write(self, text: str) -> None:
-            self.out += text
-
-    screen = Screen()
-    painter = show.Painter(screen, Bytes(), [])  # type: ignore[arg-type]
-    fox = "🦊".encode()
-    first, second = Piece(b"ab" + fox[:1], 1, "a", None), Piece(fox[1:] + b"c", 3, "b🦊", None)
-    for piece in (first, second, Piece(b"d", 1, "cd", "length")):
-        painter.take(piece)  # type: ignore[arg-type]
-    assert screen.out == "⟦a⟧b⟦🦊⟧c⟦d⟧"
-    assert Detokenizer(Bytes()).push(list(fox)) == "🦊"
 
 
 def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,17 +113,6 @@ def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, models: Path, 
     path.write_text(json.dumps({name: config[name] for name in config if name not in ("do_sample", "top_k")}))
     command = ["generate", "--target", target, *SHORT, *options, "the fox"]
     assert succeeded(run(*command)).stdout == succeeded(run(*command, "--temperature", "0")).stdout
-
-
-def test_a_beginning_of_text_that_is_written_out_is_not_added_again(run: Run, tmp_path: Path) -> None:
-    options = ["--target", save_adding(tmp_path / "model"), "--seed", 1, "--max-new-tokens", 8]
-    texts = ("the fox ran", "<begin>the fox ran")
-    alone = [json.loads(run("generate", *options, "--json", text).stdout)["token_ids"] for text in texts]
-    assert alone[0] == alone[1]
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text, "seed": 1}) + "\n" for text in texts))
-    lines = run("generate", *options, "--input", prompts).stdout.splitlines()
-    assert [json.loads(line)["token_ids"] for line in lines] == alone
 
 
 def test_log_probabilities_in_json_have_an_entry_for_every_token(run: Run, pair: list[str]) -> None:

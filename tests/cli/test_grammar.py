@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.grammar_options import with_grammar
+from draftwood.cli.output_options import with_grammar
 from draftwood.grammar.grammar import Grammar
 from tests.cli.conftest import Run
 from tests.tiny_chat import save_chat

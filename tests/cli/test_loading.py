@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.cli.test_chat import Terminal
 from tests.faults.folders import save_tiny
-from tests.loading.gguf_files import source, write_gguf
 
 
 def arguments(folder: Path) -> list[str]:
@@ -35,15 +32,3 @@ def test_a_terminal_is_told_first_that_pytorch_and_then_which_model_is_loading(t
 def test_a_pipe_is_told_nothing_of_it(tmp_path: Path) -> None:
     shown = subprocess.run(arguments(save_tiny(tmp_path)), capture_output=True, text=True, check=True)
     assert "Loading" not in shown.stdout + shown.stderr
-
-
-def test_a_gguf_file_has_a_note_on_a_terminal_and_nothing_of_libraries_in_a_pipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_gguf(tmp_path / "fox.gguf", *source())
-    monkeypatch.setenv("DRAFTWOOD_BACKEND", "torch")
-    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "first"))
-    seen = on_a_terminal(arguments(path))
-    assert -1 < seen.find("Loading") < seen.find("tokens in"), seen
-    shown = subprocess.run(arguments(path), capture_output=True, text=True, check=True)
-    assert ["tokens in" in line for line in shown.stderr.splitlines()] == [True]

@@ -14,7 +14,6 @@ from click.testing import Result
 
 import draftwood
 from draftwood import Method, load_translator
-from draftwood.cli.job import output as files
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job, objects
@@ -74,7 +73,7 @@ def test_one_sentence(translated: Callable[..., Result], wanted: list[str]) -> N
 
 
 def test_json_is_one_object_with_the_promised_fields(translated: Callable[..., Result], wanted: list[str]) -> None:
-    result = translated("--json", "--compare", "--k", "4", LINES[0])
+    result = translated("--json", "--compare", "--shape", "4", LINES[0])
     assert result.stderr == ""
     found = json.loads(result.stdout)
     assert {"source", "text", "token_ids", "finish_reason", "lossless", "stats", "method"} <= found.keys()
@@ -129,7 +128,7 @@ def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
     assert "Line 2: the sentence has " in said
     assert "but the target's encoder reads 40: split it." in said
     assert "Line 4: this is not UTF-8 text" in said
-    assert "2 of 5 lines could not be translated; they are left empty." in said
+    assert "2 of 5 lines could not be used; they are left empty." in said
     assert english(german) == [wanted[0], "", wanted[1], "", wanted[2], ""]
     printed = run("translate", *pair, "--json", "-", stdin=german.input.read_bytes())
     assert printed.exit_code == 1
@@ -161,7 +160,7 @@ def test_a_stopped_run_goes_on_to_the_same_file(german: Job, wanted: list[str]) 
     head, *rest = objects(partial.read_bytes())
     assert head["settings"]["method"] == "block"
     assert [found["index"] for found in rest] == [0, 1, 2, 3]
-    assert f"Stopped: 4 of 8 lines are translated in {partial}; the same command resumes there." in said
+    assert f"Stopped: 4 of 8 lines are done in {partial}; the same command resumes there." in said
     with partial.open("ab") as half:
         half.write(b'{"index": 5, "source": "ei')
     before = partial.read_bytes()
@@ -174,9 +173,9 @@ def test_a_stopped_run_goes_on_to_the_same_file(german: Job, wanted: list[str]) 
         assert ": give the same options as before, or " in refused
         assert partial.read_bytes() == before
     resumed = german.fails(*one, code=1)
-    assert f"4 of 8 lines are translated in {partial} already." in resumed
+    assert f"4 of 8 lines are done in {partial} already." in resumed
     assert "4 lines, " in resumed
-    assert "1 of 8 lines could not be translated; they are left empty." in resumed
+    assert "1 of 8 lines could not be used; they are left empty." in resumed
     assert english(german) == ["", *wanted, ""]
     assert not partial.exists()
 
@@ -194,14 +193,14 @@ def test_a_stop_on_standard_output_leaves_whole_lines_in_order(
     stopped = run("translate", *pair, "--input", german.input, "--batch-size", "1")
     assert stopped.exit_code == 130
     assert stopped.stdout.split("\n") == [*wanted[:2], "", wanted[2], ""]
-    assert "Stopped: 4 of 8 lines are translated." in stopped.stderr
+    assert "Stopped: 4 of 8 lines are done." in stopped.stderr
 
 
 @pytest.mark.parametrize("content", ['{"index": 0, "source": "x"}\n', '{"settings": 1}\n', "diary"])
 def test_a_partial_file_that_holds_something_else_is_left_alone(german: Job, content: str) -> None:
     partial = partial_of(german)
     partial.write_text(content, encoding="utf-8")
-    assert f"{partial}, line 1: this is not a translation" in german.fails()
+    assert f"{partial}, line 1: this is no record of 'draftwood translate'" in german.fails()
     assert partial.read_text(encoding="utf-8") == content
 
 
@@ -221,21 +220,6 @@ def test_a_file_that_is_there_is_never_overwritten(german: Job, monkeypatch: pyt
     assert english(german) == ["my diary", ""]
 
 
-def test_a_run_killed_at_the_very_end_is_known_again(german: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(path: Path, text: str) -> None:
-        real(path, text)
-        raise KeyboardInterrupt
-
-    real = files.replace_file
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "replace_file", killed)
-        german.fails(code=130)
-    before = german.out.read_bytes()
-    assert partial_of(german).exists()
-    assert "All 8 lines are translated" in german.succeeds().stderr
-    assert (german.out.read_bytes(), partial_of(german).exists()) == (before, False)
-
-
 def test_what_the_model_asks_for_and_does_not_get_is_said_once(german: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def beams(*args: Any, **more: Any) -> Any:
         translator = real(*args, **more)
@@ -251,16 +235,13 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(german: Job, monk
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ([], 2, "there is no text"),
         ([""], 2, "the text is empty"),
         (["Haus", "--input", "x"], 2, "both a text ('Haus') and --input x were given"),
         (["Haus", "--output", "x"], 2, "--output belongs to --input FILE or -"),
         (["Haus", "--batch-size", "2"], 2, "--batch-size belongs to --input FILE or -"),
         (["-", "--show"], 2, "--show is for a single text"),
         (["-", "--compare"], 2, "--compare is for a single text"),
-        (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both set the length of a block"),
-        (["Haus", "--k", "0"], 2, "k is 0: give a number of tokens"),
-        (["Haus", "--k", "90"], 2, "the block has 90 masked positions, but the model takes 1 to 79"),
+        (["Haus", "--shape", "90"], 2, "the block has 90 masked positions, but the model takes 1 to 79"),
         (["Haus", "--beta", "3", "--verifier", "greedy"], 2, "beta and tau are for verifier 'tolerance'"),
         (["Haus " * 60], 1, "but the target's encoder reads 40"),
         (["Haus \udcff"], 2, "no Unicode text"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import draftwood
-from draftwood import LoadOptions, Method, ModelError, Pair
+from draftwood import LoadOptions, Method, Pair
 from tests.serve.conftest import make_service, serving
 from tests.tiny_chat import chat_tokenizer, save_chat
 
@@ -82,13 +82,6 @@ def test_a_text_ends_with_each_of_them_and_an_answer_with_the_mark_of_a_turn_too
     assert answer.text == ""
     plain = pair.generate("a dog", sampling=toward(turn_of(pair)), method=method, max_new_tokens=5)
     assert plain.token_ids == [turn_of(pair)] * 5  # no turn ends in a plain text
-
-
-@pytest.mark.parametrize(("file", "source"), [("generation", "GenerationConfig"), ("config", "LlamaConfig")])
-def test_an_end_beyond_the_vocabulary_is_refused_with_its_file(tmp_path: Path, file: str, source: str) -> None:
-    said = f"the {source} of the target names end-of-text token 99999, but the target knows tokens 0 to"
-    with pytest.raises(ModelError, match=said):
-        draftwood.load(saved(tmp_path, **{file: [END, 99999]}), options=OPTIONS)
 
 
 # None at all ------------------------------------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ def test_quantisations_that_cannot_be_read_are_named(tmp_path: Path, kind: int, 
     at = data.index(entry) + len(entry)
     file.write_bytes(data[:at] + struct.pack("<I", kind) + data[at + 4 :])
     message = refusal(file)
-    assert f"type {name}" in message
-    assert "Q4_K_M" in message
+    assert name in message
+    assert "give the model's safetensors folder or hub name" in message
 
 
 @pytest.mark.parametrize(("settings", "said"), [

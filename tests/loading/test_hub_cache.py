@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.cli.models import gather, lines
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
@@ -71,21 +70,6 @@ def test_a_short_name_without_its_package_is_the_model_of_the_hub(
     monkeypatch.setattr(names, "SHORT_NAMES", {**SHORT_NAMES, "fox": fox})
     assert resolve("fox") == "someone/fox"
     assert answer("fox", "someone/fox-drafter") == answer(tmp_path / "fox")
-
-
-def test_models_in_the_cache_are_listed(cache: Path) -> None:
-    (cache / "models--someone--weightless" / "snapshots" / COMMIT).mkdir(parents=True)
-    listed = gather()["hub_cache"]
-    assert [one["name"] for one in listed] == ["someone/fox", "someone/fox-drafter"]
-    assert listed[0]["bytes"] == sum(file.stat().st_size for file in (cache / "models--someone--fox" / "blobs").iterdir())
-    text = "\n".join(lines(gather()))
-    assert "someone/fox-drafter" in text
-    assert "weightless" not in text
-
-
-def test_without_a_cache_no_models_of_the_hub_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
-    assert gather()["hub_cache"] == []
 
 
 def test_a_model_that_is_not_in_the_cache_is_named(cache: Path) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 from safetensors.torch import save_file
 
 import draftwood
-from draftwood.cli import main
-from draftwood.core.errors import PairingError
 from tests.faults.folders import tiny_llama
 from tests.helpers import tiny_published
 from tests.tiny_chat import chat_tokenizer, save_chat
@@ -70,16 +67,3 @@ def test_load_decodes_with_it_and_keeps_a_chat(folders, backend):
         answers = [one.chat(chat, max_new_tokens=12, temperature=0.0, method=method) for one, method in ways]
         assert answers[0].token_ids == answers[1].token_ids
         chat += [{"role": "assistant", "content": answers[0].text}, {"role": "user", "content": "and the hen"}]
-
-
-def test_the_command_line_takes_its_folder(folders):
-    target, draft = map(str, folders)
-    options = ["--target", target, "--draft", draft, "--backend", "torch", "--temperature", "0", "--max-new-tokens", "8"]
-    result = CliRunner().invoke(main, ["generate", *options, "--json", "the fox"])
-    assert result.exit_code == 0, result.output
-    assert len(json.loads(result.stdout)["token_ids"]) == 8
-
-
-def test_another_target_is_refused(folders, tmp_path):
-    with pytest.raises(PairingError, match="hidden states of width 16, the target's have 32"):
-        draftwood.load(save_chat(tmp_path / "other", layers=4, hidden_size=32), folders[1])

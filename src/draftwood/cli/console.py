@@ -1,4 +1,4 @@
-"""Text of the command line and text on standard output."""
+"""Texts that are Unicode, and text on standard output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ from contextlib import contextmanager, suppress
 
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError, named
-
-
-def typed(text: str) -> str:
-    """A text from the command line. Bytes that the locale cannot decode are read as UTF-8 if they are valid."""
-    try:
-        return os.fsencode(text).decode("utf-8")
-    except UnicodeError:
-        return text
 
 
 def check_unicode(what: str, text: str) -> None:

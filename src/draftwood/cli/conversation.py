@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any, final
 
 import click
 
 from draftwood.api import Pair
-from draftwood.cli.chat_settings import ChatOptions
+from draftwood.cli.chat import ChatOptions
 from draftwood.cli.console import check_unicode
 from draftwood.cli.settings import Opened, Settings
 from draftwood.cli.show import Painter, Screen
@@ -171,7 +170,7 @@ class Conversation:
     def _answer(self, line: str) -> None:
         """Write the answer to a message. The message and what was written of the answer join the chat.
 
-        On a terminal, Ctrl-C ends the answer after the present round, and a second one within the round.
+        On a terminal, Ctrl-C ends the answer.
         """
         check_unicode("this line", line)
         message = {"role": "user", "content": line}
@@ -180,19 +179,17 @@ class Conversation:
         painter = Painter(self._screen, tokenizer, request.prompt) if shows else None
         text, reason = "", None
         rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
-        with _interrupts(self._terminal) as stopped, closing(rounds):
-            try:
+        try:
+            with closing(rounds):
                 for [piece] in rounds:
+                    text, reason = text + piece.text, piece.finish_reason
                     if painter is not None:
                         painter.take(piece)
                     else:
                         self._screen.write(piece.text)
-                    text, reason = text + piece.text, piece.finish_reason
-                    if stopped:
-                        break
-            except KeyboardInterrupt:
-                if not self._terminal:
-                    raise
+        except KeyboardInterrupt:
+            if not self._terminal:
+                raise
         self._screen.write("\n")
         if text or reason is not None:
             self._messages += [message, {"role": "assistant", "content": text}]
@@ -215,26 +212,3 @@ class Conversation:
 def _remark(text: str) -> None:
     """A dim line on standard error."""
     click.echo(click.style(text, dim=True), err=True)
-
-
-@contextmanager
-def _interrupts(terminal: bool) -> Iterator[list[int]]:
-    """A list that is empty until Ctrl-C; the next one raises KeyboardInterrupt. Without a terminal the first one does.
-
-    A round that is completed leaves the models' memory usable for the next answer.
-    """
-    seen: list[int] = []
-
-    def stop(number: int, _: Any) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    if not terminal:
-        yield seen
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from draftwood import __version__
 from draftwood.cli.results import name_of
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError
 from draftwood.core.fit import resolve
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
@@ -25,11 +21,9 @@ from draftwood.hardware.machine import cache_folder
 from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
-from draftwood.loading.names import bundled_pairs
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
 from draftwood.runners.auto import VARIABLE, requested_backend
 from draftwood.runners.backends import BACKENDS
-from draftwood.runners.blocks import MASKED_BLOCK
 
 
 def gather() -> dict[str, Any]:
@@ -46,7 +40,6 @@ def gather() -> dict[str, Any]:
         "threads": threads,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
         "backends": {**_auto_backends(device), **_native()},
-        "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
         "methods": methods(),
         "auto": {
@@ -72,30 +65,6 @@ def _native() -> dict[str, Any]:
     missing = why_missing()
     found = None if missing else {"instruction_set": instruction_set(), "available": instruction_sets()}
     return {"native": found, "native_missing": missing}
-
-
-def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
-    """Facts about a pair from its folders; ``languages`` starts with the source language, if there is one."""
-    configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
-    has_block = configs["draft"]["model_type"] == MASKED_BLOCK
-    method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
-    return {
-        **{part: str(path) for part, path in parts.items()},
-        "parameters": {part: parameter_count(path / "model.safetensors") for part, path in parts.items()},
-        "context": min(int(c["max_position_embeddings"]) for c in configs.values() if "max_position_embeddings" in c),
-        "languages": _languages(parts["target"] / "README.md"),
-        "method": method.method,
-        "verifiers": METHODS[method.method].verifiers,
-    }
-
-
-def _languages(card: Path) -> list[str]:
-    """The languages in the header of a model card."""
-    from huggingface_hub.repocard import metadata_load
-
-    found = (metadata_load(card) if card.is_file() else None) or {}
-    named = found.get("language") or []
-    return [named] if isinstance(named, str) else list(named)
 
 
 def profiles() -> list[dict[str, Any]]:
@@ -139,19 +108,6 @@ def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
     return {"method": method.method, "verifier": method.verifier}
 
 
-def parameter_count(path: Path) -> int:
-    """Parameters in a safetensors file, from its header alone.
-
-    Raises:
-        ModelError: a file that is not safetensors.
-    """
-    try:
-        with safe_open(path, "np") as file:
-            return sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118  # no mapping
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path} is not a safetensors file: install Draftwood again") from error
-
-
 def _thread_line(facts: dict[str, Any]) -> str:
     """The number of threads, and why it is not the number of cores."""
     cores, threads = facts["cores"], facts["threads"]
@@ -169,15 +125,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
         f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
         f"backend   {_backend_line(facts)}",
-        "",
-        "Bundled pairs",
     ]
-    for name, pair in facts["pairs"].items():
-        languages = f", {' to '.join(pair['languages'])}" if pair["languages"] else ""
-        lines.append(f"  {name}{languages} (up to {pair['context']} tokens; method {pair['method']})")
-        lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
-    if not facts["pairs"]:
-        lines.append("  none: name models with --target and --draft")
     lines += ["", "Profiles of 'draftwood tune'", *_profile_lines(facts["profiles"], facts["backends"]["auto"][0])]
     lines += ["", "Methods"]
     lines += [f"  {name:<14}{method['summary']}" for name, method in facts["methods"].items()]
@@ -217,7 +165,3 @@ def _profile_lines(found: list[dict[str, Any]], auto: str) -> list[str]:
         else:
             lines.append(f"    does not apply: {one['reason']}")
     return lines or ["  none"]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.2f} M" if count < 1e9 else f"{count / 1e9:.2f} B"

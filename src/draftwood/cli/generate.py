@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from draftwood.cli.console import check_unicode
-from draftwood.cli.options import TEXT, Sectioned, given, section_options
+from draftwood.cli.options import Sectioned, given, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import SECTIONS, Settings, check_input
 from draftwood.core.errors import ConfigError
@@ -16,7 +16,7 @@ from draftwood.loading.names import check_models
 
 
 @click.command(name="generate", cls=Sectioned, sections=SECTIONS)
-@click.argument("prompt", type=TEXT, required=False)
+@click.argument("prompt", required=False)
 @section_options(SECTIONS)
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:

@@ -83,15 +83,7 @@ class Commands(click.Group):
         if cmd_name not in self.homes:
             return None
         module, attribute = self.homes[cmd_name][0].split(":")
-        try:
-            found = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise Failure(
-                f"command '{cmd_name}' is not part of this installation: Python module {error.name!r} is missing. Install "
-                f"that package, or a Draftwood that has the command ('draftwood --help' lists all)"
-            ) from error
-        if not isinstance(found, click.Command):
-            raise TypeError(f"{self.homes[cmd_name][0]} is not a command")
+        found: click.Command = getattr(import_module(module), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ import click
 @click.command(name="info")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """Show versions, the device, the bundled pairs of models, and which verifiers are exact for which method."""
+    """Show versions, the device, the profiles of this machine, and which verifiers are exact for which method."""
     from draftwood.cli.facts import gather, lines
 
     facts = gather()

@@ -11,10 +11,9 @@ import click
 @click.command(name="models")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """List the models that are available by name: bundled pairs, short names and their drafters, and models of the hub in
-    its cache.
+    """List the models that are available by name: bundled pairs, short names and their drafters.
 
-    Other names of the hub, folders and GGUF files can be given as --target and --draft without being listed here.
+    Names of the hub ('hf cache ls' lists downloaded ones), folders and GGUF files can be given as --target and --draft too.
     """
     found = gather()
     click.echo(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(lines(found)))
@@ -27,7 +26,6 @@ def gather() -> dict[str, Any]:
     return {
         "pairs": {name: {part: str(path) for part, path in parts.items()} for name, parts in bundled_pairs().items()},
         "short_names": {name: _short_name(name) for name in SHORT_NAMES},
-        "hub_cache": _hub_cache(),
     }
 
 
@@ -49,23 +47,6 @@ def _short_name(name: str) -> dict[str, Any]:
     }
 
 
-def _hub_cache() -> list[dict[str, Any]]:
-    """Models of the hub that were downloaded, with safetensors: names, and bytes of all their files."""
-    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
-
-    try:
-        repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
-    except CacheNotFound:
-        return []
-    loadable = [repo for repo in repos if repo.repo_type == "model" and any(_loadable(one) for one in repo.revisions)]
-    return sorted(({"name": one.repo_id, "bytes": one.size_on_disk} for one in loadable), key=lambda one: str(one["name"]))
-
-
-def _loadable(revision: Any) -> bool:
-    names = {file.file_name for file in revision.files}
-    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
-
-
 def lines(found: dict[str, Any]) -> list[str]:
     """The facts as text."""
     shown = ["Bundled pairs"]
@@ -81,6 +62,4 @@ def lines(found: dict[str, Any]) -> list[str]:
             shown.append(f"  {name}: in the {model['found']}, {model['path']}")
         if model["drafter"] is not None:
             shown.append(f"    drafter {model['drafter']}")
-    shown += ["", "Models of the hub in its cache"]
-    shown += [f"  {one['name']}  {one['bytes'] / 1e6:.0f} MB" for one in found["hub_cache"]] or ["  none"]
     return shown

@@ -13,12 +13,11 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, final
+from typing import Any, Literal, TypeAlias, TypeVar, Union, final
 
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.console import typed
 from draftwood.core.errors import ConfigError
 from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
@@ -86,17 +85,6 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-@final
-class _Text(click.types.StringParamType):
-    """A text; bytes that the locale cannot decode are read as UTF-8 if they are valid."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return typed(str(super().convert(value, param, ctx)))
-
-
-TEXT: Final = _Text()
-
-
 def given(ctx: click.Context) -> frozenset[str]:
     """The names of the options that were given."""
     options = (p.name for p in ctx.command.params if isinstance(p, click.Option) and p.name)
@@ -108,12 +96,10 @@ def _type(name: str, hint: Any) -> Any:
         return click.Choice([str(a) for a in typing.get_args(hint)])
     if hint is Path:
         return click.Path(path_type=Path)
-    if hint is str:
-        return TEXT
-    if hint in (int, float):
+    if hint in (int, float, str):
         return hint
     if typing.get_origin(hint) in (Union, types.UnionType) and str in typing.get_args(hint):
-        return TEXT  # other values only Python gives
+        return str  # other values only Python gives
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
 
 

@@ -8,9 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines
-from draftwood.cli.logprob_options import LogprobOptions
+from draftwood.cli.output_options import GrammarOptions, LogprobOptions
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits

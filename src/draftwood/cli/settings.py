@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 
 import click
 
-from draftwood.cli.grammar_options import GrammarOptions, with_grammar
 from draftwood.cli.job.lines import check_files
-from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.options import Sections, pick
+from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
 from draftwood.core.checks import setting

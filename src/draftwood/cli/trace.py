@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import click
 
 from draftwood.cli.console import check_unicode, standard_output
-from draftwood.cli.options import TEXT, Sectioned, Sections, given, pick, section_options
+from draftwood.cli.options import Sectioned, Sections, given, pick, section_options
 from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
@@ -52,7 +52,7 @@ SECTIONS: Sections = {
 
 
 @click.command(name="trace", cls=Sectioned, sections=SECTIONS)
-@click.argument("prompt", type=TEXT, required=False)
+@click.argument("prompt", required=False)
 @section_options(SECTIONS)
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import click
 
-from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.options import TEXT, Changes, Sectioned, Sections, given, section_options
+from draftwood.cli.options import Changes, Sectioned, Sections, given, section_options
+from draftwood.cli.output_options import LogprobOptions
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import DisplayOptions, Files, Models, Settings, check_input
-from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.core.shapes import MAX_NODES
 from draftwood.loading.names import check_models
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """The length of a drafted block."""
-
-    k: int | None = setting(None, "tokens drafted in one pass; default: the draft's own number")
-
 
 SECTIONS: Sections = {
     "Models": (Models, LoadOptions),
-    "Drafting": (Method, Block),
+    "Drafting": (Method,),
     "Length": (Limits,),
     "Files": (Files,),
     "Display": (DisplayOptions, LogprobOptions),
@@ -41,6 +29,7 @@ _CHANGES: Changes = {
     "draft": {
         "help": "a drafter trained for the target ('train spec-drafter'), or another model with its tokenizer",
     },
+    "shape": {"help": "12 is the length of a block, whose default is the draft's own; 2-2-2 branching, 3x5 width x length"},
     "max_new_tokens": {"default": None, "help": "most tokens of a translation; default: the model's own limit"},
     "input": {"help": "text with one sentence per line; - is standard input"},
     "output": {"help": "text with the translations, line by line; a stopped run resumes from OUTPUT.partial"},
@@ -49,7 +38,7 @@ _CHANGES: Changes = {
 
 
 @click.command(name="translate", cls=Sectioned, sections=SECTIONS)
-@click.argument("text", type=TEXT, required=False)
+@click.argument("text", required=False)
 @section_options(SECTIONS, leave_out=_LEFT_OUT, changes=_CHANGES)
 @click.pass_context
 def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
@@ -63,7 +52,7 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     reported on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
     file appears when all lines are done. The same command resumes a stopped run.
     """
-    settings = Settings.of({**options, "shape": _shape(options["k"], options["shape"])}, given(ctx), "translation")
+    settings = Settings.of(options, given(ctx), "translation")
     single = text is not None and text != "-"
     check_input(settings, text, single=single)
     if text is not None and not text.strip():
@@ -78,14 +67,3 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
         from draftwood.cli.job.file import run_file
     if run_file(settings):
         ctx.exit(1)
-
-
-def _shape(k: int | None, shape: str | None) -> str | None:
-    """The shape of a draft, which a block has from its length."""
-    if k is None:
-        return shape
-    if not 1 <= k <= MAX_NODES:
-        raise ConfigError(f"k is {k}: give a number of tokens from 1 to {MAX_NODES}")
-    if shape is not None:
-        raise ConfigError(f"--k {k} and --shape {shape} both set the length of a block: leave one of them out")
-    return str(k)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
+from draftwood.core.errors import ModelError, is_out_of_memory
 
 _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
@@ -208,21 +207,3 @@ def _first(names: list[str]) -> str:
 
 def _shape(sizes: Any) -> str:
     return " x ".join(map(str, sizes)) or "a single number"
-
-
-@contextmanager
-def naming_the_config() -> Iterator[None]:
-    """Name the generation config in errors that invalid values of it cause deep inside ``transformers``.
-
-    Raises:
-        ModelError: replaces such an error.
-    """
-    try:
-        yield
-    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DraftwoodError):
-            raise
-        raise ModelError(
-            f"the target's generation config holds a value that generate refuses too ({error}): correct "
-            "generation_config.json, or give a Sampling of your own"
-        ) from error

@@ -7,15 +7,13 @@ remarks. A causal language model gives the distribution of ``generate``; such se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from draftwood.core.checks import settings as check_settings
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, DraftwoodError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.loading.checkpoint import naming_the_config
 from draftwood.loading.unsupported import found_in
 from draftwood.runners.context import vocabulary
 from draftwood.sampling.processors import ByPrompt
@@ -37,24 +35,13 @@ def _hf(name: str) -> Any:
     return getattr(import_module("transformers.generation.logits_process"), name)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """Defaults of an encoder-decoder model's texts from its generation config.
+class Defaults(NamedTuple):
+    """Defaults of an encoder-decoder model's texts from its generation config."""
 
-    Attributes:
-        prompt: the decoder's first tokens: the start token, and a forced first one (such as a language) if there is one.
-        sampling: greedy decoding with all changes of the scores.
-        limits: the most tokens after the start token, like ``max_new_tokens`` of ``generate``.
-        final: the last token of a text that the limits end.
-        remarks: settings that are not honoured, one sentence each.
-    """
-
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    limits: Limits
-    final: int | None
-    remarks: tuple[str, ...]
+    prompt: tuple[int, ...]  # the start token, and a forced first one (such as a language) if there is one
+    sampling: Sampling  # greedy, with all changes of the scores
+    limits: Limits  # the most tokens after the start token, like ``max_new_tokens`` of ``generate``
+    remarks: tuple[str, ...]  # settings that are not honoured, one sentence each
 
 
 def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
@@ -80,7 +67,6 @@ def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
             processors=[_PROCESSORS[name](value, text) for name, value in _processed(settings, eos).items()] or None,
         ),
         limits=Limits(max_new_tokens=_most(settings, longest)),
-        final=final_token(model),
         remarks=tuple(f"{_SAYS} {setting}: {why}" for setting, why, row in found_in(settings) if row.translator),
     )
 
@@ -96,11 +82,19 @@ def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = N
 
     Raises:
         ConfigError: a setting that cannot be honoured, or truncation without drawing; names it.
+        ModelError: an invalid value of the config, which fails deep inside ``transformers``.
     """
     check_settings("given", given or {}, Sampling)
     own, given = _settings(model), dict(given or {})
-    with naming_the_config():
+    try:
         return _own(model, eos, own, given)
+    except DraftwoodError:
+        raise
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the target's generation config holds a value that generate refuses too ({error}): correct "
+            "generation_config.json, or give a Sampling of your own"
+        ) from error
 
 
 def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, Any]) -> Sampling:
@@ -230,9 +224,7 @@ def _penalty(settings: Mapping[str, Any]) -> float:
     return 1.0 if settings.get("sequence_bias") else float(settings.get("repetition_penalty", 1.0))
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Text:
+class _Text(NamedTuple):
     """Offsets of processors: ``start`` tokens come before the generated text, ``begin`` before the first free choice."""
 
     eos: list[int]

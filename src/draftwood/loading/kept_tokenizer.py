@@ -62,7 +62,8 @@ def _digest(folder: Path) -> str:
 
 def _values(made: Any) -> dict[str, Any] | None:
     """What a :class:`StoredTokenizer` is made of; None for a tokenizer that does more than that."""
-    backend, template = getattr(made, "backend_tokenizer", None), getattr(made, "chat_template", None)
+    backend: Any = getattr(made, "backend_tokenizer", None)
+    template = getattr(made, "chat_template", None)
     special = {name: token for name, token in made.special_tokens_map.items() if isinstance(token, str)}
     whole = (
         not isinstance(backend, Tokenizer)

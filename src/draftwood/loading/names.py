@@ -103,7 +103,7 @@ def _fits(path: Path, folder: Path) -> bool:
     sizes = tuple(header.metadata.get(f"{header.architecture}.{key}") for key in ("embedding_length", "block_count"))
     if sizes != (drafter["hidden_size"], drafter["target_depth"]):
         return False
-    return tokens_digest(enumerate(header.texts("tokenizer.ggml.tokens"))) == drafter["vocabulary"]
+    return bool(tokens_digest(enumerate(header.texts("tokenizer.ggml.tokens"))) == drafter["vocabulary"])
 
 
 def recommended(name: str | Path) -> Mapping[str, Any]:
@@ -122,12 +122,25 @@ def installed_file(model: ShortName) -> Path | None:
 
 
 def gguf_file_of(name: str | Path) -> Path | None:
-    """The GGUF file that a name stands for; None for anything else.
+    """The GGUF file that a name stands for, itself or as the only one of a folder; None for anything else.
 
     Raises:
         ModelError: a GGUF file that does not exist, or a folder with several of them.
     """
-    return _gguf_file(Path(_meant(name))) if isinstance(name, str | Path) and str(name) else None
+    if not isinstance(name, str | Path) or not str(name):
+        return None
+    path = Path(_meant(name))
+    if path.is_dir():
+        files = [] if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
+        if len(files) > 1:
+            listed = ", ".join(file.name for file in files)
+            raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
+        return files[0] if files else None
+    if path.is_file():
+        return path if path.suffix.lower() == _SUFFIX or _begins(path) == MAGIC else None
+    if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
+        raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+    return None
 
 
 def resolve(name: str | Path) -> str | Path:
@@ -184,21 +197,6 @@ def locate(name: str | Path) -> str | Path:
 
 def _short(name: str | Path) -> ShortName | None:
     return None if Path(name).exists() else SHORT_NAMES.get(str(name))
-
-
-def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file that a path names, itself or as the only one of a folder; None for anything else."""
-    if path.is_dir():
-        files = [] if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
-        if len(files) > 1:
-            listed = ", ".join(file.name for file in files)
-            raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
-        return files[0] if files else None
-    if path.is_file():
-        return path if path.suffix.lower() == _SUFFIX or _begins(path) == MAGIC else None
-    if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
-        raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")
-    return None
 
 
 def _begins(path: Path) -> bytes:

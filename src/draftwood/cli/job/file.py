@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 
 import click
 
-from draftwood.cli.job.forms import FORMS
 from draftwood.cli.job.lines import Line, read_sentences
 from draftwood.cli.job.lock import locked
 from draftwood.cli.job.output import Output
-from draftwood.cli.job.resume import facts_of, known_facts
+from draftwood.cli.job.resume import facts_of, text_key
 from draftwood.cli.progress import steps
 from draftwood.cli.prompts import read_prompts
 from draftwood.cli.results import summary
@@ -45,17 +44,14 @@ def run_file(settings: Settings, complete: Complete | None = None) -> int:
     Raises:
         ConfigError: files that cannot be read, written or resumed.
     """
-    files, form = settings.files, FORMS[settings.kind]
+    files, whole = settings.files, settings.kind == "translation"
     with locked(files.output):
-        lines = (read_sentences if form.whole else read_prompts)(files.input or Path("-"))
-        out = Output(files.output, lines, form, as_json=settings.display.json or not form.whole)
-        if not form.whole and len(out.done) == len(lines) and out.made_with(known_facts(settings)):  # no model is needed
-            out.write([])  # drops half a line of a killed run
-            click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already.", err=True)
-        else:
-            (complete or _complete)(settings, out, lines)
+        lines = (read_sentences if whole else read_prompts)(files.input or Path("-"))
+        out = Output(files.output, lines, whole=whole, as_json=settings.display.json or not whole)
+        (complete or _complete)(settings, out, lines)
     if out.errors:
-        click.echo(f"{out.errors} of {len(lines)} {form.noun} could not be {form.verb}; {form.failed}.", err=True)
+        left = "they are left empty" if whole else "their lines say why"
+        click.echo(f"{out.errors} of {len(lines)} lines could not be used; {left}.", err=True)
     return out.errors
 
 
@@ -66,25 +62,26 @@ def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
         Interrupted: Ctrl-C.
     """
     opened: Opened[Session] = settings.open()
-    form, first_seed = out.form, seed_or_random(out.first_seed if settings.seed is None else settings.seed)
-    facts = facts_of(settings, opened, None if form.whole else first_seed)
+    first_seed = seed_or_random(out.first_seed if settings.seed is None else settings.seed)
+    facts = facts_of(settings, opened, None if out.whole else first_seed)
     out.begin(facts)
-    if out.complete:
+    if lines and len(out.done) == len(lines):
+        out.write([])  # drops half a line of a killed run
         out.finish()
-        click.echo(f"All {len(lines)} {form.noun} are {form.verb} in {out.path} already.", err=True)
+        click.echo(f"All {len(lines)} lines are done in {out.path} already.", err=True)
         return
-    held = {} if form.whole else {"settings": facts}
+    held = {} if out.whole else {"settings": facts}
     tasks = [_task(line, settings, opened, first_seed, held) for line in lines if line.index not in out.done]
     if out.done:
         click.echo(f"{out.finished} in {out.where} already.", err=True)
     extra = {"method": asdict(opened.method), "engine": opened.session.target.engine, **held}
-    seed = "" if form.whole else f"seed {first_seed}"
+    seed = "" if out.whole else f"seed {first_seed}"
     try:
         total = _decode(opened, tasks, out, settings.files.batch_size, extra)
     except KeyboardInterrupt:
         raise out.interrupted(seed) from None
     out.finish()
-    parts = (f"{len(tasks)} {form.noun}", summary(total, opened.decoder), seed)
+    parts = (f"{len(tasks)} lines", summary(total, opened.decoder), seed)
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
@@ -95,8 +92,8 @@ def failed(line: Line, error: str, held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> _Task:
-    head, form, session = {"index": line.index, **line.carried}, FORMS[settings.kind], opened.session
-    if form.whole and not line.text.strip():
+    head, whole, session = {"index": line.index, **line.carried}, settings.kind == "translation", opened.session
+    if whole and not line.text.strip():
         return None, {**head, "source": line.text, "text": "", "token_ids": []}
     if line.error is not None:
         return None, failed(line, line.error, held)
@@ -107,7 +104,7 @@ def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: i
         opened.decoder.pipeline.check_room(request)
     except (CacheError, ConfigError) as error:
         return None, failed(line, str(error), held)
-    return request, {**head, form.key: line.text}
+    return request, {**head, text_key(whole=whole): line.text}
 
 
 def _decode(
@@ -133,21 +130,21 @@ def _decode(
         if ready:
             out.write(ready)
 
-    noun, lines = out.form.noun, len(out.done) + len(tasks)
+    lines = len(out.done) + len(tasks)
     shown = out.where is not None or not sys.stdout.isatty()  # a terminal shows the texts
     try:
         write_ready()
-        with steps(noun, lines, lines - len(requests), shown=shown) as advance:
+        with steps("lines", lines, lines - len(requests), shown=shown) as advance:
             for row, result in opened.decoder.results(requests, opened.sampling, rows=batch_size):
                 record, fields = begun[row], result.to_json(texts)
-                if out.form.whole:  # nothing is drawn
+                if out.whole:  # nothing is drawn
                     del fields["seed"]
                 total.add(result.stats)
                 finished[record["index"]] = {**record, **fields, **extra}
                 write_ready()
-                advance(description=f"{noun}, {total.tokens_per_second:.0f} tokens/s")
+                advance(description=f"lines, {total.tokens_per_second:.0f} tokens/s")
     finally:  # a file may hold texts before those of earlier lines
         late = [record for _, record in sorted(finished.items()) if "error" not in record]
-        if late and (out.where is not None or not out.form.whole):
+        if late and (out.where is not None or not out.whole):
             out.write(late)
     return total

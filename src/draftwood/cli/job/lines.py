@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import check_readable
+from draftwood.core.files import check_readable, check_writable
 from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED
 
@@ -106,14 +105,7 @@ def check_files(source: Path | None, output: Path | None) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Check beforehand that a file can be written.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    if not path.parent.is_dir():
-        raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another --output")
+    """Raise a ConfigError for a file that cannot be written, before the work begins."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"output {path} is not a regular file: name one, or leave --output out for standard output")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"output {path} cannot be written: permission denied; name another --output")
+    check_writable(path, "--output")

@@ -14,15 +14,13 @@ from typing import Any, Final, final
 
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.job.forms import Form
 from draftwood.cli.job.lines import Line, check_output
-from draftwood.cli.job.resume import Facts, difference
+from draftwood.cli.job.resume import Facts, difference, is_record, unlike
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError, named
 from draftwood.core.files import replace_file
 
 _PARTIAL: Final = ".partial"
-_GIVEN: Final = "given"
 _BEGINNINGS: Final = (b'{"index": ', b'{"settings": ')
 """The first bytes of a line, which tell half a line of a killed run from another file."""
 
@@ -34,22 +32,22 @@ class Output:
     Args:
         path: the file, which may hold records of an earlier run; None for standard output.
         lines: the input.
-        form: the kind of the job.
+        whole: the file is written when all lines are done, as for translations. Until then FILE.partial holds the settings
+            and the records. Otherwise the file grows line by line, and every record holds its settings.
         as_json: a JSON object per line; otherwise the bare text.
 
     Attributes:
         where: the file of the records, from which a stopped run is resumed; None for standard output.
         done: indices of the finished lines, with those of earlier runs.
         errors: the number of finished lines without a text.
-        complete: whether the file of a whole output exists and holds these texts.
 
     Raises:
         ConfigError: the file cannot be written, or holds something else.
     """
 
-    def __init__(self, path: Path | None, lines: Sequence[Line], form: Form, *, as_json: bool = True) -> None:
-        self.path, self.form, self._lines, self._as_json = path, form, lines, as_json
-        self.where = path.with_name(path.name + _PARTIAL) if path is not None and form.whole else path
+    def __init__(self, path: Path | None, lines: Sequence[Line], *, whole: bool = False, as_json: bool = True) -> None:
+        self.path, self.whole, self._lines, self._as_json = path, whole, lines, as_json
+        self.where = path.with_name(path.name + _PARTIAL) if path is not None and whole else path
         self.done: set[int] = set()
         self.errors = 0
         self._texts: dict[int, str] = {}  # of a whole output
@@ -59,8 +57,7 @@ class Output:
             check_output(self.where)
             if self.where.exists():
                 self._read(self.where)
-        self.complete = form.whole and path is not None and path.exists()
-        if self.complete and not self._is_written():
+        if whole and path is not None and path.exists():
             raise ConfigError(
                 f"output {path} exists and is left unchanged, because it may hold something else; name another --output, or "
                 "remove the file to translate again"
@@ -77,7 +74,7 @@ class Output:
         by_index = {line.index: line for line in self._lines}
         records = [(number, found) for number, found in enumerate(self._found) if "index" in found]
         for number, found in records:
-            if why := self.form.unlike(found, by_index.get(found["index"]), self._advice(where)):
+            if why := unlike(found, by_index.get(found["index"]), self._advice(where), whole=self.whole):
                 raise ConfigError(f"{where}, line {number + 1}: {why}")
         self._count(found for _, found in records)
 
@@ -86,29 +83,21 @@ class Output:
             found: dict[str, Any] = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError):
             raise self._foreign(where, number) from None
-        if not self.form.is_record(number, found):
+        if not is_record(number, found, whole=self.whole):
             raise self._foreign(where, number)
         return found
 
     def _foreign(self, where: Path, number: int) -> ConfigError:
+        command = "translate" if self.whole else "generate"
         return ConfigError(
-            f"{where}, line {number + 1}: this is not {self.form.record}, so the file is left unchanged; name another "
-            "--output, or remove the file"
+            f"{where}, line {number + 1}: this is no record of 'draftwood {command}', so the file is left unchanged; name "
+            "another --output, or remove the file"
         )
-
-    def _is_written(self) -> bool:
-        """Whether a run was killed after writing the file and before removing FILE.partial."""
-        whole = self._found and len(self.done) == len(self._lines)
-        return bool(whole) and self.path is not None and self.path.read_bytes() == self._text().encode("utf-8")
 
     @property
     def first_seed(self) -> int | None:
         """The seed of line 0 in the earlier run, if the file holds it."""
         return next((found["settings"].get("seed") for found in self._found if "settings" in found), None)
-
-    def made_with(self, known: Facts) -> bool:
-        """Whether every record holds these settings."""
-        return all(found["settings"].get(name) == value for found in self._found for name, value in known.items())
 
     def begin(self, settings: Facts) -> None:
         """Compare the settings with those of the earlier run; a whole output without one stores them.
@@ -118,13 +107,12 @@ class Output:
         """
         if self.where is None:
             return
-        where, now = self.where, _compared(settings)
-        for i, found in enumerate(self._found[:1] if self.form.whole else self._found):
-            before = _compared(found["settings"])
-            if before != now and (unlike := difference(before, now)):
-                made = f"{where} was started" if self.form.whole else f"{where}, line {i + 1}: this was made"
-                raise ConfigError(f"{made} with {unlike}: give the same options as before, or {self._advice(where)}")
-        if self.form.whole and not self._found:
+        where = self.where
+        for i, found in enumerate(self._found[:1] if self.whole else self._found):
+            if found["settings"] != settings and (differs := difference(found["settings"], settings)):
+                made = f"{where} was started" if self.whole else f"{where}, line {i + 1}: this was made"
+                raise ConfigError(f"{made} with {differs}: give the same options as before, or {self._advice(where)}")
+        if self.whole and not self._found:
             self._append(where, [{"settings": dict(settings)}])
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -158,8 +146,8 @@ class Output:
 
     @property
     def finished(self) -> str:
-        """How much is done, as in "3 of 7 prompts are answered"."""
-        return f"{len(self.done)} of {len(self._lines)} {self.form.noun} are {self.form.verb}"
+        """How much is done, as in "3 of 7 lines are done"."""
+        return f"{len(self.done)} of {len(self._lines)} lines are done"
 
     def finish(self) -> None:
         """Write a whole output and remove FILE.partial. All lines are done.
@@ -167,37 +155,29 @@ class Output:
         Raises:
             ConfigError: another process has written the file in the meantime.
         """
-        if not self.form.whole or self.where is None or self.path is None:
+        if not self.whole or self.where is None or self.path is None:
             return
-        if not self.complete:
-            if self.path.exists():
-                raise ConfigError(
-                    f"output {self.path} was created by another process and is left unchanged; the translations are in "
-                    f"{self.where}: remove the output, and the same command writes it"
-                )
-            replace_file(self.path, self._text())
+        if self.path.exists():
+            raise ConfigError(
+                f"output {self.path} was created by another process and is left unchanged; the translations are in "
+                f"{self.where}: remove the output, and the same command writes it"
+            )
+        replace_file(self.path, "".join(self._texts[line.index] for line in self._lines))
         self.where.unlink()
 
     def _count(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
             self.done.add(record["index"])
             self.errors += "error" in record
-            if self.form.whole and self.where is not None:
+            if self.whole and self.where is not None:
                 self._texts[record["index"]] = self._line(record)
-
-    def _text(self) -> str:
-        return "".join(self._texts[line.index] for line in self._lines)
 
     def _line(self, record: Mapping[str, Any]) -> str:
         return _json_line(record) if self._as_json else re.sub(r"[\r\n]+", " ", record.get("text", "")) + "\n"
 
     def _advice(self, where: Path) -> str:
-        what = where.name if self.form.whole else "the file"
+        what = where.name if self.whole else "the file"
         return f"name another --output, or remove {what} to start again"
-
-
-def _compared(settings: Facts) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name != _GIVEN}
 
 
 def _json_line(found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The settings of a run as plain values, and their differences from those of another run."""
+"""What an earlier run has left: records of the same lines, made with the same settings, which are kept as plain values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from draftwood.cli.job.lines import Line
 from draftwood.cli.settings import Opened, Settings
 from draftwood.engine.session import Session
 from draftwood.grammar.grammar import Grammar
@@ -27,9 +28,44 @@ _DIGITS = 16  # of a digest
 _LONG = 80  # characters of a grammar
 
 
-def known_facts(settings: Settings) -> dict[str, Any]:
-    """What is known before the models are loaded: their names with a digest of their files, and the given options."""
-    models = settings.models
+def is_record(number: int, found: Any, *, whole: bool) -> bool:
+    """Whether the value in a line, numbered from 0, can be one of a file of records.
+
+    Args:
+        whole: as for :class:`draftwood.cli.job.output.Output`: line 0 holds the settings, instead of every record.
+    """
+    if not isinstance(found, dict):
+        return False
+    settings = found.get("settings")
+    if whole and number == 0:
+        return isinstance(settings, dict)
+    texts = ("source", "error") if "error" in found else (text_key(whole=whole),)
+    known = type(found.get("index")) is int and all(isinstance(found.get(name), str) for name in texts)
+    return known and (whole or (isinstance(settings, dict) and type(settings.get("seed")) is int))
+
+
+def text_key(*, whole: bool) -> str:
+    """The field of a record with the text of its line."""
+    return "source" if whole else "prompt"
+
+
+def unlike(found: Mapping[str, Any], line: Line | None, advice: str, *, whole: bool) -> str | None:
+    """Why a record is not that of the input's line now; None if it is."""
+    number = found["index"] + 1
+    if line is not None and "error" in found and line.source != found["source"]:
+        return f"this is the error of another text than line {number} of the input now holds; remove it to repeat the line"
+    if line is None or found.get(text_key(whole=whole), line.text) != line.text:
+        return f"this belongs to another text than line {number} of the input has; {advice}"
+    if "seed" in found:
+        seed = line.seed_after(found["settings"]["seed"])
+        if found["seed"] != seed:
+            return f"this was made with seed {found['seed']}, but the line's seed is now {seed}; {advice}"
+    return None
+
+
+def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> dict[str, Any]:
+    """All settings that the texts depend on; without a seed where nothing is drawn. Models have a digest of their files."""
+    models, session, sampling = settings.models, opened.session, opened.sampling
     target, draft = named_or_bundled(settings.kind, models.target, models.draft)
     target, draft = resolve(target), None if draft is None else resolve(draft)
     found: dict[str, Any] = {
@@ -39,22 +75,12 @@ def known_facts(settings: Settings) -> dict[str, Any]:
     for name, patterns in _FILES.items():
         digest = _files_digest(target, patterns)
         found[name] = None if digest is None else {"name": models.target or "bundled", "fingerprint": digest}
-    if settings.kind == "language":
-        parts = (settings.loading, settings.method, settings.sampling, settings.limits, settings.logprobs)
-        values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}
-        found["given"] = plain({name: values[name] for name in sorted(settings.given & values.keys())})
-    return found
-
-
-def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> dict[str, Any]:
-    """All settings that the texts depend on; without a seed where nothing is drawn."""
-    session, sampling = opened.session, opened.sampling
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling) if f.name not in ONLY_PYTHON}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     if sampling.grammar is None:
         del drawn["grammar"]
     return {
-        **known_facts(settings),
+        **found,
         "dtype": str(session.model.dtype).removeprefix("torch."),
         "engine": session.target.engine,
         **({} if seed is None else {"seed": seed}),
@@ -72,6 +98,7 @@ def plain(facts: Facts) -> dict[str, Any]:
 
 def difference(before: Facts, now: Facts) -> str | None:
     """All settings that differ, such as ``max_new_tokens 48, which is now 64``; None where they agree."""
+    before = {name: value for name, value in before.items() if name != "given"}  # options, of earlier versions
     found = [f"{name} {_shown(before[name], now.get(name))}" for name in before if _unlike(before[name], now.get(name))]
     if unnamed := [name for name in now if name not in before]:
         found.append(f"settings that it does not hold ({', '.join(unnamed)})")

@@ -1,4 +1,4 @@
-"""The options of a grammar, and the grammar that they give."""
+"""The options of a grammar and of log-probabilities, and what they stand for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, final
 
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
+from draftwood.core.token_logprobs import LogprobSettings, Of
 from draftwood.grammar.grammar import Grammar
 
 
@@ -49,3 +50,35 @@ def _grammar(option: str, value: Any) -> Grammar:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--{option.replace('_', '-')} {value} cannot be read as UTF-8 text: {error}") from error
     return Grammar.json_schema(text) if option == "json_schema" else Grammar.lark(text)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LogprobOptions:
+    """Log-probabilities in JSON output.
+
+    Raises:
+        ConfigError: a number out of range, or a kind without a number.
+    """
+
+    logprobs: int | None = setting(
+        None, "in JSON: every token's log-probability, and so many of the likeliest tokens, 0 to 20"
+    )
+    logprobs_of: Of | None = setting(
+        None, "whose they are: the model's own (the default), or of the distribution sampled from"
+    )
+
+    def __post_init__(self) -> None:
+        if self.logprobs is None and self.logprobs_of is not None:
+            raise ConfigError(f"--logprobs-of {self.logprobs_of} belongs to --logprobs N, which is missing")
+        _ = self.wanted
+
+    @property
+    def wanted(self) -> LogprobSettings | None:
+        """The settings of the requests; None without log-probabilities."""
+        return None if self.logprobs is None else LogprobSettings(top=self.logprobs, of=self.logprobs_of or "model")
+
+    def check_json(self, as_json: bool, how: str) -> None:
+        """Refuse log-probabilities where the output is plain text; ``how`` says which option makes it JSON."""
+        if self.logprobs is not None and not as_json:
+            raise ConfigError(f"--logprobs {self.logprobs} is for JSON, and this output is plain text: add {how}")
