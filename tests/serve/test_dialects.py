@@ -3,22 +3,74 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from starlette.testclient import TestClient
 
+from draftwood import Pair
 from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import Messages, MessagesBody
-from draftwood.serve.dialects.ollama import OllamaChat, OllamaChatBody, OllamaGenerate, OllamaGenerateBody
+from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from draftwood.serve.errors import ApiError
-from tests.serve.recorded import call, chunk, chunks, whole
+from tests.serve.client import MESSAGES, answer, chat
+from tests.serve.conftest import make_service, serving
 
 PARTS = [("text",), ("reasoning", "text"), ("calls",), ("reasoning", "text", "calls")]
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+# ---- answers of chats as they were recorded ----
+
+HEAD = {"id": "chatcmpl-1f", "created": 1700000000, "model": "tiny"}
+USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "prompt_tokens_details": {"cached_tokens": 4}}
+CALLS = [("call_1", "weather", '{"city": "Oslo"}'), ("call_2", "time", "{}")]
+
+
+def chunk(delta: dict[str, Any], finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **fields}
+    return {**HEAD, "object": "chat.completion.chunk", "usage": {**USAGE, "completion_tokens": 0}, "choices": [choice]}
+
+
+def call(index: int, arguments: str, *, first: bool = False) -> dict[str, Any]:
+    """A part of a call's delta."""
+    named = {"id": CALLS[index][0], "type": "function"} if first else {}
+    function = {"name": CALLS[index][1], "arguments": arguments} if first else {"arguments": arguments}
+    return {"tool_calls": [{"index": index, **named, "function": function}]}
+
+
+def chunks(*parts: str, finish_reason: str = "stop", **last: Any) -> list[dict[str, Any]]:
+    """A stream with reasoning, a text, or two calls."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    if "reasoning" in parts:
+        deltas += [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
+    if "text" in parts:
+        deltas += [{"content": "Hello "}, {"content": "there"}]
+    if "calls" in parts:
+        deltas += [call(0, "", first=True), call(0, '{"city": '), call(0, '"Oslo"}'), call(1, "{}", first=True)]
+    end = {**HEAD, "object": "chat.completion.chunk", "usage": USAGE, "choices": []}
+    return [*map(chunk, deltas), chunk({}, finish_reason, **last), end]
+
+
+def recorded(*parts: str, finish_reason: str = "stop", **last: Any) -> dict[str, Any]:
+    """The same answer, whole."""
+    message: dict[str, Any] = {"role": "assistant", "content": "Hello there" if "text" in parts else None, "refusal": None}
+    if "reasoning" in parts:
+        message["reasoning_content"] = "Let me think."
+    if "calls" in parts:
+        message["tool_calls"] = [
+            {"id": id, "type": "function", "function": {"name": name, "arguments": text}} for id, name, text in CALLS
+        ]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason, **last}
+    return {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+
+
+# ---- the same in other interfaces ----
 
 
 def responses(**body: Any) -> Responses:
@@ -29,26 +81,26 @@ def messages(**body: Any) -> Messages:
     return Messages(MessagesBody.model_validate({"messages": [{"role": "user", "content": "Hello"}], **body}))
 
 
-def ollama(**body: Any) -> OllamaChat:
-    return OllamaChat(OllamaChatBody.model_validate({"messages": [{"role": "user", "content": "Hello"}], **body}))
+def ollama(**body: Any) -> Ollama:
+    return Ollama(OllamaChatBody.model_validate({"messages": [{"role": "user", "content": "Hello"}], **body}))
 
 
-def generate(chats: bool = True, **body: Any) -> OllamaGenerate:
-    return OllamaGenerate(OllamaGenerateBody.model_validate({"prompt": "Hello", **body}), chats=chats)
+def generate(chats: bool = True, **body: Any) -> Ollama:
+    return Ollama(OllamaGenerateBody.model_validate({"prompt": "Hello", **body}), chats=chats)
 
 
 def named(dialect: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "id": dialect.named(answer["id"])}
 
 
-def events(dialect: Dialect, *parts: str, **last: Any) -> list[dict[str, Any]]:
+def events_of(dialect: Dialect, *parts: str, **last: Any) -> list[dict[str, Any]]:
     """The events of a recorded stream."""
     found = [event for chunk in chunks(*parts, **last) for event in dialect.events(named(dialect, chunk))]
     return [*found, *dialect.ending()]
 
 
-def answer(dialect: Dialect, *parts: str, **last: Any) -> dict[str, Any]:
-    return dialect.whole(named(dialect, whole(*parts, **last)))
+def answer_of(dialect: Dialect, *parts: str, **last: Any) -> dict[str, Any]:
+    return dialect.whole(named(dialect, recorded(*parts, **last)))
 
 
 # ---- requests ----
@@ -172,30 +224,6 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
     assert generate(raw=True, options={"num_predict": 5}).chat["max_tokens"] == 5
 
 
-@pytest.mark.parametrize(("make", "body", "said"), [
-    (responses, {"previous_response_id": "r"}, "previous_response_id"), (responses, {"conversation": "c"}, "conversation"),
-    (responses, {"background": True}, "background"), (responses, {"tools": [{"type": "web_search"}]}, "runs no tools"),
-    (responses, {"tool_choice": {"type": "file_search"}}, "runs no tools"),
-    (responses, {"truncation": "auto"}, "truncation"),
-    (responses, {"input": [{"type": "item_reference", "id": "i"}]}, "item_reference"),
-    (responses, {"n": 2}, "n is 2"),
-    (responses, {"input": ["a"]}, "list of objects"), (responses, {"messages": []}, "messages"),
-    (messages, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "runs no tools"),
-    (messages, {"mcp_servers": [{}]}, "mcp_servers"),
-    (messages, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "count"),
-    (messages, {"messages": ["a"]}, "list of objects"), (messages, {"n": 2}, "n is 2"),
-    (ollama, {"format": "xml"}, "xml"), (ollama, {"template": "t"}, "template"),
-    (ollama, {"messages": [1]}, "list of objects"),
-    *((generate, {"raw": True, name: value}, f"{name} is") for name, value in
-      (("system", "s"), ("images", ["aGk="]), ("think", True), ("think", "high"))),
-    (generate, {"context": [1]}, "context"),
-])  # fmt: skip
-def test_what_is_not_there_is_refused_by_name(make: Any, body: dict[str, Any], said: str) -> None:
-    with pytest.raises(ApiError, match=said) as found:
-        make(**body)
-    assert found.value.param is not None
-
-
 # ---- answers ----
 
 
@@ -209,14 +237,14 @@ def test_log_probabilities_of_calls_and_reasoning_make_no_text() -> None:
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(parts: tuple[str, ...]) -> None:
-    found = events(responses(), *parts)
+    found = events_of(responses(), *parts)
     for event in found:
         EVENTS.validate_python(event, strict=True)
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
     last = found[-1]
     assert last["type"] == "response.completed"
-    assert last["response"] == answer(responses(), *parts)
+    assert last["response"] == answer_of(responses(), *parts)
     Response.model_validate(last["response"], strict=True)
     done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
     assert done == last["response"]["output"]
@@ -229,11 +257,11 @@ def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(
 
 
 def test_the_events_of_a_text_come_in_their_order() -> None:
-    assert [event["type"].removeprefix("response.") for event in events(responses(), "text", finish_reason="length")] == [
+    assert [event["type"].removeprefix("response.") for event in events_of(responses(), "text", finish_reason="length")] == [
         "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
         "output_text.done", "content_part.done", "output_item.done", "incomplete",
     ]  # fmt: skip
-    assert [event["type"] for event in events(messages(), "text")] == [
+    assert [event["type"] for event in events_of(messages(), "text")] == [
         "message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
         "message_delta", "message_stop",
     ]  # fmt: skip
@@ -242,7 +270,7 @@ def test_the_events_of_a_text_come_in_their_order() -> None:
 @pytest.mark.parametrize("parts", PARTS)
 def test_the_events_of_a_message_lead_to_the_whole(parts: tuple[str, ...]) -> None:
     reason = "tool_calls" if "calls" in parts else "stop"
-    found, made = events(messages(), *parts, finish_reason=reason), answer(messages(), *parts, finish_reason=reason)
+    found, made = events_of(messages(), *parts, finish_reason=reason), answer_of(messages(), *parts, finish_reason=reason)
     content: list[dict[str, Any]] = []
     for event in found:
         if event["type"] == "content_block_start":
@@ -263,16 +291,9 @@ def test_the_events_of_a_message_lead_to_the_whole(parts: tuple[str, ...]) -> No
     assert found[0]["message"]["usage"]["output_tokens"] == 0
 
 
-def test_a_message_says_which_stop_sequence_ended_it() -> None:
-    for stop_reason, wanted in (("x", ("stop_sequence", "x")), (None, ("end_turn", None))):
-        made = answer(messages(stop_sequences=["x"]), "text", stop_reason=stop_reason)
-        assert (made["stop_reason"], made["stop_sequence"]) == wanted
-    assert answer(messages(), "text", finish_reason="length")["stop_reason"] == "max_tokens"
-
-
 @pytest.mark.parametrize("parts", PARTS)
 def test_the_lines_of_ollama_lead_to_the_whole(parts: tuple[str, ...]) -> None:
-    found, made = events(ollama(), *parts), answer(ollama(), *parts)
+    found, made = events_of(ollama(), *parts), answer_of(ollama(), *parts)
     said = [line["message"] for line in found]
     assert (
         "".join(one["content"] for one in said) == made["message"]["content"] == ("Hello there" if "text" in parts else "")
@@ -284,7 +305,7 @@ def test_the_lines_of_ollama_lead_to_the_whole(parts: tuple[str, ...]) -> None:
         assert calls == [{"name": "weather", "arguments": {"city": "Oslo"}}, {"name": "time", "arguments": {}}]
     assert [line["done"] for line in found] == [False] * (len(found) - 1) + [True]
     assert (made["done_reason"], made["prompt_eval_count"], made["eval_count"]) == ("stop", 9, 7)
-    assert [answer(generate(), *parts)["response"]] == [made["message"]["content"]]
+    assert [answer_of(generate(), *parts)["response"]] == [made["message"]["content"]]
 
 
 def test_an_error_in_a_stream_has_the_shape_of_its_interface() -> None:
@@ -296,3 +317,250 @@ def test_an_error_in_a_stream_has_the_shape_of_its_interface() -> None:
     assert failed["response"]["error"]["message"] == "it broke"
     assert messages().failed(error).startswith(b'event: error\ndata: {"error":{"type":"api_error","message":"it broke"}')
     assert ollama().failed(error) == b'{"error":"it broke"}\n'
+
+
+# ---- over HTTP ----
+
+RESPONSES, MESSAGES_ROUTE, OLLAMA, GENERATE = "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"
+TEXT = "the fox ran"
+BODIES: dict[str, dict[str, Any]] = {
+    RESPONSES: {"model": "tiny", "input": TEXT, "max_output_tokens": 16, "seed": 1},
+    MESSAGES_ROUTE: {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1},
+    OLLAMA: {"model": "tiny", "messages": MESSAGES, "options": {"num_predict": 16, "seed": 1}},
+    GENERATE: {"model": "tiny", "prompt": TEXT, "options": {"num_predict": 16, "seed": 1}},
+}
+ROUTES = list(BODIES)
+
+
+def whole(client: TestClient, path: str, **fields: Any) -> dict[str, Any]:
+    return answer(client, {**BODIES[path], "stream": False, **fields}, path=path)
+
+
+def events(client: TestClient, path: str, **fields: Any) -> list[dict[str, Any]]:
+    """The events of a stream: named ones, or lines of JSON."""
+    response = client.post(path, json={**BODIES[path], "stream": True, **fields})
+    assert response.status_code == 200, response.text
+    if path.startswith("/api/"):
+        assert response.headers["content-type"].startswith("application/x-ndjson")
+        return [json.loads(line) for line in response.text.splitlines()]
+    found = []
+    for part in filter(None, response.text.split("\n\n")):
+        name, data = part.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def text_in(found: dict[str, Any]) -> str:
+    """The text of an answer, or of an event."""
+    if "output" in found:
+        return str(found["output"][0]["content"][0]["text"])
+    if "content" in found:
+        return str(found["content"][0]["text"])
+    said = found.get("message", {}).get("content", found.get("response")) if "done" in found else found.get("delta")
+    return said if isinstance(said, str) else (said or {}).get("text", "")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client: TestClient, path: str) -> None:
+    wanted = answer(client, chat())
+    found = whole(client, path)
+    assert text_in(found) == wanted["choices"][0]["message"]["content"]
+    assert "".join(map(text_in, events(client, path))) == text_in(found)
+    assert found["metrics"]["speculative_decoding"] == wanted["metrics"]["speculative_decoding"]
+    plain = whole(client, path, speculative=False)
+    assert text_in(plain) == text_in(found)
+    assert "metrics" not in plain
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_unknown_fields_are_remarked_on_as_in_chats(client: TestClient, path: str) -> None:
+    assert whole(client, path, nonsense=1)["warnings"] == ["the server has no field 'nonsense', so it was ignored"]
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    (RESPONSES, lambda error: error["error"]["message"]), (MESSAGES_ROUTE, lambda error: error["error"]["message"]),
+    (OLLAMA, lambda error: error["error"]), (GENERATE, lambda error: error["error"]),
+])  # fmt: skip
+def test_errors_have_the_shape_of_their_interface(client: TestClient, path: str, message: Any) -> None:
+    for body, status, said in (({"model": "none"}, 404, "not here"), ({"temperature": -1}, 400, "temperature")):
+        response = client.post(path, json={**BODIES[path], **body})
+        assert response.status_code == status
+        assert said in message(response.json())
+    missing = client.post(path, json={"model": "tiny"})
+    assert (missing.status_code, "is missing" in message(missing.json())) == (400, True)
+    gone = client.get(path)
+    assert (gone.status_code, "there is no" in message(gone.json())) == (405, True)
+    if path == MESSAGES_ROUTE:
+        error = client.post(path, json={**BODIES[path], "model": "none"}).json()
+        assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
+def test_embeddings_are_refused_by_name(client: TestClient, path: str) -> None:
+    assert "make no embeddings" in client.post(path, json={"input": "a"}).text
+
+
+# ---- OpenAI's Responses ----
+
+
+def test_the_openai_client_gets_responses_and_their_streams(api: openai.OpenAI, pair: Pair) -> None:
+    wanted = pair.chat([{"role": "system", "content": "a dog"}, *MESSAGES], temperature=1.0, seed=5, max_new_tokens=20)
+    settings: Any = {
+        "model": "tiny", "input": TEXT, "instructions": "a dog", "max_output_tokens": 20, "extra_body": {"seed": 5},
+    }  # fmt: skip
+    found = api.responses.create(**settings)
+    assert found.output_text == wanted.text
+    assert found.usage is not None
+    assert (found.status, found.usage.output_tokens) == ("completed", len(wanted.token_ids))
+    stream = list(api.responses.create(**settings, stream=True))
+    assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == wanted.text
+    with api.responses.stream(**settings) as events:
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == wanted.text
+    again = api.responses.create(
+        model="tiny",
+        max_output_tokens=4,
+        input=[*found.output, {"role": "user", "content": TEXT}],
+    )
+    assert again.output_text
+
+
+def test_a_response_follows_a_schema_and_has_log_probabilities(client: TestClient) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
+    form = {"format": {"type": "json_schema", "name": "a", "schema": schema}}
+    assert json.loads(text_in(whole(client, RESPONSES, text=form, max_output_tokens=60)))["a"] in ("x", "yy")
+    [part] = whole(client, RESPONSES, top_logprobs=2)["output"][0]["content"]
+    assert len(part["logprobs"]) == 16
+    deltas = [event for event in events(client, RESPONSES, top_logprobs=2) if event["type"].endswith("text.delta")]
+    assert [entry for event in deltas for entry in event["logprobs"]] == part["logprobs"]
+
+
+def test_the_id_of_a_response_is_that_of_its_trace(client: TestClient) -> None:
+    found = whole(client, RESPONSES, trace=True)
+    assert found["id"].startswith("resp_")
+    assert client.get(f"/v1/traces/{found['id']}").json()["traces"][0]["text"] == text_in(found)
+
+
+# ---- Anthropic's Messages ----
+
+
+def test_a_stop_sequence_ends_a_message_and_is_named(client: TestClient) -> None:
+    text = text_in(whole(client, MESSAGES_ROUTE))
+    stops = ["zzz", text[3:5]]
+    found = whole(client, MESSAGES_ROUTE, stop_sequences=stops)
+    assert text_in(found) == text[: text.index(text[3:5])]
+    assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", text[3:5])
+    delta = next(
+        event["delta"] for event in events(client, MESSAGES_ROUTE, stop_sequences=stops) if event["type"] == "message_delta"
+    )
+    assert delta == {"stop_reason": "stop_sequence", "stop_sequence": text[3:5]}
+    assert whole(client, MESSAGES_ROUTE)["stop_reason"] == "max_tokens"
+
+
+def test_tokens_of_a_message_are_counted(client: TestClient) -> None:
+    body = {"messages": MESSAGES, "system": "a dog"}
+    counted = client.post(f"{MESSAGES_ROUTE}/count_tokens", json=body).json()
+    assert counted == {"input_tokens": whole(client, MESSAGES_ROUTE, system="a dog")["usage"]["input_tokens"]}
+
+
+def test_the_last_message_is_continued_if_it_is_the_assistants(client: TestClient) -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "a dog"}]
+    wanted = answer(client, chat(messages=messages, continue_final_message=True))
+    assert text_in(whole(client, MESSAGES_ROUTE, messages=messages)) == wanted["choices"][0]["message"]["content"]
+
+
+def test_a_key_may_be_sent_as_anthropic_clients_do(served: Pair) -> None:
+    with serving(make_service(served), keys=("right",)) as client:
+        for headers, status in (({"x-api-key": "right"}, 200), ({"x-api-key": "wrong"}, 401), ({}, 401)):
+            response = client.post(MESSAGES_ROUTE, json=BODIES[MESSAGES_ROUTE], headers=headers)
+            assert response.status_code == status
+        assert response.json()["error"]["type"] == "authentication_error"
+        assert client.get("/v1/models", headers={"x-api-key": "right", "Authorization": "Bearer wrong"}).status_code == 401
+
+
+# ---- Ollama ----
+
+
+def test_ollama_lists_and_shows_the_model(client: TestClient) -> None:
+    [tag] = client.get("/api/tags").json()["models"]
+    assert tag["name"] == tag["model"] == "tiny"
+    shown = client.post("/api/show", json={"model": "tiny:latest"}).json()
+    assert shown["model_info"]["general.architecture"] == tag["details"]["family"] == "llama"
+    assert shown["model_info"]["llama.context_length"] == 512
+    assert "add_generation_prompt" in shown["template"]
+    assert client.post("/api/show", json={"model": "other"}).status_code == 404
+    assert client.get("/api/version").json() == client.get("/version").json()
+
+
+def test_a_prompt_is_continued_as_it_is_where_it_is_raw(client: TestClient) -> None:
+    wanted = answer(client, {"prompt": TEXT, "max_tokens": 16, "seed": 1})["choices"][0]["text"]
+    assert text_in(whole(client, GENERATE, raw=True)) == wanted
+    assert "".join(map(text_in, events(client, GENERATE, raw=True))) == wanted
+
+
+def test_a_format_and_an_end_of_ollama(client: TestClient) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
+    found = whole(client, OLLAMA, format=schema, options={"num_predict": 60})
+    assert json.loads(text_in(found))["a"] in ("x", "yy")
+    assert found["done_reason"] == "stop"
+    last = events(client, OLLAMA)[-1]
+    assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "length", 16)
+
+
+# ---- small routes ----
+
+
+def test_paths_may_have_more_slashes(client: TestClient) -> None:
+    models = client.get("/v1/models").json()
+    assert client.get("/v1/").json() == client.get("/v1").json() == client.get("/v1/models/").json() == models
+    assert client.post("/v1//chat/completions/", json=chat()).json()["choices"] == answer(client, chat())["choices"]
+
+
+def test_facts_of_the_model_stand_in_the_list(client: TestClient, pair: Pair) -> None:
+    [model] = client.get("/v1/models").json()["data"]
+    assert model["meta"]["n_vocab"] == pair.target.vocab_size
+    assert model["meta"]["n_params"] == sum(one.numel() for one in pair.model.parameters())
+    assert model["meta"]["n_ctx_train"] == model["default_generation_settings"]["n_ctx"] == 512
+
+
+def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client: TestClient) -> None:
+    page = client.get("/docs")
+    document = client.get("/openapi.json").json()
+    assert all(f"{path}</h2>" in page.text for path in document["paths"])
+    assert "<code>max_output_tokens</code>" in page.text
+    assert "<script" not in page.text
+    assert not re.search("https?:", page.text)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(("path", "body", "said"), [
+    (RESPONSES, {"previous_response_id": "r"}, "stores nothing"), (RESPONSES, {"conversation": "c"}, "conversation"),
+    (RESPONSES, {"background": True}, "background"), (RESPONSES, {"tools": [{"type": "web_search"}]}, "runs no tools"),
+    (RESPONSES, {"tool_choice": {"type": "file_search"}}, "runs no tools"), (RESPONSES, {"truncation": "auto"}, "whole"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "i"}]}, "item_reference"), (RESPONSES, {"n": 2}, "n is 2"),
+    (RESPONSES, {"input": ["a"]}, "list of objects"), (RESPONSES, {"messages": []}, "messages"),
+    (RESPONSES, {"input": [{"type": [], "role": {}}]}, "input"), (RESPONSES, {"tools": [{"type": {}}]}, "runs no tools"),
+    (RESPONSES, {"text": {"format": 5}}, "response_format"), (RESPONSES, {"tool_choice": {"type": []}}, "runs no tools"),
+    (RESPONSES, {"input": [{"type": "function_call_output", "output": [1]}]}, "list of objects"),
+    (MESSAGES_ROUTE, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "runs no tools"),
+    (MESSAGES_ROUTE, {"mcp_servers": [{}]}, "mcp_servers"), (MESSAGES_ROUTE, {"n": 2}, "n is 2"),
+    (MESSAGES_ROUTE, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "counts no thinking"),
+    (MESSAGES_ROUTE, {"messages": ["a"]}, "list of objects"), (MESSAGES_ROUTE, {"tool_choice": {"type": []}}, "tool_choice"),
+    (MESSAGES_ROUTE, {"messages": []}, "messages"), (MESSAGES_ROUTE, {"system": [5]}, "list of objects"),
+    (MESSAGES_ROUTE, {"messages": [{"role": "user", "content": [{"type": {}}]}]}, "messages"),
+    (OLLAMA, {"format": "xml"}, "xml"), (OLLAMA, {"template": "t"}, "template"), (OLLAMA, {"messages": [1]}, "objects"),
+    (OLLAMA, {"options": {"messages": 1}}, "another name"), (OLLAMA, {"format": {"type": 5}}, "JSON schema"),
+    (OLLAMA, {"messages": [{"role": "assistant", "tool_calls": [{"function": 5}]}]}, "list of objects"),
+    *((GENERATE, {"raw": True, name: value}, f"{name} is") for name, value in
+      (("system", "s"), ("images", ["aGk="]), ("think", True), ("think", "high"))),
+    (GENERATE, {"context": [1]}, "context"),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "takes no images"),
+    (MESSAGES_ROUTE, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "takes no images"),
+    (OLLAMA, {"messages": [{"role": "user", "content": "a", "images": ["YQ=="]}]}, "takes no images"),
+])  # fmt: skip
+def test_what_is_not_there_and_what_has_no_such_shape_is_refused_by_name(
+    client: TestClient, path: str, body: dict[str, Any], said: str
+) -> None:
+    response = client.post(path, json={**BODIES[path], **body})
+    assert response.status_code == 400, response.text
+    assert said in response.text

@@ -1,116 +1,41 @@
-"""Cancelled jobs, rounds that fail, a full queue and the end of the server: nothing hangs, nothing is answered twice."""
+"""Rounds that fail, a full queue, the end of the server, clients that go: nothing hangs, nothing is answered twice."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
-import torch
+from starlette.requests import ClientDisconnect
 
-from draftwood import Limits, Pair, Sampling, Stateless
+from draftwood import Limits, Pair, Sampling
+from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.serve.errors import ApiError
-from draftwood.serve.jobs import Event, Job
+from draftwood.serve.answers import Answer, while_present
+from draftwood.serve.jobs import TextDelta
+from draftwood.serve.prepare import Prepared
 from draftwood.serve.run import make_server
 from draftwood.serve.scheduler import Scheduler
 from tests.serve import shapes
-from tests.serve.client import (
-    COMPLETIONS,
-    answer,
-    chat,
-    choice,
-    chunks,
-    completion,
-    metric,
-    parts_of,
-    raw,
-    refused,
-    streamed,
-    text_of,
-)
-from tests.serve.conftest import Fault, live_server, make_service, serving, until
+from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
+from tests.serve.conftest import Fault, Live, live_server, make_service, serving, until
 
 DRAFTING = 'round_failure_total{cause="drafter"}'
 
 
-class Queue:
-    """Submits jobs without HTTP."""
-
-    def __init__(self, pair: Pair, scheduler: Scheduler) -> None:
-        self.pair, self.scheduler = pair, scheduler
-        self.events: SimpleQueue[tuple[Job, Event]] = SimpleQueue()
-
-    def job(self, seed: int, sampling: Any = None, *, tokens: int = 12, seen: Callable[[Event], Any] = bool) -> Job:
-        """``seen`` is called with each event, in the round itself."""
-
-        def deliver(event: Event) -> None:
-            self.events.put((found, event))
-            seen(event)
-
-        request = self.pair.request(self.pair.encode("the fox ran"), Limits(max_new_tokens=tokens, ignore_eos=True), seed)
-        found = Job(request=request, sampling=sampling or Sampling(), method=None, deliver=deliver)
-        return found
-
-    def texts(self, jobs: Sequence[Job]) -> list[str | ApiError]:
-        """Submit jobs; the text of each, or its error."""
-        self.scheduler.submit(jobs)
-        texts, ended = {job: "" for job in jobs}, dict[Job, str | ApiError]()
-        while len(ended) < len(jobs):
-            job, event = self.events.get(timeout=60)
-            assert job not in ended, "an event after the last one"
-            if isinstance(event, ApiError):
-                ended[job] = event
-                continue
-            texts[job] += event.text
-            if event.finish_reason is not None:
-                ended[job] = texts[job]
-        return [ended[job] for job in jobs]
-
-    def left(self) -> list[tuple[Job, Event]]:
-        """The events that are not read yet, once nothing is written any more."""
-        until(lambda: self.scheduler.texts == 0)
-        return [self.events.get() for _ in range(self.events.qsize())]
-
-
-@pytest.fixture
-def queue(served: Pair) -> Iterator[Queue]:
-    """That of a scheduler which runs."""
-    scheduler = make_service(served).scheduler
-    scheduler.start()
-    yield Queue(served, scheduler)
-    scheduler.stop()
-
-
 # ---- jobs ----
-
-
-def test_a_cancelled_text_gets_no_further_round(queue: Queue) -> None:
-    job = queue.job(1, tokens=400, seen=lambda _: queue.scheduler.cancel([job]))  # as early as can be
-    queue.scheduler.submit([job])
-    assert len(queue.left()) == 1
-
-
-def test_a_cancelled_text_that_waits_never_begins(served: Pair) -> None:
-    queue = Queue(served, make_service(served, max_rows=1).scheduler)
-    waiting = queue.job(2)
-    queue.scheduler.submit([queue.job(1), waiting])
-    queue.scheduler.cancel([waiting])
-    queue.scheduler.start()
-    seen = [job for job, _ in queue.left()]
-    queue.scheduler.stop()
-    assert seen
-    assert waiting not in seen
 
 
 # ---- rounds that fail ----
@@ -127,12 +52,6 @@ def test_a_drafter_that_fails_is_switched_off_and_texts_stay_the_same(served: Pa
         setattr(draft, kind, False)
         until(lambda: metric(client, "num_requests_running") == 0)
         assert "metrics" in answer(client, completion())  # it drafts again
-
-
-def test_a_drafter_that_fails_in_the_middle_of_texts_leaves_them_as_they_are(queue: Queue, draft: Fault) -> None:
-    wanted = queue.texts([queue.job(seed, tokens=30) for seed in range(3)])
-    again = [queue.job(seed, tokens=30, seen=lambda _: setattr(draft, "raises", True)) for seed in range(3)]
-    assert queue.texts(again) == wanted
 
 
 def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on(served: Pair, target: Fault) -> None:
@@ -162,33 +81,11 @@ def test_a_target_that_cannot_read_prompts_ends_their_texts(served: Pair, monkey
 
 def test_a_stream_that_fails_later_says_so_in_an_event(served: Pair, target: Fault) -> None:
     with serving(make_service(served)) as client:
-        forward = TorchRunner.extend
-
-        def later(self: TorchRunner, *args: Any) -> Any:
-            target.raises = target.calls > 2
-            return forward(self, *args)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(TorchRunner, "extend", later)
-            *first, last = streamed(client, chat(max_tokens=40))
+        target.fails_at = 3
+        *first, last = parts_of(client, chat(max_tokens=40), stream=True)
         shapes.check_error(last)
         assert first
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
-
-
-def test_a_request_that_fails_ends_alone(queue: Queue) -> None:
-    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if ids.shape[1] > 9:  # it is tried on shorter texts
-            raise ValueError("a fault of the test")
-        return scores
-
-    wanted = queue.texts([queue.job(seed) for seed in range(3)])
-    bad = queue.job(9, Sampling(processors=[Stateless(fails)]))
-    *good, error = queue.texts([*(queue.job(seed) for seed in range(3)), bad])
-    assert good == wanted
-    assert isinstance(error, ApiError)
-    assert error.status == 500
-    assert queue.texts([queue.job(0)]) == wanted[:1]
 
 
 def test_a_silent_stream_gets_comments(served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,18 +138,6 @@ def test_a_server_that_drains_writes_what_it_has_and_takes_nothing(served: Pair,
             assert client.get("/health").status_code == 503
             target.open.set()
     assert found.result()["usage"]["completion_tokens"] == 16
-
-
-def test_texts_that_are_cut_end_with_length_and_a_stopped_server_says_so(queue: Queue) -> None:
-    queue.scheduler.submit([queue.job(seed, tokens=400) for seed in range(10)])
-    queue.events.get(timeout=60)
-    queue.scheduler.cut()
-    ends = [(job, event.finish_reason) for job, event in queue.left() if event.finish_reason is not None]
-    assert len({job for job, _ in ends}) == len(ends) == 10
-    assert {reason for _, reason in ends} == {"length"}
-    with pytest.raises(ApiError) as error:
-        queue.scheduler.submit([queue.job(1)])
-    assert error.value.status == 503
 
 
 @pytest.fixture(scope="module")
@@ -326,3 +211,121 @@ def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders
     assert b'"finish_reason":"length"' in received
     assert received.count(b"[DONE]") == 1
     assert received.count(b"data: ") < 500
+
+
+# ---- clients that go: their texts end, those that wait too, and the others are answered ----
+
+
+@pytest.fixture
+def live(served: Pair) -> Iterator[Live]:
+    """A server of one row."""
+    with live_server(make_service(served, max_rows=1)) as found:
+        yield found
+
+
+def sent(live: Live, seed: int, **fields: Any) -> socket.socket:
+    """A connection with a request for a text that waits, or is written."""
+    before, found = live.service.scheduler.texts, connected(live)
+    found.sendall(raw(completion(seed=seed, ignore_eos=True, **fields), "Connection: close"))
+    until(lambda: live.service.scheduler.texts > before)
+    return found
+
+
+def connected(live: Live) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", live.port), timeout=60)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def said(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK"), answer[:200]
+    return str(json.loads(body)["choices"][0]["text"])
+
+
+def written(live: Live, seed: int) -> str:
+    """The text of a client that is alone and stays."""
+    with sent(live, seed) as connection:
+        return said(rest(connection))
+
+
+def test_clients_that_have_gone_are_not_answered_and_the_others_are(live: Live, target: Fault) -> None:
+    """ikawrakow/ik_llama.cpp#1929, sgl-project/sglang#35255: queued, and without a stream."""
+    alone = {seed: written(live, seed) for seed in (1, 4)}
+    target.open.clear()
+    first = sent(live, 1)
+    sent(live, 2, stream=True).close()
+    sent(live, 3).close()
+    last = sent(live, 4)
+    assert live.service.scheduler.texts == 4, "control: the round that is at work ends first"
+    target.open.set()
+    with first, last:
+        assert (said(rest(first)), said(rest(last))) == (alone[1], alone[4])
+    until(lambda: live.service.scheduler.texts == 0)
+    assert live.metric("request_cancelled_total") == 2
+    assert live.metric('request_success_total{finished_reason="length"}') == 4
+    for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert live.metric(gauge) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_while_its_texts_are_written_frees_the_rows(live: Live, stream: bool) -> None:
+    with sent(live, 1, max_tokens=480, stream=stream, n=2) as connection:
+        if stream:
+            assert b"200 OK" in connection.recv(4096)
+    until(lambda: live.service.scheduler.texts == 0)
+    assert live.metric("request_cancelled_total") == 2
+    assert live.metric('request_success_total{finished_reason="length"}') == 0
+
+
+def test_a_request_that_is_cut_is_not_answered_and_leaves_the_server_as_it_was(live: Live) -> None:
+    whole = raw(completion(max_tokens=400))
+    for data in (b"", b"\0\0\0", b"GET", whole[:30], whole[:-9], b"POST / HTTP/1.1\r\n\r\n" * 3):
+        with connected(live) as connection:
+            connection.sendall(data)
+    for data in (whole[:30], whole[:-9]):
+        with connected(live) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert rest(connection) == b""
+    assert written(live, 1)
+    assert live.service.scheduler.texts == 0
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_the_text_of_a_client_that_goes_while_a_part_comes_is_cancelled(turns: int) -> None:
+    """A part of the text comes, and so many turns of the event loop later the client goes."""
+    scheduler = Mock(spec=Scheduler)
+
+    async def leave() -> None:
+        gone = asyncio.Event()
+        request = Request(prompt=[1], limits=Limits(max_new_tokens=9))
+        found = Answer(scheduler, Prepared(requests=[request], sampling=Sampling(), method=None, prompt_tokens=1))
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def work() -> None:
+            async for _ in found.events(60):
+                pass
+
+        waiting = asyncio.create_task(while_present(receive, work()))
+        await asyncio.sleep(0.01)
+        [job] = scheduler.submit.call_args.args[0]
+        job.deliver(TextDelta(tokens=(1,), text="a", finish_reason=None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        gone.set()
+        done, _ = await asyncio.wait({waiting}, timeout=10)
+        waiting.cancel()
+        assert done, "the text goes on without its client"
+        with pytest.raises(ClientDisconnect):
+            await waiting
+        found.close()
+
+    asyncio.run(leave())
+    assert scheduler.cancel.call_args == scheduler.submit.call_args

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,18 @@ import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
+import draftwood
 from draftwood import Pair
 from draftwood.cli import main
+from draftwood.serve.metrics import Metrics
 from draftwood.serve.other_fields import OTHER_FIELDS
+from draftwood.serve.schemas import ChatBody, CompletionBody, StreamOptions, TokenizeBody
+from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, parts_of, refused, streamed, written
-from tests.serve.conftest import loaded, make_service, serving
+from tests.serve.conftest import live_server, loaded, make_service, serving
+from tests.test_docs import ROOT, run
 
 TAKEN = [name for name, field in OTHER_FIELDS.items() if field.neutral is None]
 
@@ -267,22 +274,45 @@ def test_every_pair_of_log_probability_fields_is_honoured_or_refused_by_name(
     assert all(len(entry["top_logprobs"]) == (top or 0) for entry in entries)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("logprobs", [0, 1, 20, None, -1, 21, True, False, "1"])
-def test_every_number_of_log_probabilities_of_a_completion_is_honoured_or_refused(
-    client: TestClient, stream: bool, logprobs: Any
-) -> None:
-    body = completion(logprobs=logprobs, max_tokens=2)
-    if isinstance(logprobs, bool) or logprobs not in (0, 1, 20, None):
-        assert refused(client, {**body, "stream": stream})["param"] == "logprobs"
-        return
-    found = logprobs_of(client, body, stream=stream)
-    assert sum(len(one["tokens"]) for one in found) == (0 if logprobs is None else 2)
-    assert all((top is None) == (logprobs == 0) for one in found for top in one["top_logprobs"])
-
-
 def test_the_document_says_what_is_taken_of_other_fields(client: TestClient) -> None:
     fields = client.get("/openapi.json").json()["components"]["schemas"]["CompletionBody"]["properties"]
     assert fields["best_of"]["enum"] == [1, None]
     assert all("enum" not in fields[name] for name in TAKEN)
     assert OTHER_FIELDS.keys() | {"prompt", "add_special_tokens"} <= fields.keys()
+
+
+# ---- docs/serve.md ----
+
+PAGE = ROOT / "docs" / "serve.md"
+
+
+def test_the_snippets_of_the_page_print_what_is_shown() -> None:
+    service = Service(draftwood.load(), ServeOptions(), name="draftwood")
+    with live_server(service) as live:
+        run(PAGE, lambda source: source.replace("8000", str(live.port)))
+
+
+@pytest.fixture(scope="module")
+def metrics() -> str:
+    """The metrics of a new server."""
+    return Metrics().render().decode()
+
+
+def test_the_page_names_every_field_and_every_metric(metrics: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    bodies = (ChatBody, CompletionBody, TokenizeBody)
+    known = {name for body in bodies for name in body.model_fields} | OTHER_FIELDS.keys()
+    known |= {f"stream_options.{name}" for name in StreamOptions.model_fields}
+    assert not {name for name in known if f"`{name}`" not in text}
+    names = set(re.findall(r"^# HELP draftwood:(\w+)", metrics, re.MULTILINE))
+    assert len(names) > 12
+    assert not {name for name in names if not name.endswith("_created") and name not in text}
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(metrics: str) -> None:
+    dashboard = json.loads((ROOT / "examples" / "serve" / "grafana.json").read_text())
+    wanted = re.findall(r"draftwood:(\w+)", json.dumps(dashboard["panels"]))
+    gauges = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"}  # made by the scheduler
+    known = set(re.findall(r"^# TYPE draftwood:(\w+)", metrics, re.MULTILINE)) | gauges
+    assert len(set(wanted)) > 12
+    assert {name.removesuffix("_bucket") for name in wanted} <= known

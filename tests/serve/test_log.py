@@ -17,9 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood import Pair
-from draftwood.core.errors import ConfigError
 from draftwood.serve.log import JsonLines
-from draftwood.serve.settings import ServeOptions
 from tests.serve.client import COMPLETIONS, answer, completion, raw
 from tests.serve.conftest import Fault, Live, make_service, serving, until
 
@@ -132,8 +130,3 @@ def test_the_process_logs_as_it_was_started(folders: tuple[Path, Path], kind: st
     if kind == "json":
         assert [json.loads(line)["id"] for line in rest] == ["mine-3", "mine-3"]
     assert kind != "text" or re.search(r'INFO .*: id=mine-3 route="POST /v1/completions" status=200 .* seconds=', own[0])
-
-
-def test_another_format_is_refused() -> None:
-    with pytest.raises(ConfigError, match="log is 'xml'"):
-        ServeOptions(log="xml")  # type: ignore[arg-type]

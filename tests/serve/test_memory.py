@@ -1,27 +1,24 @@
-"""Texts begin while their keys and values fit in memory, and a server without texts gives back what they took."""
+"""Texts begin while their keys and values fit, an idle server gives them back, and a second turn reads what is new only."""
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
 from time import sleep
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Method, Pair
-from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import LIBRARY
 from draftwood.serve import scheduler
-from draftwood.serve.admission import Admission
+from draftwood.serve.rows import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
-from tests.serve.client import answer, completion, metric, refused, written
+from tests.serve.client import answer, chat, completion, metric, refused, streamed, text_of, written
 from tests.serve.conftest import make_service, serving, until
 from tests.tiny_chat import save_chat
 
@@ -102,7 +99,6 @@ def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-BLOCKS, SIZE = 1000, 1 << 16  # 64 KiB: smaller than what glibc maps on its own
 
 
 def test_memory_is_released_once_after_the_last_text(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +112,6 @@ def test_memory_is_released_once_after_the_last_text(served: Pair, monkeypatch: 
         until(lambda: len(releases) == 2)
         sleep(0.2)
         assert releases == [0, 0]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory, and has a call to release it")
-def test_freed_memory_before_a_block_in_use_is_released() -> None:
-    code = "from tests.serve.test_memory import measured; print(*measured())"  # a process whose heap has no free memory yet
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    kept, released = map(int, run.stdout.split())
-    assert kept > 0.9 * BLOCKS * SIZE
-    assert released > 0.9 * BLOCKS * SIZE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
@@ -165,34 +152,82 @@ def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int,
         return 2500 * pair.target.token_bytes, max(seen) - before, resident() - before
 
 
-def measured() -> tuple[int, int]:
-    """Bytes that a thread's freed memory keeps resident, and those that a release gives back."""
-    last = list[int]()
-    thread = Thread(target=lambda: last.append(with_free_memory()))  # in the heap of a thread
-    before = resident()
-    thread.start()
-    thread.join()
-    kept = resident() - before
-    release_free_memory()
-    released = kept - (resident() - before)
-    ctypes.CDLL(None).free(ctypes.c_void_p(*last))
-    return kept, released
-
-
-def with_free_memory() -> int:
-    """Allocate blocks, and free all but the last one, whose address is returned."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.free.argtypes = [ctypes.c_void_p]
-    *blocks, last = [libc.malloc(SIZE) for _ in range(BLOCKS)]
-    for block in blocks:
-        ctypes.memset(block, 1, SIZE)
-    for block in blocks:
-        libc.free(block)
-    return int(last)
-
-
 def resident() -> int:
     """Bytes of the resident memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+# ---- the prefix cache ----
+
+PROMPT = "the fox ran over the hill and the dog ran after the fox " * 3
+
+
+@pytest.fixture(scope="module", params=["native", "torch"])
+def engine(request: pytest.FixtureRequest, folders: tuple[Path, Path]) -> Pair:
+    options = LoadOptions(dtype="float32", device="cpu", backend=request.param, profile="none")
+    return draftwood.load(*folders, options=options)
+
+
+@pytest.fixture
+def own(engine: Pair) -> Pair:
+    """A pair that keeps nothing yet."""
+    engine.prefixes.clear()
+    return engine
+
+
+def cached(found: dict[str, Any]) -> int:
+    return int(found["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def turns(client: TestClient) -> list[dict[str, Any]]:
+    """The answers of a chat of two turns."""
+    said = [{"role": "user", "content": PROMPT}]
+    first = answer(client, chat(messages=said))
+    text = first["choices"][0]["message"]["content"]
+    said += [{"role": "assistant", "content": text}, {"role": "user", "content": "and then"}]
+    return [first, answer(client, chat(messages=said, seed=2))]
+
+
+def test_the_second_turn_of_a_chat_reads_what_is_new(own: Pair) -> None:
+    with serving(make_service(own)) as client:
+        first, second = turns(client)
+        assert cached(first) == 0
+        assert 0.5 * second["usage"]["prompt_tokens"] < cached(second) < second["usage"]["prompt_tokens"]
+        assert metric(client, "prefix_cache_hits_total") == cached(second)
+        assert metric(client, "prefix_cache_hit_requests_total") == 1
+        usage = {"include_usage": True}
+        last = [streamed(client, completion(prompt=PROMPT, n=2, stream_options=usage))[-1] for _ in range(2)]
+        assert cached(last[0]) == 0, "one of the two choices has read it"
+        assert cached(last[1]) == last[1]["usage"]["prompt_tokens"] - 2
+        assert cached(answer(client, completion(prompt=[PROMPT, PROMPT], n=2))) == 2 * cached(last[1])
+    own.prefixes.clear()
+    with serving(make_service(own, no_prefix_cache=True)) as client:
+        read = turns(client)
+        assert [text_of(*one["choices"]) for one in read] == [text_of(*one["choices"]) for one in (first, second)]
+        assert [cached(one) for one in read] == [0, 0]
+        assert metric(client, "prefix_cache_hits_total") == 0
+    assert len(own.prefixes) == 0
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_keys_share_beginnings_only_on_request(own: Pair, share: bool) -> None:
+    with serving(make_service(own, share_prefixes=share), keys=("one", "two")) as client:
+        for key, hit in (("one", False), ("two", share), ("one", True)):
+            client.headers["Authorization"] = f"Bearer {key}"
+            assert (cached(answer(client, completion(prompt=PROMPT))) > 0) == hit
+
+
+def test_texts_that_are_kept_make_room_for_those_that_are_written(own: Pair) -> None:
+    kept, tokens = own.prefixes, len(own.encode(PROMPT))
+    with serving(make_service(own)) as client:
+        assert answer(client, completion(prompt=PROMPT))
+        assert len(kept) == 1
+    used = sum(runner.memory_bytes for runner in (own.target, own.draft))  # type: ignore[union-attr]
+    with serving(make_service(own, max_memory=5 * used / 2**30)) as client:
+        for start in "abcdefgh":
+            assert answer(client, completion(prompt=f"{start} {PROMPT}"))
+        assert 1 <= len(kept) < 8
+        assert metric(client, "kv_cache_usage_perc") == 0
+        long = completion(prompt=PROMPT, n=3, max_tokens=tokens // 2, ignore_eos=True)
+        assert [choice["finish_reason"] for choice in answer(client, long)["choices"]] == ["length"] * 3

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.chat import ChatCompletionMessage
 from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Pair
-from draftwood.serve.messages import ToolCall
+from draftwood.serve.schemas import ToolCall
 from tests.serve import shapes
-from tests.serve.client import MESSAGES, answer, chat, choice, parts_of, refused, text_of
+from tests.serve.client import answer, chat, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving
 from tests.test_chat_template import TOOLS
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
@@ -78,13 +77,6 @@ def test_fields_of_messages_that_a_template_does_not_read_change_nothing(
     client: TestClient, messages: list[dict[str, Any]], same: list[dict[str, Any]]
 ) -> None:
     assert ids(client, messages) == ids(client, same)
-
-
-def test_an_answer_of_the_official_client_can_be_sent_back_as_it_is(client: TestClient) -> None:
-    given = choice(client, chat())["message"]
-    message = ChatCompletionMessage.model_validate(given).model_dump()
-    wanted = ids(client, [*MESSAGES, assistant(given["content"]), user("go")])
-    assert ids(client, [*MESSAGES, message, user("go")]) == wanted
 
 
 def test_what_an_agent_keeps_reaches_a_template_with_tools(able: tuple[TestClient, Pair]) -> None:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
 from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Pair
+from draftwood import Limits, LoadOptions, Method, Pair, TokenTexts
+from draftwood.serve.errors import ApiError
 from tests.serve import shapes
-from tests.serve.client import (
-    COMPLETIONS,
-    MESSAGES,
-    answer,
-    chat,
-    choice,
-    completion,
-    metric,
-    refused,
-    streamed,
-    text_of,
-    written,
-)  # fmt: skip
-from tests.serve.conftest import Live, loaded, make_service, serving
+from tests.serve.client import MESSAGES, answer, chat, choice, completion, metric, refused, streamed, text_of, written
+from tests.serve.conftest import loaded, make_service, serving
 from tests.tiny_chat import save_chat
-
-
-@pytest.fixture(scope="module")
-def api(live: Live) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as found:
-        yield found
-
 
 # ---- shapes ----
 
@@ -57,16 +40,6 @@ def test_control_a_response_without_a_required_key_is_seen(client: TestClient) -
     del found["choices"][0]["message"]["refusal"]
     with pytest.raises(AssertionError):
         shapes.check_chat(found)
-
-
-def test_a_response_counts_its_drafts(client: TestClient) -> None:
-    figures = answer(client, completion(max_tokens=40))["metrics"]["speculative_decoding"]
-    histogram = figures["acceptance_histogram"]
-    assert figures["num_spec_steps"] == sum(histogram)
-    assert figures["num_accepted_draft_tokens"] == sum(i * n for i, n in enumerate(histogram)) > 0
-    assert figures["mean_acceptance_length"] == round(1 + figures["num_accepted_draft_tokens"] / sum(histogram), 4)
-    assert 0 < figures["num_spec_tokens"] <= 2
-    assert "metrics" not in answer(client, completion(speculative=False))
 
 
 # ---- the official client ----
@@ -158,13 +131,11 @@ def test_a_text_has_the_least_number_of_tokens(client: TestClient) -> None:
 
 
 def test_drafting_is_chosen_by_request(client: TestClient) -> None:
-    for given in (None, True, {}, {"method": "shared-noise"}, {"method": "auto", "shape": "2-2"}):
+    for given in (None, True, {}, {"method": "shared-noise"}, {"method": "auto"}):
         assert "metrics" in answer(client, completion(speculative=given))
     for given in (False, {"method": "ar"}):
         assert "metrics" not in answer(client, completion(speculative=given))
-    for name, value in (("method", "chain"), ("shape", "3x3"), ("verifier", "recursive")):
-        error = refused(client, completion(speculative={name: value}))
-        assert error["param"] == f"speculative.{name}"
+    assert refused(client, completion(speculative={"method": "chain"}))["param"] == "speculative.method"
 
 
 def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
@@ -227,8 +198,9 @@ def test_token_ids_are_those_of_python_in_a_stream_too_and_come_only_when_wanted
 def test_metrics_count_what_happened(folders: tuple[Path, Path]) -> None:
     with serving(make_service(loaded(folders))) as client:
         found = answer(client, completion(max_tokens=30))
-        client.post(COMPLETIONS, json=completion(max_tokens=5, speculative=False))
+        answer(client, completion(max_tokens=5, speculative=False))
         figures = found["metrics"]["speculative_decoding"]
+        assert 0 < figures["num_spec_tokens"] <= 2
         assert metric(client, "prompt_tokens_total") == 2 * found["usage"]["prompt_tokens"]
         assert metric(client, "generation_tokens_total") == found["usage"]["completion_tokens"] + 5
         assert metric(client, 'request_success_total{finished_reason="length"}') == 2
@@ -236,6 +208,9 @@ def test_metrics_count_what_happened(folders: tuple[Path, Path]) -> None:
                           ("accepted_tokens", "num_accepted_draft_tokens")):  # fmt: skip
             assert metric(client, f"spec_decode_num_{name}_total") == figures[key]
         histogram = figures["acceptance_histogram"]
+        assert figures["num_spec_steps"] == sum(histogram)
+        assert figures["num_accepted_draft_tokens"] == sum(i * n for i, n in enumerate(histogram)) > 0
+        assert figures["mean_acceptance_length"] == round(1 + figures["num_accepted_draft_tokens"] / sum(histogram), 4)
         per_position = 'spec_decode_num_accepted_tokens_per_pos_total{position="0"}'
         assert metric(client, per_position) == sum(histogram[1:])
         ranks = [metric(client, f'spec_decode_num_accepted_tokens_per_sibling_rank_total{{rank="{i}"}}') for i in (0, 1)]
@@ -245,8 +220,87 @@ def test_metrics_count_what_happened(folders: tuple[Path, Path]) -> None:
         assert metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0
 
 
-def test_the_document_describes_every_route_and_field(client: TestClient) -> None:
-    document = client.get("/openapi.json").json()
-    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/health"} <= set(document["paths"])
-    fields = document["components"]["schemas"]["ChatBody"]["properties"]
-    assert {"messages", "temperature", "stop", "speculative", "stream_options"} <= set(fields)
+# ---- log-probabilities ----
+
+
+CLOSE = 2e-4  # nats, between one forward and several in float32
+
+
+def valid(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+    """The choice of an answer that the official client reads."""
+    found = answer(client, body)
+    if not body.get("echo"):  # its model does not know the null of a prompt's first token
+        (ChatCompletion if "messages" in body else Completion).model_validate(found, strict=True)
+    return dict(found["choices"][0])
+
+
+def test_a_chat_reports_every_token_with_its_bytes_and_the_likeliest_ones(client: TestClient, pair: Pair) -> None:
+    found = valid(client, chat(logprobs=True, top_logprobs=2))["logprobs"]["content"]
+    wanted = pair.chat(MESSAGES, max_new_tokens=16, seed=1, temperature=1.0, logprobs=2)
+    texts = TokenTexts(pair.tokenizer)
+    assert wanted.logprobs is not None
+    for one, own in zip(found, wanted.logprobs, strict=True):
+        assert one["token"] == texts.text_of(own.token)
+        assert bytes(one["bytes"]) == texts.bytes_of(own.token)
+        assert one["logprob"] == pytest.approx(own.logprob, abs=CLOSE)
+        assert [each["token"] for each in one["top_logprobs"]] == [texts.text_of(token) for token, _ in own.top]
+    assert valid(client, chat())["logprobs"] is None
+    assert valid(client, chat(logprobs=True))["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_has_the_models_own_log_probabilities(client: TestClient, pair: Pair, stream: bool) -> None:
+    body = completion(echo=True, logprobs=1, max_tokens=4, prompt="the fox ran to the hen", regex="[a-zé ]+")
+    if stream:
+        parts = [part["choices"][0] for part in streamed(client, body)]
+        text = "".join(part["text"] for part in parts)
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        given = [part["logprobs"] for part in parts if part["logprobs"]]
+        found: dict[str, list[Any]] = {name: [one for each in given for one in each[name]] for name in names}
+    else:
+        whole = valid(client, body)
+        text, found = whole["text"], whole["logprobs"]
+    assert text.startswith("the fox ran to the hen")
+    ids = pair.encode("the fox ran to the hen")
+    own = pair.prompt_logprobs(ids, top=1)
+    assert found["token_logprobs"][0] is None
+    assert found["top_logprobs"][0] is None
+    assert found["token_logprobs"][1 : len(ids)] == pytest.approx([one.logprob for one in own if one], abs=CLOSE)
+    assert len(found["tokens"]) == len(ids) + 4
+    special = set(pair.tokenizer.all_special_tokens)
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+        assert token in special or text[offset:].startswith(token), (token, offset)
+
+
+def test_prompts_are_echoed_for_every_choice_and_without_log_probabilities_too(client: TestClient) -> None:
+    body = completion(echo=True, prompt=["the fox", "a hen"], n=2, max_tokens=2)
+    texts = [one["text"] for one in answer(client, body)["choices"]]
+    assert [text.startswith("the fox") for text in texts] == [True, True, False, False]
+    assert [text.startswith("a hen") for text in texts] == [False, False, True, True]
+    plain = answer(client, {**body, "echo": False})["choices"]
+    assert all(text.endswith(one["text"]) and len(text) > len(one["text"]) for text, one in zip(texts, plain, strict=True))
+
+
+def test_scoring_that_nobody_waits_for_any_more_harms_nothing(served: Pair) -> None:
+    scheduler = make_service(served).scheduler
+    given_up = scheduler.work(iter([1, 2]))
+    given_up.cancel()
+    others = scheduler.work(iter([3, 4])), scheduler.work(1 // n for n in (1, 0))
+    scheduler.start()
+    assert others[0].result(30) == [3, 4]
+    assert "ZeroDivisionError" in str(others[1].exception(30))
+    assert scheduler.state == "ready"
+    scheduler.stop()
+    with pytest.raises(ApiError, match="is stopped and takes no requests"):
+        scheduler.work(iter([5]))
+
+
+def test_scoring_takes_a_place_in_the_queue_until_it_is_done(served: Pair) -> None:
+    scheduler = make_service(served, max_rows=1, max_queue=0).scheduler
+    first = scheduler.work(iter([1]))
+    with pytest.raises(ApiError, match="the queue is full"):
+        scheduler.work(iter([2]))
+    scheduler.start()
+    assert first.result(30) == [1]
+    assert scheduler.work(iter([3])).result(30) == [3]
+    scheduler.stop()

@@ -1,11 +1,14 @@
-"""What a served text is: the same alone and in company, with whole characters, without banned tokens, up to its stop."""
+"""What a served text is: the same alone and in company, without banned tokens, up to its stop, and of its grammar."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import current_thread
+from time import monotonic
 from typing import Any
 
 import httpx2
@@ -13,7 +16,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood import Grammar, Method, Pair, TokenTexts
-from tests.serve.client import answer, chat, choice, completion, parts_of, refused, streamed, text_of
+from draftwood.grammar.check import Checker
+from draftwood.grammar.constraint import Grammars
+from tests.grammar.test_value import nested
+from tests.serve.client import answer, chat, choice, completion, parts_of, refused, streamed, text_of, written
 from tests.serve.conftest import live_server, loaded, make_service, serving
 
 PROMPTS = ["the fox ran", "a dog", "the hen sat on the red hill and", "a"]
@@ -54,63 +60,14 @@ def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[P
     assert together == alone
 
 
-@pytest.mark.parametrize("method", [Method(method="lookup"), Method(method="rsd-s", shape="2x2"), Method(method="chain")])
-def test_every_method_serves_greedy_texts_as_plain_decoding_does(folders: tuple[Path, Path], method: Method) -> None:
-    with serving(make_service(loaded(folders), method=method)) as client:
-        body = chat(temperature=0, max_tokens=12)
-        texts = {text_of(choice(client, {**body, "speculative": drafts})) for drafts in (True, False)}
-    assert len(texts) == 1
-
-
-TEXT = "a 🌍 cats and é🐶 你好"
-WANTED: dict[str, Any] = {"regex": f"({TEXT}){{3}}", "max_tokens": 60, "return_token_ids": True}
-
-
-def chosen(client: TestClient, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The choices of a stream that hold text or its end."""
-    parts = [part["choices"][0] for part in streamed(client, body)]
-    return parts[1:] if "messages" in body else parts
-
-
-@pytest.mark.parametrize("speculative", [True, False])
-@pytest.mark.parametrize("request_body", [chat, completion])
-def test_a_chunk_has_all_characters_that_its_tokens_complete(
-    client: TestClient, pair: Pair, request_body: Any, speculative: bool
-) -> None:
-    texts, data, given_out = TokenTexts(pair.tokenizer), b"", ""
-    parts = chosen(client, request_body(**{**WANTED, "regex": TEXT, "speculative": speculative}))
-    for part in parts:
-        for token in part.get("token_ids", ()):
-            data += b"" if texts.is_special(token) else texts.bytes_of(token)
-        given_out += text_of(part)
-        assert given_out == data.decode(errors="ignore")
-    assert given_out == TEXT
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_stream_is_the_whole_answer_and_has_no_empty_chunk(client: TestClient, seed: int) -> None:
     for body in (chat, completion):
         wanted = {"seed": seed, "temperature": 1.3, "max_tokens": 24, "regex": "([é🌍你]|a b)+"}
-        parts = chosen(client, body(**wanted))
+        parts = [part["choices"][0] for part in streamed(client, body(**wanted))][body is chat :]
         assert text_of(*parts) == text_of(choice(client, body(**wanted)))
         assert all(text_of(part) or part["finish_reason"] for part in parts)
         assert not any("\ufffd" in text_of(part) for part in parts[:-2])
-
-
-def test_a_cap_inside_a_character_leaves_the_characters_before_it(client: TestClient) -> None:
-    """At every length: stream and whole answer are equal, and more tokens change the broken character at most."""
-    longest = choice(client, chat(**WANTED, logprobs=True))
-    data = [bytes(one["bytes"]) for one in longest["logprobs"]["content"]]
-    assert len(data) == 60
-    for most in range(1, 41):
-        body = chat(**{**WANTED, "max_tokens": most}, logprobs=True)
-        found = choice(client, body)
-        assert [bytes(one["bytes"]) for one in found["logprobs"]["content"]] == data[:most]
-        text, known = text_of(found), b"".join(data[:most])
-        assert text.rstrip("\ufffd") == known.decode(errors="ignore")
-        assert text_of(longest).startswith(text.rstrip("\ufffd"))
-        assert ("\ufffd" in text) == (text.rstrip("\ufffd").encode() != known)
-        assert text_of(*chosen(client, body)) == text
 
 
 def test_tokens_of_completions_have_names_of_their_own(client: TestClient, pair: Pair) -> None:
@@ -140,7 +97,7 @@ def tokens_of(client: TestClient, text: str) -> list[int]:
     return client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
 
 
-def written(client: TestClient, temperature: float, bias: dict[str, float], **fields: object) -> list[list[int]]:
+def written_ids(client: TestClient, temperature: float, bias: dict[str, float], **fields: object) -> list[list[int]]:
     body = completion(prompt=LINES, temperature=temperature, n=2, max_tokens=16, logit_bias=bias, return_token_ids=True)
     return [choice["token_ids"] for choice in answer(client, {**body, **fields})["choices"]]
 
@@ -151,48 +108,37 @@ def test_no_banned_token_is_written_also_within_a_character(served: Pair, method
     with serving(make_service(served, method=method)) as client:
         first, rest, line = (tokens_of(client, text)[i] for text, i in (("é", 0), ("é", 1), ("\n", 0)))
         likely = {str(token): 9.0 for token in (first, rest, line)}
-        free = {token for text in written(client, 1, likely) for token in text}
+        free = {token for text in written_ids(client, 1, likely) for token in text}
         assert {first, rest, line} <= free  # control
         banned = {**likely, str(rest): -100.0, str(line): -100.0}
         for temperature in (0, 1, 2):
-            texts = written(client, temperature, banned)
+            texts = written_ids(client, temperature, banned)
             assert not any({rest, line} & set(text) for text in texts)
-            plain = written(client, temperature, banned, speculative=False)
+            plain = written_ids(client, temperature, banned, speculative=False)
             assert not any({rest, line} & set(text) for text in plain)
             if temperature == 0 or method.method == "adaptive":  # the same noise picks the tokens
                 assert texts == plain
 
 
 def test_a_bias_of_no_token_is_none_and_a_token_is_written_in_one_way(client: TestClient) -> None:
-    assert written(client, 1, {}) == written(client, 1, {"5": 0}) != written(client, 1, {"270": 40})
+    assert written_ids(client, 1, {}) == written_ids(client, 1, {"5": 0}) != written_ids(client, 1, {"270": 40})
     error = refused(client, completion(logit_bias={"5": -100, "05": 0}))
     assert (error["param"], "'05'" in error["message"]) == ("logit_bias", True)
 
 
 LETTERS = "[a-z ]{60}"  # else random models write broken characters
-METHODS_HERE = [
-    Method(method="shared-noise", shape="2-2-2"),
-    Method(method="shared-noise", shape="1-1-1-1-1-1"),
-    Method(method="ngram"),
-]
-
-
-@pytest.fixture(scope="module", params=METHODS_HERE, ids=lambda method: f"{method.method} {method.shape}")
-def by_method(served: Pair, request: pytest.FixtureRequest) -> Iterator[TestClient]:
-    with serving(make_service(served, method=request.param)) as found:
-        yield found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_ids_and_log_probabilities_end_with_the_stop_text(by_method: TestClient, temperature: float) -> None:
+def test_ids_and_log_probabilities_end_with_the_stop_text(client: TestClient, temperature: float) -> None:
     """Nothing of an accepted block comes after the token that completes a stop (vllm-project/vllm#47616)."""
     body = completion(
         temperature=temperature, max_tokens=40, prompt="the fox the fox", logprobs=1, return_token_ids=True, regex=LETTERS
     )
-    whole = choice(by_method, {**body, "speculative": False})
+    whole = choice(client, {**body, "speculative": False})
     for at in (5, 12, 20):
         stop = whole["text"][at : at + 4]
-        found = [choice(by_method, {**body, "stop": [stop], "speculative": drafts}) for drafts in (True, False)]
+        found = [choice(client, {**body, "stop": [stop], "speculative": drafts}) for drafts in (True, False)]
         assert found[0]["token_ids"] == found[1]["token_ids"]
         for one in found:
             end = whole["text"].index(stop)
@@ -205,30 +151,122 @@ def test_ids_and_log_probabilities_end_with_the_stop_text(by_method: TestClient,
             assert len(one["logprobs"]["token_logprobs"]) == count
 
 
-def test_a_stop_before_the_cap_in_one_block_wins_over_it(by_method: TestClient) -> None:
-    """The order of the two checks matters where a round brings both (sgl-project/sglang#31599)."""
-    body = completion(temperature=1.0, seed=5, max_tokens=32, return_token_ids=True, regex=LETTERS)
-    whole = choice(by_method, {**body, "speculative": False})
-    stop = whole["text"][-4:-2]
-    end = whole["text"].index(stop)
-    ids = choice(by_method, {**body, "stop": stop})["token_ids"]
-    for most in range(len(ids), len(ids) + 4):
-        found = choice(by_method, {**body, "stop": stop, "max_tokens": most})
-        assert (found["text"], found["finish_reason"]) == (whole["text"][:end], "stop")
-    assert choice(by_method, {**body, "stop": stop, "max_tokens": len(ids) - 1})["finish_reason"] == "length"
+# ---- grammars ----
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+BY_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_first_stop_in_the_text_wins_in_any_order_and_in_streams(by_method: TestClient, seed: int) -> None:
-    """The list's first must not win (vllm-project/vllm#49391), nor a long block hide one (sgl-project/sglang#23802)."""
-    wanted_text = {"seed": seed, "max_tokens": 40, "regex": LETTERS}
-    for body in (chat(**wanted_text), completion(**wanted_text, temperature=0)):
-        whole = choice(by_method, {**body, "stop": None})
-        text = text_of(whole)
-        stops = ["q", "he", text[9:11], text[17:18]]
-        ends = [at for stop in stops if (at := text.find(stop)) >= 0]
-        wanted = (text[: min(ends)], "stop") if ends else (text, whole["finish_reason"])
-        for given in (stops, stops[::-1]):
-            for stream in (True, False):
-                parts = [part["choices"][0] for part in parts_of(by_method, {**body, "stop": given}, stream=stream)]
-                assert (text_of(*parts), parts[-1]["finish_reason"]) == wanted
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("speculative", [True, False])
+def test_an_answer_follows_its_schema(client: TestClient, temperature: float, speculative: bool) -> None:
+    fields = {"response_format": BY_SCHEMA, "temperature": temperature, "speculative": speculative, "max_tokens": 200}
+    for one in answer(client, chat(**fields, n=3))["choices"]:
+        assert one["finish_reason"] == "stop"
+        assert set(json.loads(text_of(one))) == {"a"}
+
+
+def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client: TestClient) -> None:
+    alone = written(client)
+    written(client, regex="[a-z ]+")
+    assert written(client, response_format={"type": "text"}) == alone
+
+
+@pytest.mark.parametrize(("fields", "pattern"), [
+    ({"regex": "(fox|hen){2,3}"}, "(fox|hen){2,3}"), ({"grammar": 'start: ("fox" | "hen")~1..2'}, "(fox|hen){1,2}"),
+    ({"guided_regex": "(fox|hen){2}"}, "(fox|hen){2}"), ({"structured_outputs": {"regex": "(fox|hen){2}"}}, "(fox|hen){2}"),
+    ({"guided_choice": ["a fox", 'a "hen"\n']}, 'a fox|a "hen"\n'), ({"structured_outputs": {"choice": ["a", "é"]}}, "a|é"),
+    ({"guided_json": SCHEMA}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"guided_json": json.dumps(SCHEMA)}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"structured_outputs": {"json": SCHEMA}}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"json_schema": SCHEMA}, r'\{\s*"a"\s*:\s*(true|false)\s*\}'),
+    ({"grammar": 'root ::= animal " " animal\nanimal ::= "fox" | "hen"'}, "(fox|hen) (fox|hen)"),
+    ({"guided_grammar": 'root ::= [a-c]+ "."'}, r"[a-c]+\."), ({"structured_outputs": {"grammar": 'start: "fox"'}}, "fox"),
+    ({"guided_grammar": 'start: "hen"', "structured_outputs": {"grammar": 'start: "hen"'}}, "hen"),  # as guidance sends it
+])  # fmt: skip
+def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: dict[str, Any], pattern: str) -> None:
+    assert re.fullmatch(pattern, written(client, **fields, max_tokens=100))
+    assert not re.fullmatch(pattern, written(client, max_tokens=100))  # control
+    assert re.fullmatch(pattern, text_of(answer(client, chat(**fields, max_tokens=100))["choices"][0]))
+
+
+@pytest.mark.parametrize(("fields", "param", "says"), [
+    ({"guided_regex": "a", "structured_outputs": {"json_object": True}}, "structured_outputs.json_object", "guided_regex"),
+    ({"guided_json": {"const": 1}, "json_schema": {"const": True}}, "guided_json", "both json_schema and guided_json"),
+    ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "no field"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"grammar": "root ::= ("}, "grammar", "is no GBNF"),
+    ({"grammar": "root ::= " + "(" * 100_000}, "grammar", "is no GBNF"),
+    ({"guided_json": "{"}, None, "JSON"),
+    ({"regex": "("}, None, "regular expression"),
+    ({"grammar": "start: ("}, None, "Lark grammar"),
+    ({"regex": "a", "grammar": 'start: "a"'}, "grammar", "both regex and grammar"),
+    ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex", "both response_format and regex"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
+    ({"response_format": {"type": "yaml"}}, "response_format", "yaml"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": False}}}, None, "JSON schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 1}}}}, None, "JSON"),
+])  # fmt: skip
+def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any], param: str | None, says: str) -> None:
+    error = refused(client, chat(**fields))
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
+
+
+def chained(rules: int) -> str:
+    """A Lark grammar of rules that each need the next one."""
+    return "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(rules)), f'r{rules}: "b"'])
+
+
+@pytest.mark.parametrize("fields", [
+    {"regex": "(a{1000}){1000}"},  # its first mask takes three seconds without a limit
+    {"regex": "(a|b)?" * 40000},  # it compiles for half a minute
+    {"grammar": chained(20000)},  # a check within the process would end it
+    of_schema({"type": "integer", "multipleOf": 999_983}),  # it compiles for half a minute, though it is short
+    of_schema({"type": "array", "maxItems": 10**30}),
+    of_schema({"enum": [f"value number {n}" for n in range(50_000)]}),
+], ids=["states", "slow", "deep", "multiple", "bound", "values"])  # fmt: skip
+def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
+    began = monotonic()
+    error = refused(client, completion(**fields))
+    assert monotonic() - began < 10  # loose, since other tests run at the same time
+    assert "cannot be used" in error["message"]
+    assert written(client, regex="[a-z ]+")
+
+
+@pytest.mark.parametrize("fields", [
+    of_schema({"type": "array", "maxItems": 50_000, "items": {"type": "string", "maxLength": 20_000}}),
+    {"regex": "([a-z]{1,5000} ?){1,5000}"},
+    of_schema(nested(50)),
+    of_schema({"enum": [f"value number {n}" for n in range(5000)]}),
+], ids=["bounds", "repetitions", "nested", "values"])  # fmt: skip
+def test_a_grammar_with_large_bounds_is_followed(client: TestClient, fields: dict[str, Any]) -> None:
+    """ggml-org/llama.cpp#26596, mlc-ai/xgrammar#852."""
+    for speculative in (True, False):
+        assert written(client, **fields, max_tokens=8, speculative=speculative)
+
+
+def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def watch(kind: type, name: str) -> None:
+        done = getattr(kind, name)
+
+        def watched(self: Any, given: Any) -> Any:
+            threads.append(current_thread().name)
+            return done(self, given)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    watch(Grammars, "_compile")
+    watch(Checker, "error")
+    with serving(make_service(loaded(folders))) as other:
+        assert written(other, regex="[a-d ]+")
+    assert len(threads) == 2
+    assert not any("decoding" in thread for thread in threads)

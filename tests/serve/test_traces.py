@@ -13,14 +13,13 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import Method, Pair, Trace
-from draftwood.runners.torch_runner import TorchRunner
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.files import from_json
 from draftwood.trace.page.pieces import round_data, unstyled
 from draftwood.trace.record import Recorder
 from tests.serve import shapes
 from tests.serve.client import answer, chat, chunks, completion, refused, streamed
-from tests.serve.conftest import METHOD, loaded, make_service, serving
+from tests.serve.conftest import METHOD, Fault, loaded, make_service, serving
 from tests.trace.replay import replay
 
 
@@ -135,21 +134,11 @@ def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path])
 
 @pytest.mark.parametrize("model", ["target", "draft"])
 def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
-    folders: tuple[Path, Path], client: TestClient, monkeypatch: pytest.MonkeyPatch, model: str
+    served: Pair, client: TestClient, faults: tuple[Fault, Fault], model: str
 ) -> None:
-    pair, extend, calls = loaded(folders), TorchRunner.extend, 0
-
-    def forward(self: TorchRunner, *args: Any) -> Any:
-        nonlocal calls
-        calls += self is getattr(pair, model)
-        if calls == 4:
-            calls += 1
-            raise RuntimeError("a fault of the test")
-        return extend(self, *args)
-
     whole = trace_of(client, traced(client))
-    with serving(make_service(pair)) as own:
-        monkeypatch.setattr(TorchRunner, "extend", forward)
+    faults[model == "draft"].fails_at = 4
+    with serving(make_service(served)) as own:
         found = trace_of(own, streamed(own, completion(trace=True))[0]["id"])
     if model == "target":
         assert 0 < len(found.rounds) < len(whole.rounds)
@@ -184,6 +173,7 @@ def test_the_empty_page_needs_no_key_and_traces_do(folders: tuple[Path, Path]) -
         assert response.status_code == 200
         policy = response.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'sha256-" in policy
+        assert "; connect-src 'self'" in policy  # and no other host
         assert "unsafe" not in policy
         assert "tiny" not in response.text
         assert client.get("/v1/traces/none").status_code == 401

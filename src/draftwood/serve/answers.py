@@ -1,24 +1,70 @@
-"""The texts of one response, as they come from the decoding thread."""
+"""The texts of one response, and its trace, as they come from the decoding thread. In the event loop only."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from starlette.requests import ClientDisconnect
 
 from draftwood.serve.errors import ApiError
-from draftwood.serve.figures import DraftTotals
-from draftwood.serve.jobs import Event, Job, TextDelta
+from draftwood.serve.jobs import Draft, Event, Job, TextDelta
 from draftwood.serve.log import ENTRY
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
-from draftwood.serve.traces import LiveTrace
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
 
 T = TypeVar("T")
+_UNFINISHED: Final = "The text was stopped, or it failed: what came after the last round was not recorded."
+
+
+@final
+class LiveTrace:
+    """A trace that grows, or one that was recorded before.
+
+    Attributes:
+        recorder: makes it; None for one that grows no more.
+        latest: the trace so far; it is replaced, never changed.
+        ended: whether it grows no more.
+        whole: whether it ended with its text.
+    """
+
+    def __init__(self, latest: Trace, recorder: Recorder | None = None) -> None:
+        self.latest, self.recorder = latest, recorder
+        self.ended = self.whole = recorder is None
+        self._news = asyncio.Event()
+
+    def update(self, trace: Trace, *, last: bool) -> None:
+        """Take the trace after a further round."""
+        self.latest, self.ended, self.whole = trace, last, last
+        self._emit()
+
+    def close(self) -> None:
+        """The text has ended, or nobody writes it any more."""
+        if not self.ended:
+            self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
+            self.ended = True
+            self._emit()
+
+    def _emit(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def grown(self, seen: Trace) -> None:
+        """Wait until there is more than what was seen, or until the end."""
+        while self.latest is seen and not self.ended:
+            await self._news.wait()
+
+    async def finished(self) -> Trace:
+        """The whole trace, when it has ended."""
+        while not self.ended:
+            await self.grown(self.latest)
+        return self.latest
 
 
 @final
@@ -32,7 +78,7 @@ class Answer:
 
     Attributes:
         prepared: the texts.
-        drafts: what drafting brought so far.
+        drafts: of the rounds so far.
 
     Raises:
         ApiError: the server takes no texts.
@@ -55,7 +101,7 @@ class Answer:
         self._trace = trace
         self._written = self._passes = 0  # tokens so far, and the passes of the target that wrote them
         self.prepared = prepared
-        self.drafts = DraftTotals()
+        self.drafts: list[Draft] = []
         if entry is not None:
             entry.counts = self._counts
         if not prepared.only_scored:
@@ -89,7 +135,7 @@ class Answer:
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
             if event.draft is not None:
-                self.drafts.add(event.draft)
+                self.drafts.append(event.draft)
             if self._trace is not None and event.trace is not None:
                 self._trace.update(event.trace, last=event.finish_reason is not None)
             if event.finish_reason is not None:

@@ -7,8 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,35 +18,31 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from draftwood.core.errors import DraftwoodError
+from draftwood import __version__
 from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import read_body
-from draftwood.serve.checked import checked
-from draftwood.serve.dialects.routes import DialectRoutes
+from draftwood.serve.bodies import checked, named, read_body
+from draftwood.serve.dialects.dialect import Dialect
+from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
+from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody, ShowBody, details, now
+from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.document import document
-from draftwood.serve.errors import ApiError, error_response, refused, unavailable
-from draftwood.serve.keys import SALT, Keys
+from draftwood.serve.errors import ApiError, error_response, unavailable
+from draftwood.serve.fields import Body
 from draftwood.serve.metrics import CONTENT_TYPE
+from draftwood.serve.middleware import SALT, Keys, RequestLog
 from draftwood.serve.page import DOCS_POLICY, docs
 from draftwood.serve.prepare import Prepared
-from draftwood.serve.request_log import RequestLog
-from draftwood.serve.schemas import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    RouteBody,
-    Settings,
-    TokenizeBody,
-)
+from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
-from draftwood.serve.trace_routes import TraceRoutes
 
+Handler = Callable[[Request], Awaitable[Response]]
 CHATS: Final = "/v1/chat/completions"
 _LOG = logging.getLogger(__name__)
 B = TypeVar("B", bound=RouteBody)
-S = TypeVar("S", bound=Settings)
+D = TypeVar("D", bound=Body)
+T = TypeVar("T")
 
 
 @final
@@ -56,18 +54,47 @@ class Routes:
 
     async def texts(self, request: Request) -> Response:
         """Chats and completions."""
-        return await self.answered(request, request.url.path, await read_body(request), Wire())
+        return await self._answered(request, request.url.path, await read_body(request), Wire())
 
-    async def answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
-        """The response to the body of a chat or of a completion, by its path."""
-        if path == CHATS:
-            return await self._texts(request, data, ChatBody, self._service.preparation.chat, ChatShape, wire)
-        return await self._texts(request, data, CompletionBody, self._service.preparation.completion, CompletionShape, wire)
+    def dialect(self, kind: type[D], dialect: Callable[[D], Dialect]) -> Handler:
+        """The handler of another interface: it translates a request, and has the answer translated back."""
 
-    async def counted(self, request: Request, data: Mapping[str, Any]) -> int:
-        """The tokens of a chat's prompt."""
-        body, _ = await self._checked(request, ChatBody, data)
-        return (await asyncio.to_thread(self._service.preparation.chat, body)).prompt_tokens
+        async def answer(request: Request) -> Response:
+            made = await _read(request, kind, dialect)
+            return await self._answered(request, made.path, made.chat, made)
+
+        return answer
+
+    async def count_tokens(self, request: Request) -> Response:
+        made = await _read(request, CountBody, Messages)
+        body, _ = await self._checked(request, ChatBody, made.chat)
+        prepared = await asyncio.to_thread(self._service.preparation.chat, body)
+        return JSONResponse({"input_tokens": prepared.prompt_tokens})
+
+    async def tags(self, request: Request) -> Response:
+        facts = self._service.facts["meta"]
+        made = {"modified_at": now(), "size": facts["size"], "digest": "", "details": details(facts)}
+        return JSONResponse({"models": [{"name": name, "model": name, **made} for name in self._service.names]})
+
+    async def show(self, request: Request) -> Response:
+        body = await _read(request, ShowBody, lambda body: body)
+        self._service.name((body.model or body.name or self._service.names[0]).removesuffix(":latest"))
+        facts, preparation = self._service.facts["meta"], self._service.preparation
+        kind = facts["architecture"]
+        return JSONResponse(
+            {
+                "modelfile": "", "parameters": "", "details": details(facts),
+                "template": getattr(self._service.pair.tokenizer, "chat_template", None) or "",
+                "model_info": {
+                    "general.architecture": kind, "general.parameter_count": facts["n_params"],
+                    f"{kind}.context_length": preparation.max_length,
+                },
+                "capabilities": ["completion", *(["tools"] if preparation.chats else [])],
+            }
+        )  # fmt: skip
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self._service.names]})
@@ -76,13 +103,13 @@ class Routes:
         return JSONResponse(self._model(self._service.name(request.path_params["model"])))
 
     async def tokenize(self, request: Request) -> Response:
-        body, remarks = await self._body(request, TokenizeBody)
+        body, remarks = await self._checked(request, TokenizeBody, await read_body(request))
         tokens = await asyncio.to_thread(self._service.preparation.tokens, body)
         found = {"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens}
         return JSONResponse(found | _warnings(remarks))
 
     async def detokenize(self, request: Request) -> Response:
-        body, remarks = await self._body(request, DetokenizeBody)
+        body, remarks = await self._checked(request, DetokenizeBody, await read_body(request))
         found = {"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)}
         return JSONResponse(found | _warnings(remarks))
 
@@ -102,10 +129,12 @@ class Routes:
         html = docs(document(self._service.names, self._service.options))
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
-    async def _texts(
-        self, request: Request, data: Mapping[str, Any], kind: type[S], prepare: Callable[[S], Prepared],
-        shape: type[Shape], wire: Wire,
-    ) -> Response:  # fmt: skip
+    async def _answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
+        """The response to the body of a chat or of a completion, by its path."""
+        preparation, chats = self._service.preparation, path == CHATS
+        kind: type[Settings] = ChatBody if chats else CompletionBody
+        prepare: Callable[[Any], Prepared] = preparation.chat if chats else preparation.completion
+        shape: type[Shape] = ChatShape if chats else CompletionShape
         body, remarks = await self._checked(request, kind, data)
         prepared = await asyncio.to_thread(prepare, body)
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
@@ -120,10 +149,6 @@ class Routes:
             self._service.traces.keep(made.id, trace)
         return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))
 
-    async def _body(self, request: Request, kind: type[B]) -> tuple[B, list[str]]:
-        """The body of a request, and remarks about what is ignored."""
-        return await self._checked(request, kind, await read_body(request))
-
     async def _checked(self, request: Request, kind: type[B], data: Mapping[str, Any]) -> tuple[B, list[str]]:
         """The fields of a body, and remarks about what is ignored."""
         body, remarks = await asyncio.to_thread(checked, kind, data, self._service.options.unknown_fields)
@@ -133,18 +158,20 @@ class Routes:
         return body, remarks
 
     def _model(self, name: str) -> dict[str, Any]:
-        service = self._service
-        return {
-            "id": name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "draftwood",
-            "max_model_len": service.preparation.max_length,
-            "chat_template": service.preparation.chats,
-            "methods": service.preparation.drafting.methods,
-            "nodes": service.preparation.drafting.nodes,
-            **service.facts,
-        }
+        return {"id": name, **self._service.facts}
+
+
+async def _read(request: Request, kind: type[D], make: Callable[[D], T]) -> T:
+    """What is made of a body."""
+    data = await read_body(request)
+
+    def made() -> T:
+        try:
+            return make(kind.model_validate(data))
+        except ValidationError as error:
+            raise named(error) from None
+
+    return await asyncio.to_thread(made)
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
@@ -153,7 +180,7 @@ def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
 
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
     """The application; it starts the scheduler, and stops it at the end."""
-    routes, traces = Routes(service), TraceRoutes(service.traces)
+    routes, traces = Routes(service), service.traces
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -161,14 +188,23 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
         yield
         await asyncio.to_thread(service.scheduler.stop)
 
-    def route(path: str, handler: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+    def route(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(path, handler, methods=[method])
 
+    generate = partial(Ollama, chats=service.preparation.chats)
     return Starlette(
         routes=[
             route(CHATS, routes.texts, "POST"),
             route("/v1/completions", routes.texts, "POST"),
-            *DialectRoutes(service, routes.answered, routes.counted).routes(),
+            route("/v1/responses", routes.dialect(ResponsesBody, Responses), "POST"),
+            route("/v1/messages", routes.dialect(MessagesBody, Messages), "POST"),
+            route("/v1/messages/count_tokens", routes.count_tokens, "POST"),
+            route("/api/chat", routes.dialect(OllamaChatBody, Ollama), "POST"),
+            route("/api/generate", routes.dialect(OllamaGenerateBody, generate), "POST"),
+            route("/api/tags", routes.tags),
+            route("/api/show", routes.show, "POST"),
+            route("/api/version", routes.version),
+            route("/version", routes.version),
             route("/v1", routes.models),
             route("/v1/models", routes.models),
             route("/v1/models/{model:path}", routes.model),
@@ -184,18 +220,9 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
         middleware=[Middleware(RequestLog), Middleware(Keys, keys=keys)],
-        exception_handlers={
-            ApiError: _refused,
-            DraftwoodError: _refused,
-            ClientDisconnect: _client_gone,
-            HTTPException: _http_error,
-        },
+        exception_handlers={ClientDisconnect: _client_gone, HTTPException: _http_error},
         lifespan=running,
     )
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return error_response(refused(error), request.url.path)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

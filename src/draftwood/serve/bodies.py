@@ -1,24 +1,38 @@
-"""Bodies of requests: read within limits, and parsed with clear errors."""
+"""Bodies of requests: read within limits, and parsed and checked with clear errors."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+import re
+from collections.abc import Mapping
+from itertools import accumulate, islice
+from typing import Any, Final, TypeVar
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.settings import BODY_SECONDS, MAX_BODY
+from draftwood.serve.fields import Body
+from draftwood.serve.other_fields import without_others
+from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TemplateFields
+from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, UnknownFields
+from draftwood.serve.tools import check_tools
+
+B = TypeVar("B", bound=Body)
+_ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
+_NAMED: Final = 8  # unknown fields in a remark
+_MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
+_NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
 
 
 async def read_body(request: Request) -> dict[str, Any]:
     """The object in the body of a request.
 
     Raises:
-        ApiError: another type of content, a body that is too large or too slow, no JSON, no object, or a key given twice.
+        ApiError: another type of content, a body that is too large or too slow, no JSON, no object, a key given twice.
         ClientDisconnect: the connection was cut.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -54,6 +68,9 @@ def _too_large() -> ApiError:
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         from_json(body, allow_inf_nan=False)  # refuses what json takes: other encodings, NaN, half of a surrogate pair
+        levels = accumulate(1 if sign in b"[{" else -1 for sign in _NO_NESTING.sub(b"", body))
+        if max(levels, default=0) > _MAX_LEVELS:
+            raise bad(f"the body has more than {_MAX_LEVELS} levels of lists and objects: send fewer", code="invalid_json")
         found = json.loads(body, object_pairs_hook=_object)
     except ValueError as error:
         raise bad(f"the body cannot be read as JSON: {error}", code="invalid_json") from None
@@ -63,9 +80,106 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MAX_MEMBERS:
+        raise bad(f"an object of the body has {len(pairs)} members: send at most {_MAX_MEMBERS}", code="invalid_json")
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
             raise bad(f"the body holds {short_repr(key)} twice: send it once", code="invalid_json")
         found[key] = value
     return found
+
+
+def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "remark") -> tuple[B, list[str]]:
+    """A body as an object, and remarks about fields that were ignored.
+
+    Args:
+        kind: of the body.
+        body: as it came.
+        unknown: what happens to fields that are not known here: ignored with a remark, or refused.
+
+    Raises:
+        ApiError: names the first field that is missing, unknown or refused.
+    """
+    try:
+        found = kind.model_validate(without_others(body))
+    except ValidationError as error:
+        raise named(error) from None
+    paths = _unknown(found, unknown)
+    if isinstance(found, Settings):
+        _check_together(found)
+    if isinstance(found, TemplateFields):
+        _check_template(found)
+    return found, [f"the server has no field {path}, so it was ignored" for path in paths]
+
+
+def _unknown(found: Body, rule: UnknownFields) -> list[str]:
+    """The paths of fields that are ignored; a field of another route is refused, unless it is false."""
+    bodies = _ROUTES if isinstance(found, Settings) else {}
+    elsewhere = {name: route for route, kind in bodies.items() for name in kind.model_fields}
+    for name, value in (found.model_extra or {}).items():
+        if name in elsewhere and value is not None and value is not False:
+            raise bad(f"{name} belongs to {elsewhere[name]}: leave it out", param=name, code="unsupported_parameter")
+    paths = list(islice((path for path in found.unknown() if path not in elsewhere), _NAMED + 1))
+    if paths and rule == "refuse":
+        raise _no_field(paths[0])
+    return [*map(short_repr, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
+
+
+def named(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = [part for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
+    field = ".".join(str(part) for part in where[: 3 if len(where) > 1 and isinstance(where[1], int) else 1]) or None
+    if first["type"] == "missing":
+        return bad(f"{field} is missing: send it", param=field, code="missing_required_parameter")
+    if first["type"] == "extra_forbidden":
+        return _no_field(".".join(map(str, first["loc"])))
+    message = first["msg"].removeprefix("Value error, ")
+    reason = message[:1].lower() + message[1:]
+    return bad(f"{field} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
+
+
+def _no_field(path: str) -> ApiError:
+    name = path.rpartition(".")[2]
+    return bad(f"the server has no field {short_repr(name)}: leave it out", param=path, code="unknown_parameter")
+
+
+def _check_together(body: Settings) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise bad("stream_options is for streams, and stream is false: leave it out", param="stream_options")
+    if isinstance(body, ChatBody):
+        _check_chat(body)
+    elif body.max_tokens == 0 and not (isinstance(body, CompletionBody) and body.echo):
+        raise bad("max_tokens is 0, so nothing is written: send 1 or more, or echo to score the prompt", param="max_tokens")
+    form = body.response_format
+    if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+        raise bad("response_format.json_schema belongs to type json_schema: send both, or neither", param="response_format")
+    if body.min_tokens and body.stops:
+        raise bad("min_tokens and stop exclude each other: a stop text may come at any token; send one", param="min_tokens")
+
+
+def _check_chat(body: ChatBody) -> None:
+    limits = {name: value for name in ("max_tokens", "max_completion_tokens") if (value := getattr(body, name)) is not None}
+    if len(set(limits.values())) > 1:
+        both = " and ".join(f"{name} is {value}" for name, value in limits.items())
+        raise bad(f"{both}, but a text has one limit: send one of them", param="max_tokens")
+    if empty := [name for name, value in limits.items() if value == 0]:
+        raise bad(f"{empty[0]} is 0, so nothing is written: send 1 or more", param=empty[0])
+    if body.top_logprobs and not body.logprobs:
+        raise bad("top_logprobs belongs to logprobs, which is not true: send both, or neither", param="top_logprobs")
+
+
+def _check_template(body: TemplateFields) -> None:
+    check_tools(body.tools, body.tool_choice)
+    if body.continue_final_message and body.add_generation_prompt:
+        raise bad(
+            "continue_final_message and add_generation_prompt are both true, but the answer continues the last message or "
+            "begins another one: send one of them",
+            param="continue_final_message",
+        )
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise bad(
+            "add_generation_prompt is false, but only an answer that continues the last message begins without it: send "
+            "continue_final_message too, or neither",
+            param="add_generation_prompt",
+        )

@@ -14,12 +14,10 @@ from draftwood.engine.messages import checked
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.serve.errors import bad, refused
-from draftwood.serve.messages import ChatMessage, TemplateFields
 from draftwood.serve.reading import THINK, Reading
-from draftwood.serve.schemas import ChatBody
+from draftwood.serve.schemas import ChatBody, ChatMessage, TemplateFields
 from draftwood.serve.settings import ServeOptions
-from draftwood.serve.tool_formats import FORMATS, ToolFormat, format_of, written_out
-from draftwood.serve.tools import NamedTool, Tool, grammar_of_calls
+from draftwood.serve.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, written_out
 
 
 @final

@@ -31,7 +31,7 @@ _OTHERS: dict[str, tuple[type[Body], str]] = {
     "/api/generate": (OllamaGenerateBody, "Ollama's prompts."),
     "/api/show": (ShowBody, "The model, for Ollama's clients."),
 }
-_GETS = {
+_GETS = {  # with the names of a query
     "/docs": "This document, as a page.",
     "/version": "The version of the server.",
     "/api/tags": "The model, for Ollama's clients.",
@@ -39,24 +39,11 @@ _GETS = {
     "/v1/models": "The model.",
     "/health": "200 while the server takes requests.",
     "/metrics": "Metrics for Prometheus.",
+    "/v1/traces/{id}": "The trace of a response, when its text has ended; as events, its rounds as they come.",
+    "/v1/traces/{id}/rounds/{round}?width": "A round, drawn and as text.",
+    "/v1/traces/{id}/race?plain&width": "The race of two texts of one prompt.",
 }
-_TRACES = {
-    "/v1/traces/{id}": ("The trace of a response, when its text has ended; as events, its rounds as they come.", ()),
-    "/v1/traces/{id}/rounds/{round}": ("A round, drawn and as text.", ("width",)),
-    "/v1/traces/{id}/race": ("The race of two texts of one prompt.", ("plain", "width")),
-}
-_WHOLE = ("application/json",)
-_STREAMED = ("application/json", "text/event-stream")
-_STATUSES = {
-    "400": "A value that cannot be honoured.",
-    "401": "No key, or a wrong one.",
-    "404": "Another model; a trace that is not kept.",
-    "408": "A request that took too long to arrive.",
-    "413": "A request that is too large.",
-    "429": "A full queue; Retry-After says when to ask again.",
-    "500": "A text that could not be written.",
-    "503": "The server takes no requests.",
-}
+_FAILED = {"description": "An error: docs/serve.md says which status means what."}
 
 
 def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
@@ -74,20 +61,15 @@ def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
         if chats and options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
             made["additionalProperties"] = False
     schemas["$defs"]["Error"] = _error()
-    error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
-    errors = {status: {"description": text, **error} for status, text in _STATUSES.items()}
+    error = _FAILED | {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     paths: dict[str, Any] = {}
     for path, (kind, text) in (_POSTS | _OTHERS).items():
         body = {"required": True, "content": {"application/json": {"schema": refs[kind, "validation"]}}}
-        bad = {status: {"description": said} for status, said in _STATUSES.items()} if path in _OTHERS else errors
-        media = _WHOLE if path.startswith(("/tokenize", "/detokenize")) else _STREAMED
-        paths[path] = {"post": {**_route(text, media, bad), "requestBody": body}}
-    for path, text in _GETS.items():
-        media = {"/metrics": ("text/plain",), "/docs": ("text/html",)}.get(path, _WHOLE)
-        paths[path] = {"get": _route(text, media, {status: errors[status] for status in ("401", "503")})}
-    for path, (text, names) in _TRACES.items():
-        made = _route(text, _WHOLE if names else _STREAMED, {status: errors[status] for status in ("400", "401", "404")})
-        paths[path] = {"get": {**made, "parameters": _parameters(path, names)}}
+        failed = _FAILED if path in _OTHERS else error
+        paths[path] = {"post": {**_route(text, failed), "requestBody": body}}
+    for given, text in _GETS.items():
+        path, _, query = given.partition("?")
+        paths[path] = {"get": {**_route(text, error), "parameters": _parameters(path, query)}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Draftwood", "version": __version__},
@@ -96,16 +78,13 @@ def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
     }
 
 
-def _route(text: str, media: Sequence[str], errors: Mapping[str, Any]) -> dict[str, Any]:
-    """What a route does, in which types, and its other answers."""
-    content: dict[str, Any] = {kind: {} for kind in media}
-    return {"summary": text, "responses": {"200": {"description": text, "content": content}, **errors}}
+def _route(text: str, failed: Mapping[str, Any]) -> dict[str, Any]:
+    return {"summary": text, "responses": {"200": {"description": text}, "default": failed}}
 
 
-def _parameters(path: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Those of a path, and those after it."""
+def _parameters(path: str, query: str) -> list[dict[str, Any]]:
     inside = [(name, "path") for name in re.findall(r"{(\w+)}", path)]
-    after = [(name, "query") for name in names]
+    after = [(name, "query") for name in re.findall(r"\w+", query)]
     return [
         {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
         for name, where in inside + after
@@ -116,7 +95,7 @@ def _other(name: str) -> dict[str, Any]:
     """A field that the server does not have: what it takes of it."""
     other = OTHER_FIELDS[name]
     if other.neutral is None:
-        return {"description": f"Without effect: {other.why}."}
+        return {"description": "Without effect."}
     return {"description": f"Refused otherwise: {other.why}.", "enum": [*other.neutral, None]}
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from draftwood.core.checks import short_repr
 from draftwood.core.settings import MAX_SEED
 from draftwood.core.token_logprobs import MAX_TOP
 
@@ -31,35 +29,9 @@ Length = Annotated[Annotated[int, Field(ge=-1, le=MOST)] | None, AfterValidator(
 Seed = Annotated[Annotated[int, Field(ge=-1, le=MAX_SEED)] | None, AfterValidator(_unless_minus_one)]
 """-1 is none."""
 
-_MOST_BIAS = 100
+MOST_BIAS = 100
 _Pairs: TypeAlias = Annotated[list[list[int | float | bool]], Field(fail_fast=True)]
-
-
-def _mapped(value: dict[str, float] | list[list[int | float | bool]] | None) -> dict[str, float] | None:
-    """Pairs as a mapping, where false forbids a token.
-
-    Raises:
-        ValueError: a pair that is none, or a token given twice.
-    """
-    if not isinstance(value, list):
-        return value
-    found: dict[str, float] = {}
-    for pair in value:
-        token, number = pair if len(pair) == 2 else (None, True)
-        if not isinstance(token, int) or isinstance(token, bool) or number is True or abs(number) > _MOST_BIAS:
-            raise ValueError(
-                f"{short_repr(pair)} is no pair of a token id and a number from -{_MOST_BIAS} to {_MOST_BIAS}, or false, "
-                "which forbids the token"
-            )
-        if str(token) in found:
-            raise ValueError(f"token {token} came twice: send it once")
-        found[str(token)] = -inf if number is False else number
-    return found
-
-
-LogitBias = Annotated[
-    dict[str, Annotated[float, Field(ge=-_MOST_BIAS, le=_MOST_BIAS)]] | _Pairs | None, AfterValidator(_mapped)
-]
+LogitBias = dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]] | _Pairs | None
 """Numbers by token id: as an object, or as pairs."""
 
 

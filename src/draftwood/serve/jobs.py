@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Piece, Stats
@@ -14,9 +15,55 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import ApiError
-from draftwood.serve.figures import Draft
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """One text's draft of one round.
+
+    Attributes:
+        nodes: drafted tokens.
+        depth: the deepest level.
+        accepted: accepted tokens, without the one that the target adds.
+        ranks: of every accepted token, its place among its siblings, from 0.
+    """
+
+    nodes: int
+    depth: int
+    accepted: int
+    ranks: tuple[int, ...]
+
+    @staticmethod
+    def of(piece: Piece) -> Draft | None:
+        """The draft of a piece; None if nothing was drafted."""
+        tree, row = piece.round.tree, piece.round_row
+        if not (nodes := tree.drafted[row]):
+            return None
+        path, parents, valid = piece.round.paths[row], tree.host.parents[row], tree.host.valid[row]
+        depths = [0] * len(parents)
+        for node in range(1, len(parents)):
+            depths[node] = depths[parents[node]] + 1 if valid[node] else 0
+        above = [0, *path]
+        ranks = tuple(tree.children[row][parent].index(node) for parent, node in zip(above, path, strict=False))
+        return Draft(nodes=nodes, depth=max(depths), accepted=len(path), ranks=ranks)
+
+
+def drafting_figures(drafts: Sequence[Draft]) -> dict[str, Any]:
+    """What the drafts of a response brought, in the words of other servers."""
+    accepted = Counter(draft.accepted for draft in drafts)
+    nodes, kept = sum(draft.nodes for draft in drafts), sum(accepted.elements())
+    return {
+        "mean_acceptance_length": round(1 + kept / len(drafts), 4),
+        "draft_acceptance_rate": round(kept / nodes, 4),
+        "acceptance_histogram": [accepted[length] for length in range(max(accepted) + 1)],
+        "num_spec_steps": len(drafts),
+        "num_draft_tokens": nodes,
+        "num_accepted_draft_tokens": kept,
+        "num_spec_tokens": max(draft.depth for draft in drafts),
+    }
 
 
 @final

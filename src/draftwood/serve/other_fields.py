@@ -19,31 +19,22 @@ class OtherField:
     """A field that the server does not have.
 
     Attributes:
-        why: the reason, after "but" in the error; for a field that is always taken, what it is for.
+        why: the reason, after "but" in the error.
         neutral: values that change nothing, as null does; None if no value changes a text.
     """
 
-    why: str
-    neutral: tuple[Any, ...] | None
+    why: str = ""
+    neutral: tuple[Any, ...] | None = None
 
     def takes(self, value: Any) -> bool:
         """Whether a value changes nothing."""
         return value is None or self.neutral is None or any(_same(value, one) for one in self.neutral)
 
 
-_TAKEN: Final[Mapping[str, tuple[str, ...]]] = {  # by what they are for
-    "who asks": ("user", "safety_identifier"),
-    "notes for stored answers": ("metadata",),
-    "which requests begin alike": ("prompt_cache_key",),
-    "how long a prompt is kept": ("prompt_cache_retention",),
-    "whether a prompt is kept": ("cache_prompt",),
-    "which requests share what is kept": ("cache_salt",),
-    "where a text is written": ("id_slot",),
-    "how soon a text is written": ("service_tier", "priority"),
-    "a name of the request": ("request_id", "rid"),
-    "a draft of the text; this server drafts with models of its own": ("prediction",),
-    "how long answers of OpenAI's models are": ("verbosity",),
-}
+_TAKEN: Final = (  # who asks, notes, what is kept, where and how soon a text is written, and a draft by others
+    "user", "safety_identifier", "metadata", "prompt_cache_key", "prompt_cache_retention", "cache_prompt", "cache_salt",
+    "id_slot", "service_tier", "priority", "request_id", "rid", "prediction", "verbosity",
+)  # fmt: skip
 _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reason, with the values that change nothing
     "its name is tools now: send that": {"functions": ([],)},
     "its name is tool_choice now: send that": {"function_call": ("none", "auto")},
@@ -65,9 +56,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reaso
     "its name here is repetition_penalty: send that": {"repeat_penalty": (1,)},
     "its name here is max_tokens: send that": {"n_predict": (-1,), "max_new_tokens": (-1,)},
     "tokens are forbidden by logit_bias: send that": {"bad_words": ([],), "allowed_token_ids": ()},
-    "a text follows response_format, regex or grammar: send one of them": {
-        "ebnf": (),
-    },
+    "a text follows response_format, regex or grammar: send one of them": {"ebnf": ()},
     "the model's own chat template is used": {"chat_template": ()},
     "values for the chat template stand in chat_template_kwargs: send it there": {
         "enable_thinking": (), "thinking": (), "reasoning": (),
@@ -80,7 +69,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reaso
 }  # fmt: skip
 
 OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
-    **{name: OtherField(what, None) for what, names in _TAKEN.items() for name in names},
+    **dict.fromkeys(_TAKEN, OtherField()),
     **{name: OtherField(why, neutral) for why, fields in _REFUSED.items() for name, neutral in fields.items()},
 }
 

@@ -17,12 +17,10 @@ from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.chats import Chats
-from draftwood.serve.drafting import Drafting
 from draftwood.serve.errors import bad
-from draftwood.serve.messages import ChatMessage, TemplateFields
 from draftwood.serve.reading import Reading
-from draftwood.serve.sampling import grammar_of, sampling_of
-from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TokenizeBody
+from draftwood.serve.sampling import drafting_of, grammar_of, sampling_of
+from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
@@ -84,9 +82,6 @@ class Preparation:
         chats: writes them, and reads answers.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
-
-    Attributes:
-        drafting: what requests may choose of it.
     """
 
     def __init__(
@@ -94,7 +89,7 @@ class Preparation:
     ) -> None:
         self._pair = pair
         self._chats = chats
-        self.drafting = Drafting(method)
+        self._method = method
         self._grammars = grammars
         self._most = most
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
@@ -213,7 +208,7 @@ class Preparation:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         texts = [prompt for prompt in prompts for _ in range(count)]
         logprobs = None if body.top is None else LogprobSettings(top=body.top)
-        method, nodes = self.drafting.of(body.speculative)
+        method, nodes = drafting_of(self._method, body.speculative)
         sampling = sampling_of(self._pair, body, limits, grammar_of(body, calls))
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)

@@ -60,15 +60,10 @@ def listen(host: str, port: int) -> socket.socket:
         ConfigError: the address is in use, or not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
-        found.listen(128)
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
-        found.close()
-        raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
-    return found
+        raise ConfigError(f"cannot listen: {error.strerror}; give another --host or --port") from None
 
 
 def make_server(service: Service, keys: Sequence[str] = ()) -> Server:

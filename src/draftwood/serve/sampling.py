@@ -1,9 +1,10 @@
-"""How the tokens of a request are drawn, and the grammar that its text follows."""
+"""How the tokens of a request are drawn and drafted, and the grammar that its text follows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from transformers import MinNewTokensLengthLogitsProcessor
@@ -11,12 +12,16 @@ from transformers import MinNewTokensLengthLogitsProcessor
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
 from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
+from draftwood.core.settings import Method
 from draftwood.engine.output import ends_of
+from draftwood.engine.pipeline import PLAIN
 from draftwood.grammar.grammar import Grammar, guidance
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import bad
-from draftwood.serve.schemas import Settings
+from draftwood.serve.fields import MOST_BIAS
+from draftwood.serve.schemas import Settings, Speculative
 
 _DRAWN: Final = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _NEUTRAL: Final = {"top_p": 1, "min_p": 0, "top_k": 0}
@@ -38,7 +43,7 @@ def sampling_of(pair: Pair, body: Settings, limits: Limits, grammar: Grammar | N
         given = {name: value for name, value in given.items() if value != _NEUTRAL.get(name)}
     if grammar is not None:
         given["grammar"] = grammar
-    if isinstance(body.logit_bias, dict):  # as pairs are too by now
+    if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias, pair.target.vocab_size)
     if body.min_tokens and (ends := sorted(ends_of(limits, frozenset(pair.eos)))):
         least, device = body.min_tokens, str(pair.target.device)
@@ -48,16 +53,19 @@ def sampling_of(pair: Pair, body: Settings, limits: Limits, grammar: Grammar | N
     return pair.own_sampling(given)
 
 
-def _bias(given: Mapping[str, float], vocab: int) -> dict[int, float]:
-    found = {}
-    for token, value in given.items():
-        known = token.isascii() and token.isdecimal() and len(token) < 12 and int(token) < vocab
-        if not known or token != str(int(token)):  # such as "05", which would be a second value of token 5
+def _bias(given: Mapping[str, float] | Sequence[Sequence[int | float | bool]], vocab: int) -> dict[int, float]:
+    """Numbers by token, of an object or of pairs; false forbids a token."""
+    found: dict[int, float] = {}
+    for pair in given.items() if isinstance(given, Mapping) else given:
+        name, number = (str(pair[0]), pair[1]) if len(pair) == 2 else ("", True)
+        known = name.isascii() and name.isdecimal() and len(name) < 12 and name == str(int(name)) and int(name) < vocab
+        if not known or int(name) in found or number is True or abs(number) > MOST_BIAS:
             raise bad(
-                f"logit_bias holds {short_repr(token)}, but the model knows tokens 0 to {vocab - 1}: leave it out",
+                f"logit_bias holds {short_repr(pair)}, but the model knows tokens 0 to {vocab - 1}: send each of them once, "
+                f"with a number from -{MOST_BIAS} to {MOST_BIAS}, or in a list with false, which forbids it",
                 param="logit_bias",
             )
-        found[int(token)] = value
+        found[int(name)] = -inf if number is False else number
     return found
 
 
@@ -123,3 +131,33 @@ _FORMS: Final[Mapping[str, _Make]] = {  # by fields
     "json_object": lambda _: Grammar.json_object(), "regex": Grammar.regex, "guided_regex": Grammar.regex,
     "choice": _choice, "guided_choice": _choice, "grammar": _lark, "guided_grammar": _lark,
 }  # fmt: skip
+
+
+def most_nodes(method: Method) -> int | None:
+    """The most nodes of a tree, of which a request may choose fewer; None without a draft."""
+    spec, shape = METHODS[method.method], method.shape
+    return method.nodes or (spec.nodes if shape is None else spec.parse(shape).nodes)
+
+
+def drafting_of(method: Method, given: bool | Speculative | None) -> tuple[str | None, int | None]:
+    """The method of a request's texts and the most nodes of their trees: None is that of the server, which all texts share.
+
+    Raises:
+        ApiError: what cannot be honoured.
+    """
+    if given is False:
+        return PLAIN, None
+    if not isinstance(given, Speculative):
+        return None, None
+    if given.nodes is not None and PLAIN in (given.method, method.method):
+        why = f"method {PLAIN!r} drafts nothing: leave it out"
+        raise bad(f"speculative.nodes is {given.nodes}, but {why}", param="speculative.nodes")
+    if given.method == PLAIN:
+        return PLAIN, None
+    if given.method not in (None, "auto", method.method):
+        raise bad(
+            f"speculative.method is {short_repr(given.method)}, but all texts of this server share "
+            f"{short_repr(method.method)}: leave it out, send false for plain decoding, or start another server",
+            param="speculative.method",
+        )
+    return None, given.nodes

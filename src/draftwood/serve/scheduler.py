@@ -12,11 +12,10 @@ from typing import Final, Literal, TypeAlias, TypeVar, final
 
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import release_free_memory
-from draftwood.serve.admission import Admission
 from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
 from draftwood.serve.jobs import Job
 from draftwood.serve.metrics import Metrics
-from draftwood.serve.rows import Rows
+from draftwood.serve.rows import Admission, Rows
 
 T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]
@@ -164,13 +163,11 @@ class Scheduler:
     def _run_command(self, *, wait: bool) -> None:
         """Do what was submitted so far; with ``wait`` there will be at least one command."""
         if wait:
-            self._next_command()()
+            try:
+                command = self._commands.get(timeout=IDLE_SECONDS)
+            except Empty:
+                release_free_memory()
+                command = self._commands.get()
+            command()
         for _ in range(self._commands.qsize()):
             self._commands.get()()
-
-    def _next_command(self) -> Callable[[], None]:
-        try:
-            return self._commands.get(timeout=IDLE_SECONDS)
-        except Empty:
-            release_free_memory()
-            return self._commands.get()

@@ -18,12 +18,14 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
+from draftwood.engine.pipeline import PLAIN
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.serve.admission import Admission
 from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Echo, Preparation
+from draftwood.serve.rows import Admission
+from draftwood.serve.sampling import most_nodes
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.settings import ServeOptions
 from draftwood.serve.traces import Traces
@@ -47,7 +49,7 @@ class Service:
         scheduler: writes texts; the caller starts and stops it.
         metrics: what happened.
         traces: of the texts that want one.
-        created: when the server began, in seconds since 1970.
+        method: of drafting, without ``auto``.
 
     Raises:
         ConfigError: a method for temperature 0 only; what the decoder refuses.
@@ -68,7 +70,7 @@ class Service:
         admission = Admission(pair, options.max_rows, options.max_memory)
         self.pair, self.options = pair, options
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
-        self.created = int(time.time())
+        self.method, self._created = chosen, int(time.time())
         self.texts = TokenTexts(pair.tokenizer)
         self.metrics = Metrics(replica)
         if admission.budget is not None:
@@ -89,6 +91,9 @@ class Service:
         weights = list(weight_sizes(model))
         settings = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return {
+            "object": "model", "created": self._created, "owned_by": "draftwood", "max_model_len": most,
+            "chat_template": self.preparation.chats, "methods": list(dict.fromkeys([self.method.method, PLAIN])),
+            "nodes": most_nodes(self.method),
             "meta": {
                 "architecture": model.config.model_type, "dtype": str(model.dtype).removeprefix("torch."),
                 "n_vocab": self.pair.target.vocab_size, "n_ctx_train": self.pair.target.max_length,

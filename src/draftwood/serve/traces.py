@@ -1,75 +1,45 @@
-"""The traces of texts for which one is wanted: the last few, each as far as it is written. Used in the event loop only."""
+"""The page, and the traces of texts: the last few, whole, as events while they grow, and drawn. In the event loop only."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from draftwood.core.checks import short_repr
 from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
 from draftwood.runners.protocols import Runner
+from draftwood.serve.answers import LiveTrace, while_present
 from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.page import page
 from draftwood.serve.prepare import Prepared
-from draftwood.trace.files import from_json
+from draftwood.serve.settings import KEEP_ALIVE_SECONDS
+from draftwood.serve.streams import DONE, KEEP_ALIVE, event, event_stream
+from draftwood.trace.figures import draw_race, draw_round, draw_specdec
+from draftwood.trace.figures.write import is_translation
+from draftwood.trace.files import from_json, to_json
+from draftwood.trace.labels import title_of
+from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled
 from draftwood.trace.page.shell import asset
-from draftwood.trace.record import Recorder
+from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
+from draftwood.trace.text import describe_round
 
 MAX_ROUNDS: Final = 200
 """Rounds of a trace that are kept, the first ones."""
 GERMAN: Final = "german"
 """The id of the recorded translation that every server has."""
-_UNFINISHED: Final = "The text was stopped, or it failed: what came after the last round was not recorded."
-
-
-@final
-class LiveTrace:
-    """A trace that grows, or one that was recorded before.
-
-    Attributes:
-        recorder: makes it; None for one that grows no more.
-        latest: the trace so far; it is replaced, never changed.
-        ended: whether it grows no more.
-        whole: whether it ended with its text.
-    """
-
-    def __init__(self, latest: Trace, recorder: Recorder | None = None) -> None:
-        self.latest, self.recorder = latest, recorder
-        self.ended = self.whole = recorder is None
-        self._news = asyncio.Event()
-
-    def update(self, trace: Trace, *, last: bool) -> None:
-        """Take the trace after a further round."""
-        self.latest, self.ended, self.whole = trace, last, last
-        self._emit()
-
-    def close(self) -> None:
-        """The text has ended, or nobody writes it any more."""
-        if not self.ended:
-            self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
-            self.ended = True
-            self._emit()
-
-    def _emit(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def grown(self, seen: Trace) -> None:
-        """Wait until there is more than what was seen, or until the end."""
-        while self.latest is seen and not self.ended:
-            await self._news.wait()
-
-    async def finished(self) -> Trace:
-        """The whole trace, when it has ended."""
-        while not self.ended:
-            await self.grown(self.latest)
-        return self.latest
+_WIDEST: Final = 100_000
 
 
 @cache
@@ -81,7 +51,7 @@ def german() -> Trace:
 
 @final
 class Traces:
-    """Makes recorders, and keeps traces by the ids of their responses.
+    """Makes recorders, keeps traces by the ids of their responses, and answers the routes of the page and of traces.
 
     Args:
         drafting: the decoder of all texts.
@@ -147,3 +117,74 @@ class Traces:
                 code="trace_not_found",
             )
         return found
+
+    async def page(self, request: Request) -> Response:
+        self.check()
+        html, policy = page()
+        headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(html, headers={**headers, "Cache-Control": "no-cache"})
+
+    async def trace(self, request: Request) -> Response:
+        found = self.of(request.path_params["id"])
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return event_stream(_events(found))
+        trace = await while_present(request.receive, found.finished())
+        return await asyncio.to_thread(lambda: JSONResponse(to_json([trace])))
+
+    async def round(self, request: Request) -> Response:
+        trace = self.of(request.path_params["id"]).latest
+        number, width = _whole("round", request.path_params["round"]), _width(request, LAYOUTS)
+        if number >= len(trace.rounds):
+            raise ApiError(404, f"the trace has {len(trace.rounds)} rounds and no round {number}", param="round")
+        draw = draw_specdec if is_translation(trace) else draw_round
+        return await _drawn(lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe_round(trace, number)})
+
+    async def race(self, request: Request) -> Response:
+        fast = self.of(request.path_params["id"]).latest
+        plain = self.of(request.query_params.get("plain", "")).latest
+        width = _width(request, RACES)
+        if plain.prompt != fast.prompt or not plain.rounds or not fast.rounds:
+            raise bad("plain is the trace of another prompt, or has no rounds: send one of the same prompt", param="plain")
+        return await _drawn(lambda: {"svg": unstyled(draw_race(plain, fast, width=width))})
+
+
+async def _drawn(draw: Callable[[], Mapping[str, str]]) -> Response:
+    return JSONResponse(await asyncio.to_thread(draw))
+
+
+def _width(request: Request, layouts: Mapping[int, int]) -> int:
+    """The width of the layout that fits."""
+    room = _whole("width", request.query_params.get("width", "0"))
+    return layouts[max(least for least in layouts if least <= room)]
+
+
+def _whole(name: str, given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and len(given) < 10 and int(given) <= _WIDEST):
+        raise bad(f"{name} is {short_repr(given)}: give a whole number from 0 to {_WIDEST}", param=name)
+    return int(given)
+
+
+async def _events(live: LiveTrace) -> AsyncIterator[bytes]:
+    """What the page shows: the text, its rounds, its end."""
+    trace, sent = live.latest, 0
+    plain = trace.draft is None and trace.method == "ar"
+    text = {
+        "title": "plain decoding" if plain else title_of(trace), "plain": plain, "translation": is_translation(trace),
+        "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
+    }  # fmt: skip
+    yield event({"text": text})
+    while True:
+        trace, ended = live.latest, live.ended
+        for made in trace.rounds[sent:]:
+            yield event({"round": round_data(trace, made)})
+        sent = len(trace.rounds)
+        if ended:
+            reason = trace.finish_reason if live.whole else None
+            end = {"finish_reason": reason, "dropped": trace.dropped, "first": first_of(trace), "tokens": trace.tokens}
+            yield event({"end": end}) + DONE
+            return
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                await live.grown(trace)
+        except TimeoutError:
+            yield KEEP_ALIVE

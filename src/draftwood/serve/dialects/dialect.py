@@ -16,8 +16,7 @@ from draftwood.serve.streams import Wire, line
 
 Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
-STREAM: Final = {"include_usage": True, "continuous_usage_stats": True}
-"""Options of the streams from which events are made."""
+_STREAM: Final = {"include_usage": True, "continuous_usage_stats": True}  # for the streams from which events are made
 _FIGURES: Final = ("warnings", "metrics")  # of chats, which every answer has too
 _ONE: Final = {"n": OtherField("this route gives one answer", (1,))}
 
@@ -47,10 +46,13 @@ class Dialect(Wire, ABC):
     """One request in another interface, and its answer. The subclass says what answers and events look like.
 
     Args:
-        chat: the same request for ``path``; without null fields.
+        made: fields of a chat, made of those of the request; null ones are left out.
+        rest: other fields of the request, which are those of chats.
+        stream: whether the request wants a stream.
+        path: of the same request in OpenAI's interface.
 
     Attributes:
-        chat, path: as given.
+        chat, path: the same request for ``path``.
         head: ``id``, ``model`` and ``created`` of the answer; empty before its first chunk.
         parts: of the answer so far.
         usage: tokens so far, in OpenAI's words.
@@ -61,9 +63,12 @@ class Dialect(Wire, ABC):
 
     prefix: ClassVar[str]
     """Of the ids of answers."""
+    others: ClassVar[Mapping[str, OtherField]]
+    """Fields of the interface that this server does not have."""
 
-    def __init__(self, chat: Json, path: str = "/v1/chat/completions") -> None:
-        self.chat, self.path = chat, path
+    def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = "/v1/chat/completions") -> None:
+        made |= {"stream": stream, "stream_options": _STREAM if stream else None}
+        self.chat, self.path = _chat_of(rest or {}, made, self.others), path
         self.head: Json = {}
         self.parts: list[Part] = []
         self.usage: Json = {}
@@ -171,7 +176,7 @@ class Dialect(Wire, ABC):
         return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), line(event)) for event in events)
 
 
-def chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
+def _chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
     """The body of a chat: what was made of the fields of another interface, and the rest of them.
 
     Raises:

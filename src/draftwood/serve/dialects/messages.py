@@ -6,17 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import (
-    STREAM,
-    Dialect,
-    Json,
-    Part,
-    chat_of,
-    inside,
-    objects,
-    read_object,
-    without,
-)
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, read_object, without
 from draftwood.serve.errors import in_anthropic
 from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody
@@ -25,7 +15,7 @@ _OTHERS: Final = {
     "container": OtherField("this server runs no code", ()),
     "mcp_servers": OtherField("this server runs no tools", ([],)),
     "context_management": OtherField("prompts are read as a whole: shorten it", ({},)),
-    **dict.fromkeys(("cache_control", "inference_geo", "speed"), OtherField("how and where a text is written", None)),
+    **dict.fromkeys(("cache_control", "inference_geo", "speed"), OtherField()),  # how and where a text is written
 }
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -56,6 +46,7 @@ class Messages(Dialect):
     """A message and its events."""
 
     prefix = "msg_"
+    others = _OTHERS
 
     def __init__(self, body: CountBody) -> None:
         self._stops, stream = (body.stop_sequences, body.stream) if isinstance(body, MessagesBody) else (None, None)
@@ -75,10 +66,8 @@ class Messages(Dialect):
             **inside("output_config", config, "effort", "format"),
             **inside("tool_choice", choice, "type", "name", "disable_parallel_tool_use"),
             **inside("thinking", body.thinking, "type", "display", "budget_tokens"),
-            "stream": stream,
-            "stream_options": STREAM if stream else None,
         }
-        super().__init__(chat_of(body.model_extra or {}, made, _OTHERS))
+        super().__init__(made, body.model_extra, stream)
 
     def begin(self) -> Iterable[Json]:
         yield {"type": "message_start", "message": self._message([])}
@@ -122,11 +111,8 @@ def _turn(turn: Json) -> Iterator[Json]:
     for block in objects("messages", content) if isinstance(content, list) else ():
         blocks.get(str(block.get("type")), blocks["said"]).append(block)
     for block in blocks["tool_result"]:
-        yield {
-            "role": "tool",
-            "tool_call_id": block.get("tool_use_id"),
-            "content": _content("messages", block.get("content", "")),
-        }
+        said = _content("messages", block.get("content", ""))
+        yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said}
     if blocks["tool_result"] and not blocks["said"]:
         return
     message = {**turn, "content": _content("messages", blocks["said"]) if isinstance(content, list) else content}
@@ -152,18 +138,16 @@ def _call(block: Json) -> Json:
 
 def _tool(tool: Json) -> Json:
     if tool.get("type") not in ("custom", None):
-        raise unsupported(
-            "tools", tool, "this server runs no tools: send tools with an input_schema, which your program runs"
-        )
+        why = "this server runs no tools: send tools with an input_schema, which your program runs"
+        raise unsupported("tools", tool, why)
     rest = without(tool, "type", "cache_control", "input_schema", "eager_input_streaming")
     return {"type": "function", "function": {**rest, "parameters": tool.get("input_schema")}}
 
 
 def _tool_choice(choice: Json) -> Any:
-    kind = choice.get("type")
-    return (
-        {"type": "function", "function": {"name": choice.get("name")}} if kind == "tool" else _CHOICES.get(str(kind), kind)
-    )
+    if (kind := choice.get("type")) == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return _CHOICES.get(str(kind), kind)
 
 
 def _template(thinking: Json) -> Json:

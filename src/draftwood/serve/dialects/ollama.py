@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, objects, read_object
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects, read_object
 from draftwood.serve.errors import in_ollama
 from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody
@@ -20,7 +19,7 @@ _MACHINE: Final = frozenset(  # options of how a model is computed, which change
     | {"vocab_only", "use_mmap", "use_mlock"}
 )
 _OTHERS: Final = {
-    "keep_alive": OtherField("how long a model stays; this server's stays", None),
+    "keep_alive": OtherField(),  # this server's model stays
     "template": OtherField("the model's own chat template is used", ("",)),
     "context": OtherField("a conversation is sent as messages", ([],)),
 }
@@ -59,28 +58,37 @@ class ShowBody(RouteBody):
     verbose: bool | None = None
 
 
-class _Ollama(Dialect):
-    """An answer; a stream of it has a line of JSON for each event."""
+@final
+class Ollama(Dialect):
+    """An answer; a stream of it has a line of JSON for each event.
+
+    Args:
+        body: of the request.
+        chats: whether the model has a chat template. Without one, and with ``raw``, a prompt is continued as it is.
+    """
 
     prefix = "ollama-"
+    others = _OTHERS
     media_type = "application/x-ndjson"
 
-    def __init__(self, body: OllamaBody, made: Json, path: str = "/v1/chat/completions") -> None:
+    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, *, chats: bool = True) -> None:
         self._arrived = self._read = perf_counter_ns()
-        stream, think = body.stream is not False, body.think
+        self._generates = isinstance(body, OllamaGenerateBody)
+        think, path = body.think, "/v1/chat/completions"
+        if isinstance(body, OllamaChatBody):
+            made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
+        elif chats and not body.raw:
+            system = [] if body.system is None else [{"role": "system", "content": body.system}]
+            made = {"messages": [*system, {"role": "user", "content": _content(body.prompt, body.images)}]}
+        else:
+            made, path, think = _continued(body), "/v1/completions", None
         made |= {
             "model": body.model and body.model.removesuffix(":latest"),
             "response_format": _form(body.format),
             "chat_template_kwargs": {"enable_thinking": think} if isinstance(think, bool) else None,
             "reasoning_effort": think if isinstance(think, str) else None,
-            "stream": stream,
-            "stream_options": STREAM if stream else None,
         }
-        super().__init__(chat_of({**(body.model_extra or {}), **_options(body.options)}, made, _OTHERS), path)
-
-    @abstractmethod
-    def say(self, text: str, **extra: Any) -> Json:
-        """What the model said."""
+        super().__init__(made, {**(body.model_extra or {}), **_options(body.options)}, body.stream is not False, path)
 
     def begin(self) -> Iterable[Json]:
         self._read = perf_counter_ns()
@@ -88,15 +96,15 @@ class _Ollama(Dialect):
 
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
         if part.kind != "call":
-            said = self.say(text) if part.kind == "text" else self.say("", thinking=text)
+            said = self._say(text) if part.kind == "text" else self._say("", thinking=text)
             yield self._line(said, done=False) | ({"logprobs": list(logprobs)} if logprobs else {})
 
     def stop(self, part: Part) -> Iterable[Json]:
         if part.kind == "call":
-            yield self._line(self.say("", tool_calls=[_call(part)]), done=False)
+            yield self._line(self._say("", tool_calls=[_call(part)]), done=False)
 
     def finish(self) -> Iterable[Json]:
-        yield self._line(self.say(""), done=True) | self._end() | self.figures
+        yield self._line(self._say(""), done=True) | self._end() | self.figures
 
     def answer(self) -> Json:
         self._read = self._arrived  # when the prompt was read is not known
@@ -104,16 +112,22 @@ class _Ollama(Dialect):
         calls = [_call(part) for part in self.parts if part.kind == "call"]
         extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
         logprobs = [entry for part in self.parts for entry in part.logprobs]
-        return self._line(self.say(text, **extra), done=True) | ({"logprobs": logprobs} if logprobs else {}) | self._end()
+        return self._line(self._say(text, **extra), done=True) | ({"logprobs": logprobs} if logprobs else {}) | self._end()
 
     def fail(self, error: Json) -> Iterable[Json]:
         yield in_ollama(error)
 
     def silence(self) -> bytes:
-        return self.encoded([{**self.say(""), "done": False}])  # JSON has no comments
+        return self.encoded([{**self._say(""), "done": False}])  # JSON has no comments
 
     def encoded(self, events: Iterable[Json]) -> bytes:
         return b"".join(line(event) + b"\n" for event in events)
+
+    def _say(self, text: str, **extra: Any) -> Json:
+        """What the model said."""
+        if self._generates:
+            return {"response": text, **extra}
+        return {"message": {"role": "assistant", "content": text, **extra}}
 
     def _line(self, said: Json, *, done: bool) -> Json:
         return {"model": self.head["model"], "created_at": now(), **said, "done": done}
@@ -129,35 +143,13 @@ class _Ollama(Dialect):
         }  # fmt: skip
 
 
-@final
-class OllamaChat(_Ollama):
-    """An answer of ``/api/chat``."""
-
-    def __init__(self, body: OllamaChatBody) -> None:
-        super().__init__(body, {"messages": list(_messages(objects("messages", body.messages)))})
-
-    def say(self, text: str, **extra: Any) -> Json:
-        return {"message": {"role": "assistant", "content": text, **extra}}
-
-
-@final
-class OllamaGenerate(_Ollama):
-    """An answer of ``/api/generate``. Without a chat template, and with ``raw``, the prompt is continued as it is."""
-
-    def __init__(self, body: OllamaGenerateBody, *, chats: bool) -> None:
-        if chats and not body.raw:
-            system = [] if body.system is None else [{"role": "system", "content": body.system}]
-            question = {"role": "user", "content": _content(body.prompt, body.images)}
-            super().__init__(body, {"messages": [*system, question]})
-            return
-        for name in ("system", "images", "think"):
-            if value := getattr(body, name):
-                raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
-        limit = {"max_tokens": MOST_WRITTEN} if (body.options or {}).get("num_predict") is None else {}
-        super().__init__(body.model_copy(update={"think": None}), {"prompt": body.prompt, **limit}, "/v1/completions")
-
-    def say(self, text: str, **extra: Any) -> Json:
-        return {"response": text, **extra}
+def _continued(body: OllamaGenerateBody) -> Json:
+    """The fields of a completion."""
+    for name in ("system", "images", "think"):
+        if value := getattr(body, name):
+            raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
+    limit = {"max_tokens": MOST_WRITTEN} if (body.options or {}).get("num_predict") is None else {}
+    return {"prompt": body.prompt, **limit}
 
 
 def now() -> str:
@@ -209,3 +201,11 @@ def _called(new: str, call: Json) -> Json:
 
 def _call(part: Part) -> Json:
     return {"id": part.id, "function": {"name": part.name, "arguments": read_object(part.text)}}
+
+
+def details(facts: Json) -> Json:
+    """Facts of a model."""
+    return {
+        "parent_model": "", "format": "safetensors", "family": facts["architecture"], "families": [facts["architecture"]],
+        "parameter_size": f"{facts['n_params'] / 1e6:.1f}M", "quantization_level": facts["dtype"],
+    }  # fmt: skip

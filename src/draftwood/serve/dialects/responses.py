@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import STREAM, Dialect, Json, Part, chat_of, inside, objects, without
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
 from draftwood.serve.fields import Top
 from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.schemas import RouteBody, StreamOptions
@@ -16,7 +16,7 @@ _OTHERS: Final = {
     **dict.fromkeys(("previous_response_id", "conversation", "prompt"), _STORED),
     **dict.fromkeys(("truncation", "context_management"), _WHOLE),
     "background": OtherField("an answer is written while its client waits", (False,)),
-    "max_tool_calls": OtherField("it counts tools that a server runs", None),
+    "max_tool_calls": OtherField(),  # it counts tools that a server runs
 }
 _PARTS: Final = {
     "reasoning": ("rs", "reasoning_text"),
@@ -48,6 +48,7 @@ class Responses(Dialect):
     """A response and its events."""
 
     prefix = "resp_"
+    others = _OTHERS
 
     def __init__(self, body: ResponsesBody) -> None:
         self._body = body
@@ -68,10 +69,8 @@ class Responses(Dialect):
             **inside("reasoning", body.reasoning, "effort", "summary", "generate_summary"),
             "logprobs": logprobs or None,
             "top_logprobs": body.top_logprobs,
-            "stream": body.stream,
-            "stream_options": STREAM if body.stream else None,
         }
-        super().__init__(chat_of(body.model_extra or {}, made, _OTHERS))
+        super().__init__(made, body.model_extra, body.stream)
 
     def begin(self) -> Iterable[Json]:
         for kind in ("created", "in_progress"):
@@ -192,9 +191,8 @@ def _texts(content: Any) -> Any:
     """A content with the types of chats. One that is no text is refused there."""
     if not isinstance(content, list):
         return content
-    plain = (part if part.get("type") not in _TEXTS else {"type": "text", "text": part.get("text")} for part in
-             objects("input", content))  # fmt: skip
-    return list(plain)
+    return [{"type": "text", "text": part.get("text")} if part.get("type") in _TEXTS else part
+            for part in objects("input", content)]  # fmt: skip
 
 
 def _tool(tool: Json) -> Json:

@@ -1,9 +1,12 @@
-"""Every request gets a plain path, an id, and a line in the log when its answer has ended."""
+"""What every request passes: it gets a plain path, an id and a line in the log, and it needs a key where there are any."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final, final
 from uuid import uuid4
@@ -11,7 +14,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from draftwood.serve.errors import error_response, refused
+from draftwood.serve.errors import ApiError, error_response, refused
 from draftwood.serve.log import ENTRY, REQUESTS, Entry
 
 _HEADER: Final = "x-request-id"
@@ -19,6 +22,15 @@ _SANE: Final = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)
 _QUIET: Final = ("/health", "/metrics")  # polled every few seconds
 _LONGEST: Final = 200  # characters of a route
 _GONE: Final = 499  # as other servers log a client that did not wait for its answer
+_OPEN: Final = ("/health", "/")  # for all: the server's health, and the empty page
+SALT: Final = "draftwood.cache_salt"
+"""In a scope, what the prefix cache knows requests of one key by."""
+_WRONG_KEY: Final = ApiError(
+    401,
+    "the key is missing or wrong: send the header Authorization: Bearer KEY, or x-api-key: KEY",
+    code="invalid_api_key",
+    headers={"WWW-Authenticate": "Bearer"},
+)
 
 
 @final
@@ -68,3 +80,34 @@ def _log(scope: Scope, entry: Entry, status: int, seconds: float) -> None:
     fields |= {"seconds": round(seconds, 3)} | ({} if entry.error is None else {"error": entry.error})
     text = " ".join(f"{name}={json.dumps(value) if name == 'route' else value}" for name, value in fields.items())
     REQUESTS.info("%s", text, extra={"fields": fields})
+
+
+@final
+class Keys:
+    """Refuses requests without a key.
+
+    Args:
+        app: gets the others.
+        keys: the keys; without any, all requests pass.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._digests and scope["path"] not in _OPEN:
+            headers = Headers(scope=scope)
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer":
+                given = headers.get("x-api-key", "")
+            digest = _digest(given.strip().encode("utf-8", "surrogateescape"))
+            if not any([hmac.compare_digest(digest, known) for known in self._digests]):  # the whole list, for equal times
+                await error_response(_WRONG_KEY, scope["path"])(scope, receive, send)
+                return
+            scope[SALT] = digest.hex()
+        await self._app(scope, receive, send)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
