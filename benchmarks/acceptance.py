@@ -2,10 +2,10 @@
 
 The target writes its texts once; at every few tokens of them each method drafts a tree. Of a drawn tree, and of prompt
 lookup's chain, the number of tokens that the verifier accepts on average, given the tree, is computed exactly
-(:mod:`benchmarks.expected`). A shared-noise tree and its verdict come from the same noise, and given both nothing is
-left to chance; there the mean is taken over several draws of the noise, and its error holds that of the draws. At
-temperature 0 nothing is drawn by anyone. All methods see the same contexts, so their differences have smaller errors than
-runs of their own would give.
+(:mod:`benchmarks.expected`). A shared-noise tree and its verdict come from the same noise, and given
+both nothing is left to chance; there the mean is taken over several draws of the noise, and its error holds that of the
+draws. At temperature 0 nothing is drawn by anyone. All methods see the same contexts, so their differences have smaller
+errors than runs of their own would give.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, final
 
 import torch
 
-from benchmarks.expected import expected
+from benchmarks import expected
 from benchmarks.prompts import Prompt
 from benchmarks.report import table
 from benchmarks.run import seed_of
@@ -126,10 +126,9 @@ def _accepted(
         distributions = sampler.target(scores.logits, tree.prefixes)
         distributions.require_all()
         if not sampling.greedy and tree.draw is not Draw.SHARED_NOISE:
-            nodes = range(tree.size)
-            means = expected(tree, distributions.dense())
             # A certain chain is matched by the coupled verifier as often as it is accepted by chance.
-            return [m.traversal(nodes) if verifier.name == "traversal" else m.recursive(nodes) for m in means]
+            mean = expected.traversal if verifier.name == "traversal" else expected.recursive
+            return mean(tree, distributions.dense())
         verdict = verify(verifier, tree, distributions, rng)
         this_round = Round(tree=tree, scores=scores, target_log_probs=distributions, verdict=verdict)
         for row, new in zip(made, this_round.tokens, strict=True):

@@ -124,7 +124,9 @@ def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
         from openvino_tokenizers import convert_tokenizer
 
         for part, name in zip(
-            convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
+            convert_tokenizer(getattr(tokenizer, "whole", tokenizer), with_detokenizer=True),
+            ("tokenizer", "detokenizer"),
+            strict=True,
         ):
             ov.save_model(part, folder / f"openvino_{name}.xml")
     return folder

@@ -129,6 +129,16 @@ class Numbers:
         return "".join(f"<{i}>" for i in ids)
 
 
+class Words(Numbers):
+    """The same for any text: each letter is a token, of 23."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 23 for letter in text]}
+
+    def decode(self, ids: Sequence[int], **_: object) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
 def decoder(
     target: Runner, draft: Runner | None, method: str, shape: str | None = None, verifier: str = "auto", *,
     greedy: bool = False, nodes: int | None = None, eos=(), tokenizer=None,

@@ -150,13 +150,6 @@ def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(
             seen.add(command)
 
 
-def test_no_command_is_shortened_into_another_one() -> None:
-    for page in PAGES:
-        for command in commands(page):
-            arguments = parts(command)[1]
-            assert shortened(command)[: len(arguments)] == arguments
-
-
 def test_commands_name_no_model_or_file_that_a_checkout_lacks() -> None:
     found = [command for page in PAGES for command in commands(page)]
     assert len(found) > 40

@@ -46,13 +46,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2650, "grammar": 535, "hardware": 385, "native": 285, "sampling": 1030, "runners": 7515, "draft": 2895,
-    "verify": 655, "loading": 3005, "trace": 3015, "engine": 2875, "hf": 340, "train": 2940, "exactness": 1400, "tune": 930,
-    "serve": 5300, "ray": 700, "cli": 3740,
+    "core": 2635, "grammar": 530, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6275, "draft": 2835,
+    "verify": 650, "loading": 3090, "trace": 2865, "engine": 2775, "hf": 340, "train": 2745, "exactness": 1360, "tune": 645,
+    "serve": 4970, "ray": 700, "cli": 3375,
 }  # fmt: skip
 NATIVE = 2620
 """Lines of C++ of the native engine, at most."""
-TESTS = 37705
+TESTS = 33065
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

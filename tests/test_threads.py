@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.threads import kept_threads
 from draftwood import api
 from draftwood.api import load
 from draftwood.core.limits import Limits
@@ -22,11 +23,11 @@ from draftwood.core.settings import LoadOptions
 from draftwood.hardware import cores
 from draftwood.hardware import threads as chosen
 from draftwood.hardware.cores import CoreMeter, FreeCores, usable_cores
-from draftwood.hardware.threads import ThreadRule, kept_threads, set_threads
+from draftwood.hardware.threads import ThreadRule, set_threads
 from draftwood.translation import load_translator
 from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
-from tests.helpers import tiny_gpt
-from tests.test_decode import VOCAB, Words
+from tests.helpers import Words, tiny_gpt
+from tests.test_decode import VOCAB
 
 
 class Machine:
@@ -188,17 +189,6 @@ def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box: Mac
     assert 2 not in found[-60:]
 
 
-def test_the_kernel_is_asked_once_a_second(box: Machine, rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    real = cores._busy_seconds
-    monkeypatch.setattr(cores, "_busy_seconds", lambda: (asked.append(box.now), real())[1])
-    with threads(2):
-        for _ in range(1000):
-            box.passes(0.01, others=1.0)
-            assert rule.count() == (2 if box.now < 100.1 else 1)
-    assert len(asked) <= 2 * 11
-
-
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_two_processes_that_choose_by_this_rule_find_their_parts(
     box: Machine, monkeypatch: pytest.MonkeyPatch, count: int
@@ -261,11 +251,11 @@ def test_what_the_user_says_counts(box: Machine, rule: ThreadRule, monkeypatch: 
 
 def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: ThreadRule) -> None:
     with threads(2):
-        with kept_threads(None):
+        with kept_threads():
             box.passes(5.0, others=2.0)
             assert (rule.count(), torch.get_num_threads()) == (2, 2)
         assert rule.count() == 1
-        with kept_threads(None):
+        with kept_threads():
             assert (rule.count(), torch.get_num_threads()) == (1, 1)
         assert torch.get_num_threads() == 2
 

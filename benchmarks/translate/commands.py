@@ -30,16 +30,16 @@ def command(**options: Any) -> None:
 
     With --exact, compare the texts only: every sentence, one at a time and in ragged batches.
     """
+    from benchmarks.threads import kept_threads
     from benchmarks.translate.peers import require_packages
     from benchmarks.translate.sentences import chosen_pairs, longest_translation, read_sentences
-    from draftwood.hardware.threads import kept_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)
     require_packages(config)
     quiet_loading()
-    with kept_threads(None):
+    with kept_threads():
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
         loading = LoadOptions(dtype="float32", device="cpu", backend="torch")
         translator = load_translator(config.target, config.draft, options=loading)

@@ -105,7 +105,7 @@ def _figure(name: str, note: str, height: int) -> Any:
     letters = int((_WIDTH - 24) / _LETTER)
     title, words = "\n".join(wrap(name, int(letters / 1.3))), "\n".join(wrap(note, letters))
     height += _LINE * (title.count("\n") + words.count("\n") + 5)
-    figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained", facecolor=_COLOURS["card"][0])
+    figure: Any = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained", facecolor=_COLOURS["card"][0])
     figure.get_layout_engine().set(w_pad=12 / 72, h_pad=8 / 72)
     figure.suptitle(title, x=12 / _WIDTH, ha="left", size=13, weight="bold", parse_math=False)
     figure.supxlabel(words, x=12 / _WIDTH, ha="left", size=_SMALL, color=_COLOURS["quiet"][0], parse_math=False)

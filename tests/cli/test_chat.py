@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,8 +21,13 @@ from click.testing import Result
 
 import draftwood
 from draftwood import LoadOptions, Pair
+from draftwood.core.errors import ConfigError
+from draftwood.loading import gguf_convert
+from draftwood.loading.templates import refuse_without_template
+from draftwood.runners.torch_runner import TorchRunner
 from tests.cli.conftest import Run
 from tests.faults.folders import save_tiny
+from tests.loading.gguf_files import source, write_gguf
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "8"]
@@ -170,10 +177,45 @@ def test_what_cannot_be_answered_is_refused(run: Run, folder: Path, stdin: bytes
     assert shown.stdout == ""
 
 
-def test_a_model_without_a_chat_template_is_refused(run: Run, tmp_path: Path) -> None:
-    shown = run("chat", "--target", save_tiny(tmp_path), stdin="a\n")
-    assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "has no chat template, so it is no chat model" in shown.stderr
+def without_template(folder: Path, kind: str) -> Path:
+    if kind == "folder":
+        return save_tiny(folder)
+    path = write_gguf(folder / "fox.gguf", *source(), template=None)
+    return path if kind == "gguf" else path.parent
+
+
+@pytest.mark.parametrize("kind", ["folder", "gguf", "folder of a gguf"])
+@pytest.mark.parametrize("message", [(), ("Hi",)])
+def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(draftwood.api, "load", pytest.fail)
+    monkeypatch.setattr(gguf_convert, "convert", pytest.fail)
+    target = without_template(tmp_path / "model", kind)
+    shown = run("chat", "--target", target, *message, stdin="")
+    assert shown.exit_code == 2
+    assert "has no chat template" in shown.stderr
+    assert str(target) in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_a_template_in_a_file_of_its_own_or_in_the_configuration_is_found(folder: Path, tmp_path: Path) -> None:
+    refuse_without_template(folder)
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    template = own / "chat_template.jinja"
+    config = json.loads((own / "tokenizer_config.json").read_text())
+    config["chat_template"] = template.read_text()
+    template.unlink()
+    with pytest.raises(ConfigError, match="has no chat template"):
+        refuse_without_template(own)
+    (own / "tokenizer_config.json").write_text(json.dumps(config))
+    refuse_without_template(own)
+
+
+def test_a_template_in_a_gguf_file_is_found_and_other_names_are_left_to_loading(tmp_path: Path) -> None:
+    refuse_without_template(write_gguf(tmp_path / "fox.gguf", *source()))
+    refuse_without_template("nobody/nothing")
+    refuse_without_template(tmp_path / "missing")
 
 
 def test_a_line_that_begins_with_a_blank_is_no_command(run: Run, folder: Path, pair: Pair) -> None:
@@ -315,3 +357,26 @@ def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run
     shown = run("chat", "--target", tmp_path, *GREEDY, "--system", "a hen", stdin="a\n")
     assert shown.exit_code == 2
     assert "no system role" in shown.stderr
+
+
+def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(
+    run: Run, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, left = TorchRunner._forward, [3]
+
+    def interrupted(runner: Any, *given: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return inner(runner, *given)
+
+    monkeypatch.setattr("draftwood.cli.conversation._typed_lines", lambda: iter(["the fox ran", "/reset", "a dog"]))
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchRunner, "_forward", interrupted)
+        patch.setattr("draftwood.runners.torch_runner.check_tree_forward", lambda runner: None)
+        shown = succeeded(run("chat", "--target", folder, *GREEDY, "--ignore-eos", "--method", "ar", stdin=""))
+    assert shown.stderr.splitlines()[1].startswith("2 tokens, ")
+    assert "stopped" in shown.stderr.splitlines()[1]
+    [wanted] = answers(pair, "a dog", limits={"max_new_tokens": 8, "ignore_eos": True}, max_new_tokens=None)
+    assert shown.stdout.endswith(f"\n{wanted}\n")

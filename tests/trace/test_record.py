@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood import load, load_translator
+from draftwood import Pair, load, load_translator
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -23,13 +23,17 @@ from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
-from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.helpers import Words, decoder, hidden_pair, tiny_gpt
 from tests.tables import TableRunner
-from tests.test_decode import VOCAB, Words, pair
+from tests.test_decode import VOCAB
 from tests.tiny_chat import save_chat
 from tests.tiny_translation import sentences
 from tests.trace.replay import replay
 from tests.trace.runs import run
+
+
+def pair():
+    return Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2, layers=1), Words())
 
 
 def watched(engine: Decoder, method: str, sampling: Sampling, rows: int = 3, draft: Any = None, tokens: int = 64) -> tuple[

@@ -10,9 +10,8 @@ from typing import Any, final
 import click
 
 from draftwood.api import Pair
-from draftwood.cli.chat import ChatOptions
 from draftwood.cli.console import check_unicode
-from draftwood.cli.settings import Opened, Settings
+from draftwood.cli.settings import ChatOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.cli.single import OneText, write_one
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 
 import click
 
+from draftwood.cli.console import check_unicode
 from draftwood.cli.job.lines import check_files
 from draftwood.cli.options import Sections, pick
 from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
-from draftwood.core.checks import setting
+from draftwood.core.checks import setting, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
@@ -73,6 +75,38 @@ class Files:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}: give 1 or more")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """The system prompt, the chat template, what messages may hold, and the display.
+
+    Raises:
+        ConfigError: a system prompt that is no Unicode text, or values that are no JSON object.
+    """
+
+    system: str | None = setting(None, "system prompt; default: that of the chat template, if any")
+    special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
+    chat_template_kwargs: str | None = setting(
+        None, 'JSON object of values that the chat template reads: {"enable_thinking": false}'
+    )
+    quiet: bool = setting(False, "write the answers only, without their speed")
+
+    def __post_init__(self) -> None:
+        check_unicode("the system prompt", self.system or "")
+        _ = self.variables
+
+    @property
+    def variables(self) -> dict[str, Any] | None:
+        """The values for the chat template; None if none were given."""
+        if self.chat_template_kwargs is None:
+            return None
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(self.chat_template_kwargs), dict):
+                return found
+        given = short_repr(self.chat_template_kwargs)
+        raise ConfigError(f'chat_template_kwargs is {given}: give a JSON object such as {{"enable_thinking": false}}')
 
 
 @final

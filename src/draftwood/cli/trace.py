@@ -39,7 +39,7 @@ class TraceOptions:
     html: Path | None = setting(None, "write a page that plays the texts, one file that reads nothing from a network")
     svg: Path | None = setting(None, "write the figures of the rounds to this folder")
     compare: bool = setting(False, "trace plain decoding of the PROMPT too")
-    explain: bool = setting(False, "say what depths and ranks brought, and what more would bring")
+    explain: bool = setting(False, "say what depths and ranks brought, and what a better draft would bring")
 
 
 SECTIONS: Sections = {

@@ -11,6 +11,7 @@ from draftwood.core.checks import flag, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.engine.contents import SpecialNames
 from draftwood.engine.messages import Message, checked
+from draftwood.loading.templates import NO_TEMPLATE
 
 MAX_NEW_TOKENS: Final = 1024
 """Most tokens of an answer. An answer should end by itself, and this is long for one."""
@@ -126,10 +127,7 @@ class ChatTemplate:
         self, messages: Sequence[Message], variables: Mapping[str, Any], *, answer: bool, continues: bool = False
     ) -> str:
         if not getattr(self._tokenizer, "chat_template", None):
-            raise ConfigError(
-                "the target's tokenizer has no chat template, so it is no chat model: take a chat model, or generate for a "
-                "plain text"
-            )
+            raise ConfigError(f"the target's tokenizer {NO_TEMPLATE}")
         try:
             text = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=answer, continue_final_message=continues, **variables

@@ -21,6 +21,7 @@ from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import Expander, GumbelExpander, SampledExpander
 from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, TreeShape
+from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
@@ -106,7 +107,7 @@ def _shared_noise(args: BuildArgs) -> Drafter:
     return BestFirstDrafter(_grower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
-def _block(args: BuildArgs) -> BestFirstDrafter:
+def _block(args: BuildArgs) -> BlockChain:
     runner = args.runner
     if not isinstance(runner, BlockRunner):
         raise PairingError(
@@ -117,7 +118,7 @@ def _block(args: BuildArgs) -> BestFirstDrafter:
     if length != runner.block:  # its scores depend on the length of the block
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
-    return BestFirstDrafter(_grower(runner, SampledExpander(1, name="block"), TreeShape(length, 1, length)))
+    return BlockChain(runner, length)
 
 
 def _dynamic(args: BuildArgs) -> BestFirstDrafter:

@@ -23,9 +23,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
-from draftwood.exactness.goodness import scores_of, single_sampler
+from draftwood.exactness import goodness
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
-from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 
 MOST_TOKENS: Final = 16  # most tokens that may be possible at a draw
@@ -161,23 +160,16 @@ def target_distribution(
 
     The tokens are its draws, or its picks with equally likely noises.
     """
-    sampler, out = single_sampler(pair, prompt, sampling), defaultdict[Texts, float](float)
+    out = defaultdict[Texts, float](float)
     waiting: list[tuple[Texts, float]] = [((), 1.0)]
     while waiting:
         text, weight = waiting.pop()
         if len(text) == tokens:
             out[text] += weight
         else:
-            logp = _log_probs_after(pair, sampler, [*prompt, *text], list(text))
+            logp = goodness.target_distribution(pair, prompt, [*text, 0], sampling)[-1].double()  # after the text
             waiting += [((*text, token), weight * p) for token, p in _next(logp, noise)]
     return dict(out)
-
-
-def _log_probs_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
-    scores = scores_of(pair.model, [*ids, 0], 1)  # the last token is not read
-    found = sampler.target(scores, lambda: [[path]])
-    found.require_all()
-    return found.dense()[0, 0].double()
 
 
 def _next(logp: Float[Tensor, "vocab"], noise: Float[Tensor, "outcome vocab"] | None) -> Iterator[tuple[int, float]]:

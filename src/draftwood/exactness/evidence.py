@@ -1,4 +1,4 @@
-"""P-values of single tests, valid far out in the tails.
+"""PIT values, and p-values of single tests that are valid far out in the tails.
 
 At levels of one in a million a normal approximation fails where events are rare. Such tests bet instead: a gambler bets on
 the alternative at fair odds. If the engine is exact, the gambler's wealth is a martingale of mean 1. It ever reaches
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 STAKES: Final = (0.05, 0.2, 0.5, 0.9)  # shares of the wealth that are bet on a likelihood ratio
@@ -48,6 +48,27 @@ def of_events(chances: Sequence[float], happened: Sequence[bool]) -> float:
     ratio = torch.where(event, other / chance, (1 - other) / (1 - chance))  # NaN where neither is possible
     scaled = ratio.nan_to_num(nan=1.0, posinf=_MAX_RATIO).log()
     return of_wealth(torch.cat([tilted.sum(dim=1), scaled.sum(dim=1)]))
+
+
+def pit(
+    probs: Float[Tensor, "n vocab"],
+    tokens: Int[Tensor, "n"],
+    share: Float[Tensor, "n"],
+    order: Float[Tensor, "n vocab"] | None = None,
+) -> Float[Tensor, "n"]:
+    """The PIT values of tokens: the share of the probability before each one, with ``share`` of its own.
+
+    Args:
+        probs: need not be normalised.
+        order: the key by which tokens are sorted; equal ones, and all without it, are sorted by id.
+    """
+    token, probs = tokens.unsqueeze(1), probs.double()
+    before = torch.arange(probs.shape[1]) < token
+    if order is not None:
+        own = order.gather(1, token)
+        before = (order < own) | ((order == own) & before)
+    found = (probs * before).sum(1) + share * probs.gather(1, token).squeeze(1)
+    return (found / probs.sum(1)).clamp(0.0, 1.0)
 
 
 def of_mean(values: Sequence[float]) -> float | None:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
+from draftwood.exactness.evidence import pit
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
@@ -175,7 +176,7 @@ def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vo
         return scores
 
 
-def single_sampler(pair: Pair, prompt: list[int], sampling: Sampling) -> Sampler:
+def _sampler(pair: Pair, prompt: list[int], sampling: Sampling) -> Sampler:
     """The sampler of one row without new tokens."""
     return Sampler([Row(tokens=prompt, sampling=sampling)], pair.target.vocab_size)
 
@@ -183,8 +184,7 @@ def single_sampler(pair: Pair, prompt: list[int], sampling: Sampling) -> Sampler
 def target_distribution(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
     """Log-probabilities at the prefixes of ``ids``, the new tokens of a text."""
     scores = scores_of(pair.model, prompt + ids, len(ids))
-    sampler = single_sampler(pair, prompt, sampling)
-    found = sampler.target(scores, lambda: [[ids[:i] for i in range(len(ids))]])
+    found = _sampler(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]])
     found.require_all()
     return found.dense()[0]
 
@@ -205,7 +205,8 @@ def pit_values(
             own.
         generator: draws the point within a token's own probability.
     """
-    return _pit(logp.exp(), _order(pair, prompt, ids, sampling, logp), ids, generator)
+    share = torch.rand(len(ids), generator=generator, dtype=torch.float64)
+    return pit(logp.exp(), torch.tensor(ids), share, _order(pair, prompt, ids, sampling, logp))
 
 
 def _order(
@@ -225,20 +226,5 @@ def _order(
     if not reads_text or (longest is not None and len(prompt) + len(ids) > longest):
         return logp
     scores = scores_of(model, prompt + ids, len(ids))
-    sampler = single_sampler(pair, prompt, sampling)
-    draft_logp = sampler.draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    draft_logp = _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
     return torch.nan_to_num(draft_logp - logp, 0.0)
-
-
-def _pit(
-    probs: Float[Tensor, "token vocab"],
-    order: Float[Tensor, "token vocab"],
-    ids: list[int],
-    generator: torch.Generator,
-) -> Float[Tensor, "token"]:
-    """The PIT value of each token: the probability before it in order, plus a random part of its own."""
-    token = torch.tensor(ids).unsqueeze(1)
-    below = (order < order.gather(1, token)) | ((order == order.gather(1, token)) & (torch.arange(probs.shape[1]) < token))
-    start = (probs.double() * below).sum(1)
-    own = probs.double().gather(1, token).squeeze(1)
-    return start + own * torch.rand(len(ids), generator=generator, dtype=torch.float64)

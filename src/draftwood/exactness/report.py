@@ -20,6 +20,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.exactness.evidence import pit
 from draftwood.exactness.goodness import (
     BINS,
     Report,
@@ -30,7 +31,7 @@ from draftwood.exactness.goodness import (
     target_distribution,
 )
 from draftwood.exactness.rounds import Rounds
-from draftwood.exactness.texts import Choice, Text, Texts, pit_by_token_id
+from draftwood.exactness.texts import Choice, Text, Texts
 from draftwood.sampling.settings import Sampling
 
 BATCH = 16  # texts; those of the first batch are made one by one, since drafters draft more for a single text
@@ -135,8 +136,8 @@ class SampledTests:
         pair, tokens = self._pair, torch.tensor(ids)
         logp = target_distribution(pair, prompt, ids, self._sampling)
         self._pit.append(pit_values(logp, pair, prompt, ids, self._sampling, self._generator))
-        probs = logp.exp()
-        return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit_by_token_id(probs, tokens, self._others))
+        probs, share = logp.exp(), torch.rand(len(ids), generator=self._others, dtype=torch.float64)
+        return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit(probs, tokens, share))
 
     def _p_values(self) -> Iterator[tuple[str, float]]:
         yield from self._texts.p_values()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
+from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, pit, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.walks import WALKS
@@ -30,15 +30,8 @@ RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
 _MIN_MASS: Final = 1e-4  # probability that must remain after earlier siblings; below it rounding errors are too large
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A child that was tried.
-
-    Attributes:
-        depth, rank: its depth, and its number among its siblings in draw order; both from 1 on.
-        chance: the probability of accepting it, given all earlier trials.
-    """
+class Trial(NamedTuple):
+    """A child that was tried: its depth and its number among its siblings, from 1 on, and the chance of accepting it."""
 
     depth: int
     rank: int
@@ -87,8 +80,8 @@ class Rounds:
     def add(self, this_round: Round, rows: Sequence[int]) -> None:
         """Add one round, and the numbers of its rows in the batch."""
         with torch.inference_mode():
-            for rank, pit in drafted(this_round.tree, self._generator):
-                self._drafted.setdefault(min(rank, LAST), []).append(pit)
+            for rank, value in drafted(this_round.tree, self._generator):
+                self._drafted.setdefault(min(rank, LAST), []).append(value)
             now = [Remembered() for _ in rows]
             self._origins(this_round.tree, rows, now)
             if self._verifier in WALKS:
@@ -104,17 +97,14 @@ class Rounds:
         for at, (path, token, row, current) in enumerate(zip(this_round.paths, columns, rows, now, strict=True)):
             walk, end, children = WALKS[self._verifier](arrays, at, path), path[-1] if path else 0, tree.children[at]
             ranks = {child: rank for below in children for rank, child in enumerate(below, 1)}
-            trials = [
-                Trial(depth=depths[at][test.node], rank=ranks[test.node], chance=test.chance, accepted=test.node in path)
-                for test in walk.tests
-            ]
+            trials = [Trial(depths[at][test.node], ranks[test.node], test.chance, test.node in path) for test in walk.tests]
             target = torch.from_numpy(arrays.target_vector(at, end))
             residual = target if walk.last is None else torch.from_numpy(walk.last)
             before = self._before.get(row, Remembered())
             share = torch.rand(2, generator=self._generator, dtype=torch.float64)
             self._add_trials(trials, float(share[0]), before, current)
-            pit = self._add_extra(residual, target, token, float(share[1]), before, current)
-            self._extra.setdefault(bool(children[end]), []).append(pit)
+            value = self._add_extra(residual, target, token, share[1:], before, current)
+            self._extra.setdefault(bool(children[end]), []).append(value)
 
     def _add_trials(self, trials: Sequence[Trial], share: float, before: Remembered, now: Remembered) -> None:
         """Add a row's tests in their order; ``share`` is the point within the first outcome's own probability."""
@@ -126,7 +116,7 @@ class Rounds:
                 self._pairs["first trial"].append((before.first, now.first))
 
     def _add_extra(
-        self, residual: Tensor, target: Tensor, token: int, share: float, before: Remembered, now: Remembered
+        self, residual: Tensor, target: Tensor, token: int, share: Tensor, before: Remembered, now: Remembered
     ) -> float:
         """Add the token after the path, drawn from ``residual``, where the target's own distribution is ``target``.
 
@@ -134,13 +124,12 @@ class Rounds:
             Its PIT value with tokens ordered by residual over target: after a rejection, tokens that the draft underrates
             come last.
         """
-        cumulative = residual.cumsum(0)
-        now.extra = float((cumulative[token] - (1 - share) * residual[token]) / cumulative[-1])
+        drawn, tokens = residual.unsqueeze(0), torch.tensor([token])
+        now.extra = float(pit(drawn, tokens, share))
         if before.extra is not None:
             self._pairs["extra token"].append((before.extra, now.extra))
         ratio = torch.where(target > 0, residual / target, 0.0)
-        lower = (ratio < ratio[token]) | ((ratio == ratio[token]) & (torch.arange(len(ratio)) < token))
-        return float((residual[lower].sum() + share * residual[token]) / cumulative[-1])
+        return float(pit(drawn, tokens, share, ratio.unsqueeze(0)))
 
     def _origins(self, tree: DraftTree, rows: Sequence[int], now: list[Remembered]) -> None:
         """Test whether the first children of two successive roots were drawn with the same noise."""
@@ -167,10 +156,10 @@ class Rounds:
         for rank in range(1, LAST + 1):
             if some := [t for t in self._trials if min(t.rank, LAST) == rank]:
                 yield f"accepted, sibling {rank}", _of_trials(some)
-        for rank, pit in sorted(self._drafted.items()):
-            yield from _unless_none(f"drafted, sibling {rank}", of_mean(pit))
-        for after, pit in sorted(self._extra.items()):
-            yield from _unless_none(f"extra token after {'a rejection' if after else 'a full path'}", of_mean(pit))
+        for rank, values in sorted(self._drafted.items()):
+            yield from _unless_none(f"drafted, sibling {rank}", of_mean(values))
+        for after, values in sorted(self._extra.items()):
+            yield from _unless_none(f"extra token after {'a rejection' if after else 'a full path'}", of_mean(values))
         for name, pairs in self._pairs.items():
             yield from _unless_none(f"next round, {name}", of_pairs(pairs))
         if self._reuses:
@@ -201,30 +190,17 @@ def drafted(tree: DraftTree, generator: torch.Generator) -> list[tuple[int, floa
     """
     if tree.draft_log_probs is None or tree.draw not in RANDOM_DRAWS:
         return []
-    probs = tree.draft_log_probs.dense().double().exp()
-    cumulative = probs.cumsum(-1)
+    probs = tree.draft_log_probs.dense().double().exp().cpu()
     out = []
     for row, children in enumerate(tree.children):
         for parent, below in enumerate(children[: probs.shape[1]]):
-            if below:
-                out += _siblings(tree, row, parent, probs[row, parent], cumulative[row, parent], generator)
-    return out
-
-
-def _siblings(
-    tree: DraftTree, row: int, parent: int, probs: Tensor, cumulative: Tensor, generator: torch.Generator
-) -> list[tuple[int, float]]:
-    children = tree.children[row][parent]
-    tokens = [tree.host.tokens[row][child] for child in children]
-    own, ends, total = probs[tokens].tolist(), cumulative[tokens].tolist(), float(cumulative[-1])
-    shares = torch.rand(len(children), generator=generator, dtype=torch.float64).tolist()
-    gone: dict[int, float] = {}
-    out = []
-    for rank, (token, p, end, share) in enumerate(zip(tokens, own, ends, shares, strict=True), 1):
-        rest = total - sum(gone.values())
-        if rest > _MIN_MASS:
-            below = end - p - sum(q for other, q in gone.items() if other < token)
-            out.append((rank, min(1.0, max(0.0, (below + share * p) / rest))))
-        if tree.draw is Draw.WITHOUT_REPLACEMENT:
-            gone[token] = p
+            if not below:
+                continue
+            left, shares = probs[row, parent].clone(), torch.rand(len(below), generator=generator, dtype=torch.float64)
+            for rank, (child, share) in enumerate(zip(below, shares.unsqueeze(1), strict=True), 1):
+                token = tree.host.tokens[row][child]
+                if left.sum() > _MIN_MASS:
+                    out.append((rank, float(pit(left.unsqueeze(0), torch.tensor([token]), share))))
+                if tree.draw is Draw.WITHOUT_REPLACEMENT:
+                    left[token] = 0.0
     return out

@@ -50,18 +50,6 @@ class Text:
         return ids
 
 
-def pit_by_token_id(
-    probs: Float[Tensor, "token vocab"], tokens: Int[Tensor, "token"], generator: torch.Generator
-) -> Float[Tensor, "token"]:
-    """The PIT values of tokens, with tokens ordered by id. ``probs`` need not be normalised."""
-    token = tokens.unsqueeze(1)
-    below = probs.double().cumsum(1)
-    own, end = probs.double().gather(1, token).squeeze(1), below.gather(1, token).squeeze(1)
-    share = torch.rand(len(tokens), generator=generator, dtype=torch.float64)
-    pit: Tensor = ((end - (1 - share) * own) / below[:, -1]).clamp(0.0, 1.0)
-    return pit
-
-
 def pair_ratios(now: Text, then: Text, at: Sequence[int], before: Sequence[int]) -> Float[Tensor, "pair"]:
     """Likelihood ratios, same noise over fresh noise: tokens of ``now`` at ``at`` given those of ``then`` at ``before``."""
     here, there = torch.tensor(at), torch.tensor(before)

@@ -68,18 +68,6 @@ def set_threads(count: int | None) -> None:
 
 
 @contextmanager
-def kept_threads(count: int | None) -> Iterator[None]:
-    """A context in which :func:`set_threads` counts."""
-    before, given = torch.get_num_threads(), RULE.given
-    set_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        RULE.given = given
-
-
-@contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """A context in which PyTorch uses this many threads."""
     before = torch.get_num_threads()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -207,3 +208,22 @@ def _first(names: list[str]) -> str:
 
 def _shape(sizes: Any) -> str:
     return " x ".join(map(str, sizes)) or "a single number"
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """A context without progress bars of ``transformers``, which write a line a step into a log. Those of downloads stay."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging
+
+    shown, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.disable_progress_bar()  # and those of downloads
+    if downloads:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+        if not downloads:
+            disable_progress_bars()

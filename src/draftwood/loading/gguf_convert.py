@@ -11,9 +11,9 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.hardware.machine import version_of
+from draftwood.loading.checkpoint import without_bars
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, cannot_read, refuse_part
 from draftwood.loading.gguf_model import ROPE, add_end_of_turn, scale_rotary
-from draftwood.loading.models import without_bars
 
 
 def convert(header: Header, dtype: torch.dtype) -> Any:

@@ -6,8 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +16,15 @@ from torch import nn
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.checkpoint import CONFIG, cannot_load, folder_of, forget_default_end, note_untied, refuse_gaps
+from draftwood.loading.checkpoint import (
+    CONFIG,
+    cannot_load,
+    folder_of,
+    forget_default_end,
+    note_untied,
+    refuse_gaps,
+    without_bars,
+)
 from draftwood.loading.gguf_model import stored_config
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.kept_tokenizer import kept_tokenizer
@@ -100,25 +107,6 @@ def load_model(
     note_untied(name, model)
     forget_default_end(name, model, raw_config(name, options))
     return model.eval() if spread and "device_map" in spread else model.eval().to(device)
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """A context without progress bars of ``transformers``, which write a line a step into a log. Those of downloads stay."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging
-
-    shown, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    logging.disable_progress_bar()  # and those of downloads
-    if downloads:
-        enable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-        if not downloads:
-            disable_progress_bars()
 
 
 def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:

@@ -137,7 +137,9 @@ class Traces:
         if number >= len(trace.rounds):
             raise ApiError(404, f"the trace has {len(trace.rounds)} rounds and no round {number}", param="round")
         draw = draw_specdec if is_translation(trace) else draw_round
-        return await _drawn(lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe_round(trace, number)})
+        return await _drawn(
+            lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe_round(trace, number)}
+        )
 
     async def race(self, request: Request) -> Response:
         fast = self.of(request.path_params["id"]).latest

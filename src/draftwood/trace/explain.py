@@ -1,8 +1,4 @@
-"""What a trace says about speed: what depths and ranks brought, what a round cost, what more drafting would bring.
-
-A gain of ``g`` tokens a round pays if it costs less than ``g`` times the seconds of a token (``docs/adaptive.md`` derives
-this rule).
-"""
+"""What a trace says about speed: what depths and ranks brought, what a round cost, what a better draft would bring."""
 
 from __future__ import annotations
 
@@ -77,37 +73,17 @@ def _cost(rounds: Sequence[TracedRound]) -> list[str]:
         return []
     parts = [f"{stage} {1e3 * spent / len(timed):.1f} ms ({100 * spent / total:.0f} %)" for stage, spent in seconds.items()]
     return [
-        f"A round took {1e3 * total / len(timed):.1f} ms: {', '.join(parts)}; a token took {1e3 * _token(timed):.1f} ms.",
+        f"A round took {1e3 * total / len(timed):.1f} ms: {', '.join(parts)}; a token took "
+        f"{1e3 * total / max(1, _tokens(timed)):.1f} ms.",
     ]
 
 
-def _token(rounds: Sequence[TracedRound]) -> float:
-    """Seconds of a token."""
-    return sum(sum(one.seconds.values()) for one in rounds) / max(1, _tokens(rounds))
-
-
 def _more(rounds: Sequence[TracedRound]) -> list[str]:
-    """What a better draft and a deeper tree would bring.
-
-    Another level is an estimate: below leaves, a child is accepted as often as at the levels above.
-    """
+    """What a better draft would bring."""
     timed = rounds[1:] or rounds
     perfect = sum(max(node.depth for node in one.nodes) for one in rounds) / len(rounds)
     if perfect == 0:
         return []
-    parents = [{node.parent for node in one.nodes} for one in rounds]
-    visited = sum(node in above for one, above in zip(rounds, parents, strict=True) for node in (0, *one.path))
-    inner = sum(len(one.path) for one in rounds) / visited
-    leaves = (  # rounds that ended at a leaf below the root and not with the text
-        bool(one.path) and one.path[-1] not in above and len(one.tokens) > len(one.path)
-        for one, above in zip(rounds, parents, strict=True)
-    )
-    leaf, token = sum(leaves) / len(rounds), _token(timed)
     per_round = sum(sum(one.seconds.values()) for one in timed) / len(timed)
     speed = f", {(perfect + 1) / per_round:.1f} tokens/s at this cost" if per_round > 0 else ""
-    pays = f"; it pays if it takes less than {1e3 * leaf * inner * token:.2f} ms" if token > 0 else ""
-    return [
-        f"A draft equal to the target would bring at most {perfect + 1:.2f} tokens a round with trees this deep{speed}.",
-        f"Another level would bring about {leaf * inner:.2f} tokens a round: {100 * leaf:.0f} % of rounds ended at a leaf, "
-        f"and levels go on with {inner:.2f}{pays}.",
-    ]
+    return [f"A draft equal to the target would bring at most {perfect + 1:.2f} tokens a round with trees this deep{speed}."]

@@ -55,21 +55,7 @@ class Traversal(Known, name="traversal"):
             rng.path(target_logp.new_ones(tree.rows, 1))  # as in every tree: a row draws the same next to larger ones
             tokens = rng.token(target_logp[:, 0].exp()).tolist()
             return Verdict(paths=[[] for _ in tokens], next_tokens=tokens)
-        weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
-        residuals: dict[tuple[int, int], Tensor] = {}  # at inner nodes, each up to a factor
-        for parents in inner_levels(tree):
-            residual = weigh_children(tree, parents, weights, target_logp)
-            if parents.nodes[0] == 0:
-                # A root's residual is empty by rounding only: the target's own distribution takes its place.
-                own = probs_at(target_logp, parents.rows, parents.nodes)
-                residual = torch.where(weights[parents.rows, 0, None] > 0, residual, own)
-            residuals.update(zip(zip(parents.rows, parents.nodes, strict=True), residual, strict=True))
-        weights[:, 0] = 1.0
-        orders = [post_order(children) for children in tree.children]
-        longest = max(map(len, orders))
-        order = torch.tensor([o + [0] * (longest - len(o)) for o in orders], device=weights.device)
-        kept = weights.gather(1, order)
-        stops = kept * (1 - kept).cumprod(dim=1).roll(1, dims=1).index_fill(1, order.new_zeros(1), 1.0)
+        order, stops, residuals = stop_weights(tree, target_logp)
         ends = order.gather(1, rng.path(stops).unsqueeze(1)).squeeze(1).tolist()  # host sync
         next_probs = torch.stack([
             residuals[row, end] if (row, end) in residuals else target_logp[row, end].exp() for row, end in enumerate(ends)
@@ -78,6 +64,29 @@ class Traversal(Known, name="traversal"):
             paths=[_path(parents, end) for parents, end in zip(tree.host.parents, ends, strict=True)],
             next_tokens=rng.token(next_probs).tolist(),
         )
+
+
+def stop_weights(
+    tree: DraftTree, target_logp: Float[Tensor, "row node vocab"]
+) -> tuple[Int[Tensor, "row place"], Float[Tensor, "row place"], dict[tuple[int, int], Tensor]]:
+    """Where a path may end: the nodes from the leaves on, the weight of stopping at each, and the residuals of the target's
+    distributions at inner nodes (by row and node), each up to a factor. Shorter rows end with roots of weight 0."""
+    weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
+    residuals: dict[tuple[int, int], Tensor] = {}
+    for parents in inner_levels(tree):
+        residual = weigh_children(tree, parents, weights, target_logp)
+        if parents.nodes[0] == 0:
+            # A root's residual is empty by rounding only: the target's own distribution takes its place.
+            own = probs_at(target_logp, parents.rows, parents.nodes)
+            residual = torch.where(weights[parents.rows, 0, None] > 0, residual, own)
+        residuals.update(zip(zip(parents.rows, parents.nodes, strict=True), residual, strict=True))
+    weights[:, 0] = 1.0
+    orders = [post_order(children) for children in tree.children]
+    longest = max(map(len, orders))
+    order = torch.tensor([o + [0] * (longest - len(o)) for o in orders], device=weights.device)
+    kept = weights.gather(1, order)
+    stops = kept * (1 - kept).cumprod(dim=1).roll(1, dims=1).index_fill(1, order.new_zeros(1), 1.0)
+    return order, stops, residuals
 
 
 def inner_levels(tree: DraftTree) -> list[Parents]:

@@ -167,9 +167,7 @@ class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
     Args:
-        runner, expander, shape: as for every grower; the depth is the length of the block. Drawn children are for chains:
-            given the text, the tokens of a block are independent, so the recorded distributions are those of the draws
-            (Stern et al. 2018, arXiv 1811.03115; SpecDec, Xia et al. 2023, arXiv 2203.16487).
+        runner, expander, shape: as for every grower; the depth is the length of the block.
         levels: grows the tree instead where distributions depend on earlier tokens of the tree.
     """
 

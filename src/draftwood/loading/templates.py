@@ -1,0 +1,39 @@
+"""Whether a model has a chat template, from its files, before anything of it is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from draftwood.core.errors import ConfigError
+from draftwood.loading.gguf_header import read_header
+from draftwood.loading.names import gguf_file_of
+
+NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
+_CONFIG: Final = "tokenizer_config.json"
+_KEY: Final = "chat_template"
+_FILES: Final = ("chat_template.jinja", "additional_chat_templates")
+
+
+def refuse_without_template(name: str | Path) -> None:
+    """Refuse a folder or a GGUF file without a chat template. Other names, and damaged files, are left to loading.
+
+    Raises:
+        ConfigError: names the file that should hold the template.
+        ModelError: a GGUF file that does not exist or cannot be read, or a folder with several of them.
+    """
+    if (file := gguf_file_of(name)) is not None:
+        if f"tokenizer.{_KEY}" not in read_header(file).metadata:
+            raise ConfigError(f"the GGUF file {str(file)!r} {NO_TEMPLATE}")
+    elif _lacks_template(Path(name)):
+        raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE} (neither {_CONFIG} nor {_FILES[0]} holds one)")
+
+
+def _lacks_template(folder: Path) -> bool:
+    if any((folder / file).exists() for file in _FILES):
+        return False
+    try:
+        return json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get(_KEY) is None
+    except (OSError, ValueError, AttributeError):
+        return False
