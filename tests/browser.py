@@ -44,6 +44,18 @@ class Browser:
             lambda driver: driver.execute_script(f"return {code}")
         )
 
+    def shows_nodes(self, nodes):
+        """Assert that the figure on the page has these nodes of a trace, with their numbers."""
+        found = self.js(
+            "return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))"
+        )
+        drawn = {int(node["node"]): node for node in found}
+        assert set(drawn) == set(range(len(nodes)))
+        for number, node in drawn.items():
+            assert (node["verdict"], int(node["token"])) == (nodes[number].verdict, nodes[number].token)
+            for key, value in (("targetProb", nodes[number].target_prob), ("draftProb", nodes[number].draft_prob)):
+                assert value is None or float(node[key]) == pytest.approx(value, rel=1e-5)
+
     def problems(self):
         """Errors and refused requests that the browser reported since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

@@ -46,7 +46,7 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2635, "grammar": 530, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6275, "draft": 2835,
+    "core": 2635, "grammar": 530, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6275, "draft": 2830,
     "verify": 650, "loading": 3090, "trace": 2865, "engine": 2775, "hf": 340, "train": 2745, "exactness": 1360, "tune": 645,
     "serve": 4970, "ray": 700, "cli": 3375,
 }  # fmt: skip

@@ -299,13 +299,7 @@ def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:
     """The figure and the tree are those of the round."""
     made = trace.rounds[index]
     browser.wait(f"document.querySelector('[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{index}-')")
-    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
-    nodes = {int(node["node"]): node for node in found}
-    assert set(nodes) == set(range(len(made.nodes)))
-    for number, node in nodes.items():
-        assert (node["verdict"], int(node["token"])) == (made.nodes[number].verdict, made.nodes[number].token)
-        for key, value in (("targetProb", made.nodes[number].target_prob), ("draftProb", made.nodes[number].draft_prob)):
-            assert value is None or float(node[key]) == pytest.approx(value, rel=1e-5)
+    browser.shows_nodes(made.nodes)
     titles = browser.js("return [...document.querySelectorAll('dw-tree g title')].map((t) => t.textContent)")
     assert titles[: len(made.nodes)] == [token_text(trace, node.token) for node in made.nodes]
 

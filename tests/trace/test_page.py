@@ -55,13 +55,7 @@ def assert_drawn(browser, made):
     browser.wait(
         f"document.querySelector('div[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{made.number}-')"
     )
-    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
-    nodes = {int(node["node"]): node for node in found}
-    assert set(nodes) == set(range(len(made.nodes)))
-    for number, node in nodes.items():
-        assert (node["verdict"], int(node["token"])) == (made.nodes[number].verdict, made.nodes[number].token)
-        for key, value in (("targetProb", made.nodes[number].target_prob), ("draftProb", made.nodes[number].draft_prob)):
-            assert value is None or float(node[key]) == pytest.approx(value, rel=1e-5)
+    browser.shows_nodes(made.nodes)
     trials = browser.js("return [...document.querySelectorAll('[data-round] .trial')].map((n) => n.dataset.uniform)")
     assert [float(uniform) for uniform in trials] == pytest.approx([trial.uniform for trial in made.trials], rel=1e-5)
 

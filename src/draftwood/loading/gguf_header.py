@@ -11,11 +11,12 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, final
 
 from draftwood.core.errors import ModelError
+from draftwood.core.token_texts import tokens_digest
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import first_line
 
@@ -98,6 +99,11 @@ class Header:
     def architecture(self) -> str:
         """The name of the architecture, such as ``llama``."""
         return str(self.metadata["general.architecture"])
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """Digest of the tokens and their numbers."""
+        return tokens_digest(enumerate(self.texts("tokenizer.ggml.tokens")))
 
     def texts(self, key: str) -> list[str]:
         """An array of texts of the metadata; empty if the file has none of this name."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.token_texts import tokens_digest
 from draftwood.loading.checkpoint import CONFIG, check_path
 from draftwood.loading.gguf_header import MAGIC, read_header
 
@@ -101,9 +100,8 @@ def _fits(path: Path, folder: Path) -> bool:
     """Whether a drafter is for the model of a GGUF file."""
     header, drafter = read_header(path), json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     sizes = tuple(header.metadata.get(f"{header.architecture}.{key}") for key in ("embedding_length", "block_count"))
-    if sizes != (drafter["hidden_size"], drafter["target_depth"]):
-        return False
-    return bool(tokens_digest(enumerate(header.texts("tokenizer.ggml.tokens"))) == drafter["vocabulary"])
+    fits = sizes == (drafter["hidden_size"], drafter["target_depth"])
+    return fits and bool(header.vocabulary == drafter["vocabulary"])
 
 
 def recommended(name: str | Path) -> Mapping[str, Any]:

@@ -190,14 +190,10 @@ class BlockGrower:
             return
         draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
         draft.by_depth = True
-        logp, depth = draft.distributions[-1].dense(), self.shape.depth
-        if min(draft.limits) < depth:  # a row draws nothing beyond its limit, whatever its neighbours' are
-            beyond = torch.arange(depth, device=logp.device) >= torch.tensor(draft.limits, device=logp.device).unsqueeze(1)
-            logp = logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
-        rows = self.expander.expand(logp, draft.rng, 0, 0, depth)
-        for tree, by_depth, row in zip(draft.trees, rows, draft.sampler.rows, strict=True):
+        rows = self.expander.expand(draft.distributions[-1].dense(), draft.rng, 0, 0, self.shape.depth)
+        for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
-            tree.fill(by_depth, self.shape.nodes, row.stops)
+            tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
         draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)
 
 
