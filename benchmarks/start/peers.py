@@ -1,4 +1,4 @@
-"""The target's weights in the files of OpenVINO GenAI and llama.cpp, for their starts."""
+"""The target's weights in the files of other programs, for their starts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: for the files.
 
     Returns:
-        What its process needs: ``model``, a folder or file; ``options``, keyword arguments of its loader; ``ids``, the
-        prompt; and for GenAI ``scheduler``, settings of its scheduler. Nothing for systems that read the target itself.
+        What its process needs: for ``transformers`` the folder of a ``target`` that is a GGUF file; for others ``model``, a
+        folder or file; ``options``, keyword arguments of its loader; ``ids``, the prompt; and for GenAI ``scheduler``,
+        settings of its scheduler. Nothing for systems that read the target itself.
 
     Raises:
         ConfigError: a model or number format that the system is not measured with.
         ImportError: a package is missing.
         ModelError: a model that cannot be converted.
     """
+    if system == "transformers" and Path(job["target"]).is_file():
+        target_model(job).save_pretrained(folder / system)
+        load_tokenizer(job["target"], LoadOptions()).save_pretrained(folder / system)
+        return {"target": str(folder / system)}
     if system not in PEERS:
         return {}
-    model = load_model(job["target"], LoadOptions(), torch.device("cpu"), getattr(torch, job["dtype"]))
+    model = target_model(job)
     ids = load_tokenizer(job["target"], LoadOptions())(job["prompt"])["input_ids"]
     if system == "genai":
         network = genai.saved(model, None, folder / "genai")
@@ -40,3 +45,8 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / "target.gguf"
     llama_cpp.write_gguf(model, path)
     return {"model": str(path), "options": llama_cpp.options(model, llama_cpp.kind(model)), "ids": ids}
+
+
+def target_model(job: Mapping[str, Any]) -> Any:
+    """The target in its number format, a model of ``transformers``; arguments and errors as in :func:`files`."""
+    return load_model(job["target"], LoadOptions(), torch.device("cpu"), getattr(torch, job["dtype"]))

@@ -22,7 +22,7 @@ from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import spread_cell, table
 from benchmarks.settings import PACKAGES
 from benchmarks.start.config import PEERS, StartConfig
-from benchmarks.start.peers import files
+from benchmarks.start.peers import files, target_model
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.hardware import machine
 from draftwood.loading.models import choose_dtype
@@ -88,7 +88,7 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         "kind": "start",
         "config": plain(asdict(config)),
         **surroundings(torch.device("cpu"), load_before, packages),
-        "model": {**_model(target), "dtype": dtype},
+        "model": {**_model(job), "dtype": dtype},
         "skipped": [{"system": system, "why": why} for system, why in skipped.items()],
         "results": [
             {"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))}
@@ -137,14 +137,10 @@ def _all_starts(
     return found
 
 
-def _model(target: str | None) -> dict[str, Any]:
+def _model(job: dict[str, Any]) -> dict[str, Any]:
     """Number of parameters, and what an inflated model is called."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(str(target))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    return {"parameters": sum(count for count, _ in weight_sizes(model)), "label": getattr(config, LABEL, None)}
+    model = target_model(job)
+    return {"parameters": sum(count for count, _ in weight_sizes(model)), "label": getattr(model.config, LABEL, None)}
 
 
 def start(job: dict[str, Any], cache: Path) -> dict[str, Any]:

@@ -98,6 +98,13 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path
     assert said(found.generation_config) == said(model.generation_config)
 
 
+def test_a_stored_model_assists_generate() -> None:
+    model = tiny("llama", 1, dtype=torch.float32)
+    ids, settings = torch.tensor([TEXT[:9]]), {"max_new_tokens": 8, "do_sample": False}
+    assisted = stored(model).generate(ids, assistant_model=stored(model), **settings)
+    assert torch.equal(assisted, model.generate(ids, **settings))
+
+
 def said(generation_config: Any) -> dict[str, Any]:
     """What a generation config sets."""
     values = generation_config.to_dict().items()

@@ -121,7 +121,7 @@ class StoredModel:
         self._generation_config = generation_config
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of an object that is being made, or copied
+        if name.startswith("__") or "weights" not in vars(self):  # of an object that is being made, or copied
             raise AttributeError(name)
         return getattr(self.module, name)
 
