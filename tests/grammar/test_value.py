@@ -80,7 +80,7 @@ def test_what_cannot_be_a_grammar_is_refused_by_name(make, given, said):
 ], ids=["multiple", "patterns"])  # fmt: skip
 def test_the_check_of_a_short_grammar_that_takes_minutes_is_ended(monkeypatch, schema):
     checker = Checker({}, seconds=0.3)
-    monkeypatch.setattr("draftwood.grammar.grammar._checker", lambda: checker)
+    monkeypatch.setattr("draftwood.grammar.grammar._CHECKER", checker)
     assert len(str(schema)) < 2000
     with pytest.raises(ConfigError, match=r"its check takes longer than 0\.3 seconds"):
         Grammar.json_schema(schema)

@@ -23,7 +23,7 @@ from draftwood.serve import bodies
 from draftwood.serve.errors import ApiError
 from draftwood.serve.run import listen
 from draftwood.serve.schemas import CompletionBody
-from draftwood.serve.settings import MAX_BODY, ServeOptions, read_keys
+from draftwood.serve.settings import ServeOptions, read_keys
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, metric, refused
 from tests.serve.conftest import Live, loaded, make_service, serving
@@ -282,7 +282,7 @@ def test_control_where_the_connection_is_closed_clients_see_no_answer(live: Live
 
 
 @pytest.mark.parametrize(("headers", "status"), [
-    (["Content-Type: application/json", f"Content-Length: {2 * MAX_BODY}", "Expect: 100-continue"], 413),
+    (["Content-Type: application/json", f"Content-Length: {2 * bodies.MAX_BODY}", "Expect: 100-continue"], 413),
     (["Content-Type: text/plain", "Content-Length: 1000"], 400),
 ])  # fmt: skip
 def test_a_client_that_sends_no_body_gets_its_answer_at_once(live: Live, headers: list[str], status: int) -> None:

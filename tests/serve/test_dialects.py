@@ -161,7 +161,7 @@ def test_the_blocks_of_a_message_become_the_messages_of_a_chat() -> None:
         {"role": "assistant", "content": "It is"},
     ]  # fmt: skip
     chat = messages(messages=turns, system=[{"type": "text", "text": "Be brief."}]).chat
-    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
     moment = {"role": "assistant", "content": [{"type": "text", "text": "A moment."}]}
     assert chat["messages"] == [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
@@ -200,7 +200,7 @@ def test_a_chat_of_ollama_becomes_a_chat() -> None:
     ]  # fmt: skip
     options = {"num_predict": 5, "temperature": 0.5, "stop": ["x"], "num_ctx": 4096, "min_p": 0.1}
     chat = ollama(model="m:latest", messages=history, options=options, format=SCHEMA, keep_alive="5m", think=True).chat
-    call = {"id": "call_1_0", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    call = {"id": "call_1_0", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
     assert chat.pop("messages") == [
         history[0],
         {"role": "assistant", "content": "", "reasoning_content": "I call.", "tool_calls": [call]},

@@ -11,7 +11,6 @@ import sys
 from threading import Lock, Timer
 from typing import Any, Final, final
 
-_SECONDS: Final = 1.0
 _SCRIPT: Final = """
 import json, sys, threading
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -24,7 +23,7 @@ def check():
         found = LLMatcher.validate_grammar_with_warnings(source, limits=limits)
         if not found[0]:
             LLMatcher(tokens, source, log_level=0, limits=limits).compute_bitmask()  # for its time only
-        print(json.dumps(found), flush=True)
+        print(json.dumps(found[1][0] if found[0] else None), flush=True)
 
 threading.stack_size(1 << 21)  # what compiles it later has four times as much
 print("ready", flush=True)
@@ -43,7 +42,7 @@ class Checker:
         seconds: a check that takes longer is ended.
     """
 
-    def __init__(self, limits: dict[str, Any], *, seconds: float = _SECONDS) -> None:
+    def __init__(self, limits: dict[str, Any], *, seconds: float = 1.0) -> None:
         self._limits = limits
         self._seconds = seconds
         self._lock = Lock()
@@ -52,29 +51,25 @@ class Checker:
     def error(self, source: str) -> str | None:
         """Why a grammar cannot be used; None if it can."""
         with self._lock:
-            failed, messages = self._ask(source)
-        return str(messages[0]) if failed else None
-
-    def _ask(self, source: str) -> tuple[bool, list[str]]:
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = Timer(self._seconds, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(json.dumps([source, self._limits]) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        timer.cancel()
-        if answer:
-            failed, messages = json.loads(answer)
-            return failed, messages
-        self._process = None
-        process.kill()
-        process.communicate()
-        return True, [f"it is nested too deeply, or its check takes longer than {self._seconds:g} seconds"]
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            timer = Timer(self._seconds, process.kill)
+            timer.start()
+            try:
+                process.stdin.write(json.dumps([source, self._limits]) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except BrokenPipeError:
+                answer = ""
+            timer.cancel()
+            if not answer:
+                self._process = None
+                process.kill()
+                process.communicate()
+                return f"it is nested too deeply, or its check takes longer than {self._seconds:g} seconds"
+        reason: str | None = json.loads(answer)
+        return reason
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.grammar.grammar import Grammar, guidance, parser_limits
+from draftwood.grammar.grammar import LIMITS, Grammar, guidance
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 """``[vocab]``, True for tokens that may come next."""
@@ -42,11 +42,7 @@ def _consumed(matcher: Any, tokens: Sequence[int]) -> bool:
 
 @final
 class Beginning:
-    """A compiled grammar before any text.
-
-    Args:
-        compiled: makes a matcher of llguidance.
-    """
+    """A compiled grammar before any text."""
 
     def __init__(self, compiled: Callable[[], Any]) -> None:
         self._compiled = compiled
@@ -69,9 +65,7 @@ class Constraint:
     are kept until the text grows, so a node that the draft has seen costs the target nothing.
 
     Args:
-        grammar: for errors.
-        beginning: of the text.
-        guesses: the same with another lexer, since a look far ahead may spoil it.
+        guesses: the beginning with another lexer, since a look far ahead may spoil it.
         vocab: number of tokens.
         ends: tokens that end the text. They are possible where the grammar may end, and nothing else is possible after them.
     """
@@ -157,9 +151,6 @@ class Constraint:
     def _beyond(self, reason: str) -> NumericsError:
         return NumericsError(f"{self.grammar.name} is too complex to follow here: {reason}. Simplify it")
 
-    def _after_end(self, path: Path) -> bool:
-        return self._ended or not self.ends.isdisjoint(path)
-
     def _renewed(self) -> bool:
         """Read the text with another lexer, which no other node or text has spoilt; False if that fails."""
         if self._renewals == 0:
@@ -171,7 +162,7 @@ class Constraint:
         return _consumed(self._committed, text)
 
     def _mask(self, path: Path, *, again: bool = True) -> Mask | None:
-        if self._after_end(path):
+        if self._ended or not self.ends.isdisjoint(path):
             mask, may_end = np.zeros(self.vocab, np.bool_), True
         elif (matcher := self._matcher(path)) is None:
             return None
@@ -221,7 +212,6 @@ class Grammars:
         """A constraint for a new text.
 
         Args:
-            grammar: the grammar.
             stops: tokens that end the text. Special ones end the grammar, as end-of-text tokens do; others are its text.
 
         Raises:
@@ -257,7 +247,8 @@ class Grammars:
 
     def _compile(self, grammar: Grammar) -> tuple[Beginning, Beginning]:
         """The beginning of a text, for masks and for guesses."""
-        read = partial(guidance().LLMatcher, self._vocabulary, grammar.source(), log_level=0, limits=parser_limits())
+        limits = guidance().LLParserLimits(**LIMITS)
+        read = partial(guidance().LLMatcher, self._vocabulary, grammar.source(), log_level=0, limits=limits)
         beginning = Beginning(read)
         if (made := beginning.matcher()).is_error():
             raise grammar.refused(made.get_error())

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
@@ -17,40 +16,20 @@ from draftwood.grammar.check import Checker
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 _LONGEST: Final = 300  # characters of a reason in an error
-_LIMITS: Final = {  # about half a second each; the library's defaults are 1,000,000 and 500,000
-    "initial_lexer_fuel": 200_000,
-    "max_grammar_size": 20_000,
-    "verbose_errors": False,
-}
+LIMITS: Final = {"initial_lexer_fuel": 200_000, "max_grammar_size": 20_000, "verbose_errors": False}
+"""Of ``LLParserLimits``: about half a second each; the library's defaults are 1,000,000 and 500,000."""
+_CHECKER: Final = Checker(LIMITS)
 _OPTIONS: Final = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: ""'}  # of the whole list that it stands in.
 # Without "no_forcing" a mask holds one token where one text is left: the token that the tokenizer would write.
 _BLANKS: Final = r"\n?[ \t]{0,40}"  # between tokens of JSON; without a bound, small models write blanks for ever
 
 
 def guidance() -> Any:
-    """The library that matches grammars.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The library that matches grammars; raises a ConfigError if it is not installed."""
     try:
         return import_module("llguidance")
     except ImportError:
         raise ConfigError("a grammar needs llguidance: pip install 'draftwood[grammar]'") from None
-
-
-def parser_limits() -> Any:
-    """Limits for llguidance, so that any grammar compiles or is refused in about a second.
-
-    Raises:
-        ConfigError: as :func:`guidance`.
-    """
-    return guidance().LLParserLimits(**_LIMITS)
-
-
-@cache
-def _checker() -> Checker:
-    return Checker(_LIMITS)
 
 
 def _defaults(schema: object) -> dict[str, str] | None:
@@ -91,7 +70,7 @@ class Grammar:
         choice("kind", self.kind, get_args(GrammarKind))
         if not isinstance(self.text, str) or not is_unicode(self.text):
             raise ConfigError(f"the {_NAMES[self.kind]} is {short_repr(self.text)}: give Unicode text")
-        if (reason := _checker().error(self.source())) is not None:
+        if (reason := _CHECKER.error(self.source())) is not None:
             raise self.refused(reason)
 
     @staticmethod
@@ -127,11 +106,7 @@ class Grammar:
         return Grammar(kind="lark", text=text)
 
     def source(self) -> str:
-        """The grammar as llguidance reads it.
-
-        Raises:
-            ConfigError: a schema that is not JSON.
-        """
+        """The grammar as llguidance reads it; raises a ConfigError for a schema that is not JSON."""
         return json.dumps({"grammars": [self._read(), _OPTIONS]}, ensure_ascii=False)
 
     def _read(self) -> Any:

@@ -69,20 +69,7 @@ class LiveTrace:
 
 @final
 class Answer:
-    """The texts of one response; made in the event loop, closed there too.
-
-    Args:
-        scheduler: writes the texts.
-        prepared: the texts.
-        trace: of the only text; None for no trace.
-
-    Attributes:
-        prepared: the texts.
-        drafts: of the rounds so far.
-
-    Raises:
-        ApiError: the server takes no texts.
-    """
+    """The texts of one response; made and closed in the event loop. Raises an ApiError if the server takes no texts."""
 
     def __init__(self, scheduler: Scheduler, prepared: Prepared, trace: LiveTrace | None = None) -> None:
         self._scheduler = scheduler
@@ -97,7 +84,7 @@ class Answer:
             )
             for index, request in enumerate(prepared.requests)
         }  # fmt: skip
-        self._left = dict(self._jobs)
+        self.left = dict(self._jobs)  # those that have not ended
         self._trace = trace
         self._written = self._passes = 0  # tokens so far, and the passes of the target that wrote them
         self.prepared = prepared
@@ -105,9 +92,9 @@ class Answer:
         if entry is not None:
             entry.counts = self._counts
         if not prepared.only_scored:
-            scheduler.submit(list(self._left.values()))
+            scheduler.submit(list(self.left.values()))
             return
-        for index, job in self._left.items():
+        for index, job in self.left.items():
             logprobs = None if job.request.logprobs is None else ()
             self._events.put_nowait((index, TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
 
@@ -117,12 +104,8 @@ class Answer:
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
     async def events(self, silence: float) -> AsyncIterator[tuple[int, TextDelta] | None]:
-        """Choice and event in the order of writing; None after so many silent seconds.
-
-        Raises:
-            ApiError: one of the texts failed.
-        """
-        while self._left:
+        """Choice and event in the order of writing, None after so many silent seconds; raises a text's ApiError."""
+        while self.left:
             try:
                 async with asyncio.timeout(silence):  # wait_for of Python 3.11 loses a cancellation that meets an event
                     index, event = await self._events.get()
@@ -130,7 +113,7 @@ class Answer:
                 yield None
                 continue
             if isinstance(event, ApiError):
-                del self._left[index]
+                del self.left[index]
                 raise event
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
@@ -139,18 +122,13 @@ class Answer:
             if self._trace is not None and event.trace is not None:
                 self._trace.update(event.trace, last=event.finish_reason is not None)
             if event.finish_reason is not None:
-                del self._left[index]
+                del self.left[index]
             yield index, event
-
-    @property
-    def complete(self) -> bool:
-        """Whether all texts have ended."""
-        return not self._left
 
     def close(self) -> None:
         """End the texts that have not ended."""
-        self._scheduler.cancel(list(self._left.values()))
-        self._left = {}
+        self._scheduler.cancel(list(self.left.values()))
+        self.left = {}
         if self._trace is not None:
             self._trace.close()
 
@@ -174,14 +152,7 @@ class Answer:
 
 
 async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:
-    """The result of work that ends early when the client goes.
-
-    Args:
-        receive: of the request, whose body was read.
-
-    Raises:
-        ClientDisconnect: the client has gone.
-    """
+    """The result of work; raises ClientDisconnect if the client of a request, whose body was read, goes before its end."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

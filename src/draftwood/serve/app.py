@@ -10,22 +10,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
 
 from draftwood import __version__
 from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import checked, named, read_body
+from draftwood.serve.bodies import checked, read_body, validated
 from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody, ShowBody, details, now
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from draftwood.serve.document import document
+from draftwood.serve.document import Described, document
 from draftwood.serve.errors import ApiError, error_response, unavailable
 from draftwood.serve.fields import Body
 from draftwood.serve.metrics import CONTENT_TYPE
@@ -36,8 +34,8 @@ from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, Ro
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
+from draftwood.serve.traces import Traces
 
-Handler = Callable[[Request], Awaitable[Response]]
 CHATS: Final = "/v1/chat/completions"
 _LOG = logging.getLogger(__name__)
 B = TypeVar("B", bound=RouteBody)
@@ -56,7 +54,7 @@ class Routes:
         """Chats and completions."""
         return await self._answered(request, request.url.path, await read_body(request), Wire())
 
-    def dialect(self, kind: type[D], dialect: Callable[[D], Dialect]) -> Handler:
+    def dialect(self, kind: type[D], dialect: Callable[[D], Dialect]) -> Callable[[Request], Awaitable[Response]]:
         """The handler of another interface: it translates a request, and has the answer translated back."""
 
         async def answer(request: Request) -> Response:
@@ -123,10 +121,10 @@ class Routes:
         return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(document(self._service.names, self._service.options))
+        return JSONResponse(document(request.app.routes, self._service.names, self._service.options))
 
     async def docs(self, request: Request) -> Response:
-        html = docs(document(self._service.names, self._service.options))
+        html = docs(document(request.app.routes, self._service.names, self._service.options))
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
     async def _answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
@@ -140,7 +138,7 @@ class Routes:
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings])
-        prepared = replace(prepared, echoes=await self._service.scored(prepared.echoes))
+        prepared = await self._service.scored(prepared)
         made = shape(self._service.name(body.model), self._service.texts, prepared, token_ids=bool(body.return_token_ids))
         made.id = wire.named(made.id)
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
@@ -164,14 +162,7 @@ class Routes:
 async def _read(request: Request, kind: type[D], make: Callable[[D], T]) -> T:
     """What is made of a body."""
     data = await read_body(request)
-
-    def made() -> T:
-        try:
-            return make(kind.model_validate(data))
-        except ValidationError as error:
-            raise named(error) from None
-
-    return await asyncio.to_thread(made)
+    return await asyncio.to_thread(lambda: make(validated(kind, data)))
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +171,6 @@ def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
 
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
     """The application; it starts the scheduler, and stops it at the end."""
-    routes, traces = Routes(service), service.traces
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -188,41 +178,47 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
         yield
         await asyncio.to_thread(service.scheduler.stop)
 
-    def route(path: str, handler: Handler, method: str = "GET") -> Route:
-        return Route(path, handler, methods=[method])
-
-    generate = partial(Ollama, chats=service.preparation.chats)
     return Starlette(
-        routes=[
-            route(CHATS, routes.texts, "POST"),
-            route("/v1/completions", routes.texts, "POST"),
-            route("/v1/responses", routes.dialect(ResponsesBody, Responses), "POST"),
-            route("/v1/messages", routes.dialect(MessagesBody, Messages), "POST"),
-            route("/v1/messages/count_tokens", routes.count_tokens, "POST"),
-            route("/api/chat", routes.dialect(OllamaChatBody, Ollama), "POST"),
-            route("/api/generate", routes.dialect(OllamaGenerateBody, generate), "POST"),
-            route("/api/tags", routes.tags),
-            route("/api/show", routes.show, "POST"),
-            route("/api/version", routes.version),
-            route("/version", routes.version),
-            route("/v1", routes.models),
-            route("/v1/models", routes.models),
-            route("/v1/models/{model:path}", routes.model),
-            route("/tokenize", routes.tokenize, "POST"),
-            route("/detokenize", routes.detokenize, "POST"),
-            route("/health", routes.health),
-            route("/metrics", routes.metrics),
-            route("/openapi.json", routes.openapi),
-            route("/docs", routes.docs),
-            route("/", traces.page),
-            route("/v1/traces/{id}", traces.trace),
-            route("/v1/traces/{id}/race", traces.race),
-            route("/v1/traces/{id}/rounds/{round}", traces.round),
-        ],
+        routes=_routes(Routes(service), service.traces, partial(Ollama, chats=service.preparation.chats)),
         middleware=[Middleware(RequestLog), Middleware(Keys, keys=keys)],
         exception_handlers={ClientDisconnect: _client_gone, HTTPException: _http_error},
         lifespan=running,
     )
+
+
+def _routes(own: Routes, traces: Traces, generate: Callable[[OllamaGenerateBody], Dialect]) -> list[Described]:
+    return [
+        Described(CHATS, own.texts, "The next answer of a chat.", ChatBody),
+        Described("/v1/completions", own.texts, "What follows a prompt.", CompletionBody),
+        Described("/tokenize", own.tokenize, "Token ids of a prompt or of a chat.", TokenizeBody),
+        Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
+        Described(
+            "/v1/responses", own.dialect(ResponsesBody, Responses), "OpenAI's Responses, without a store.", ResponsesBody
+        ),
+        Described("/v1/messages", own.dialect(MessagesBody, Messages), "Anthropic's Messages.", MessagesBody),
+        Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", CountBody),
+        Described("/api/chat", own.dialect(OllamaChatBody, Ollama), "Ollama's chats.", OllamaChatBody),
+        Described("/api/generate", own.dialect(OllamaGenerateBody, generate), "Ollama's prompts.", OllamaGenerateBody),
+        Described("/api/show", own.show, "The model, for Ollama's clients.", ShowBody),
+        Described("/docs", own.docs, "This document, as a page."),
+        Described("/version", own.version, "The version of the server."),
+        Described("/api/tags", own.tags, "The model, for Ollama's clients."),
+        Described("/api/version", own.version, "The version, for Ollama's clients."),
+        Described("/v1/models", own.models, "The model."),
+        Described("/health", own.health, "200 while the server takes requests."),
+        Described("/metrics", own.metrics, "Metrics for Prometheus."),
+        Described(
+            "/v1/traces/{id}",
+            traces.trace,
+            "The trace of a response, when its text has ended; as events, its rounds as they come.",
+        ),
+        Described("/v1/traces/{id}/rounds/{round}", traces.round, "A round, drawn and as text.", query=["width"]),
+        Described("/v1/traces/{id}/race", traces.race, "The race of two texts of one prompt.", query=["plain", "width"]),
+        Described("/v1", own.models),
+        Described("/v1/models/{model:path}", own.model),
+        Described("/openapi.json", own.openapi),
+        Described("/", traces.page),
+    ]
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -18,11 +18,13 @@ from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.fields import Body
 from draftwood.serve.other_fields import without_others
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TemplateFields
-from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, UnknownFields
+from draftwood.serve.settings import UnknownFields
 from draftwood.serve.tools import check_tools
 
 B = TypeVar("B", bound=Body)
 _ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
+MAX_BODY: Final = 4 << 20  # bytes
+BODY_SECONDS: Final = 30.0  # until a request is complete
 _NAMED: Final = 8  # unknown fields in a remark
 _MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
 _NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
@@ -40,25 +42,19 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise bad(
             f"the content type is {short_repr(kind)}: send Content-Type: application/json", code="invalid_content_type"
         )
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            data = await _body(request)
-    except TimeoutError:
-        raise ApiError(408, f"the request was not complete after {BODY_SECONDS:g} seconds", code="timeout") from None
-    return await asyncio.to_thread(_parsed, data)
-
-
-async def _body(request: Request) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and len(announced) < 20 and int(announced) > MAX_BODY:
         raise _too_large()
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_BODY:
-            raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > MAX_BODY:
+                    raise _too_large()
+    except TimeoutError:
+        raise ApiError(408, f"the request was not complete after {BODY_SECONDS:g} seconds", code="timeout") from None
+    return await asyncio.to_thread(_parsed, bytes(data))
 
 
 def _too_large() -> ApiError:
@@ -91,20 +87,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "remark") -> tuple[B, list[str]]:
-    """A body as an object, and remarks about fields that were ignored.
-
-    Args:
-        kind: of the body.
-        body: as it came.
-        unknown: what happens to fields that are not known here: ignored with a remark, or refused.
-
-    Raises:
-        ApiError: names the first field that is missing, unknown or refused.
-    """
-    try:
-        found = kind.model_validate(without_others(body))
-    except ValidationError as error:
-        raise named(error) from None
+    """A body as an object, and remarks about ignored fields; raises an ApiError that names the first refused field."""
+    found = validated(kind, without_others(body))
     paths = _unknown(found, unknown)
     if isinstance(found, Settings):
         _check_together(found)
@@ -126,7 +110,15 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     return [*map(short_repr, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
 
 
-def named(error: ValidationError) -> ApiError:
+def validated(kind: type[B], data: Mapping[str, Any]) -> B:
+    """A body as an object; raises an ApiError that names the first field that is missing or refused."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _named(error) from None
+
+
+def _named(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     where = [part for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
     field = ".".join(str(part) for part in where[: 3 if len(where) > 1 and isinstance(where[1], int) else 1]) or None

@@ -22,25 +22,14 @@ from draftwood.serve.tools import FORMATS, NamedTool, Tool, ToolFormat, format_o
 
 @final
 class Chats:
-    """Writes chats for a model, and reads its answers.
-
-    Args:
-        pair: the models.
-        options: of the server.
-
-    Raises:
-        ConfigError: a format of calls that the chat template does not have.
-    """
+    """Writes chats for a model, and reads its answers; raises a ConfigError for a format of calls that it does not have."""
 
     def __init__(self, pair: Pair, options: ServeOptions) -> None:
-        self._pair = pair
-        self._allowed = not options.no_tools
-        self._format = options.tool_parser
-        self._splits = options.reasoning_parser == "auto"
-        if self._format not in ("auto", "hermes") and not self._reads_tools:
+        self._pair, self._options = pair, options
+        if options.tool_parser not in ("auto", "hermes") and not self._reads_tools:
             raise ConfigError(
-                f"--tool-parser is {self._format}, but the target's chat template has no tools, so that calls are in the "
-                "format of Hermes: leave it out"
+                f"--tool-parser is {options.tool_parser}, but the target's chat template has no tools, so that calls are in "
+                "the format of Hermes: leave it out"
             )
 
     @property
@@ -57,7 +46,7 @@ class Chats:
     @cached_property
     def _calls(self) -> ToolFormat | None:
         """How the model writes calls."""
-        return format_of(self._format, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
+        return format_of(self._options.tool_parser, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
 
     def request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
         """A chat with its prompt; raises an ApiError for what cannot be honoured."""
@@ -75,11 +64,7 @@ class Chats:
             raise refused(error, "messages") from error
 
     def grammar(self, body: ChatBody) -> Grammar | None:
-        """The grammar that the tools of a chat need, with the schema of its answers; None if they need none.
-
-        Raises:
-            ApiError, ConfigError: as :func:`grammar_of_calls`.
-        """
+        """The grammar for tools, with the schema of answers; None if none is needed. Raises as :func:`grammar_of_calls`."""
         tools, choice, form = self._tools(body), body.tool_choice, body.response_format
         must, schema = choice not in (None, "auto"), None if form is None else form.schema_given
         if not tools or (schema is None and not must):
@@ -94,7 +79,8 @@ class Chats:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
         tools = self._tools(body)
         form = self._calls if tools else None
-        thinks = None if held or not self._thinks else self._begins_thinking(body, request)
+        splits = self._options.reasoning_parser == "auto" and any(map(self._pair.template.reads, THINK))
+        thinks = self._begins_thinking(body, request) if splits and not held else None
         signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
         return Reading(
             thinks=thinks,
@@ -103,11 +89,6 @@ class Chats:
             one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
-
-    @property
-    def _thinks(self) -> bool:
-        """Whether the reasoning is split off."""
-        return self._splits and any(self._pair.template.reads(mark) for mark in THINK)
 
     def _begins_thinking(self, body: ChatBody, request: Request) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""
@@ -121,14 +102,14 @@ class Chats:
         given = [message.to_template() for message in messages]
         wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
         template = self._pair.template
-        if not wanted or not self._allowed or self._reads_tools or (not tools and template.reads("tool_calls")):
+        if not wanted or self._options.no_tools or self._reads_tools or (not tools and template.reads("tool_calls")):
             return given
         return written_out(checked(given, continues=continues), [tool.to_template() for tool in tools])
 
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""
         tools = [] if body.tool_choice == "none" else list(body.tools or ())
-        if tools and not self._allowed:
+        if tools and self._options.no_tools:
             raise bad(
                 "this server was started with --no-tools: leave tools out, or send tool_choice none",
                 param="tools",

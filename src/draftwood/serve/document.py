@@ -1,75 +1,66 @@
-"""The OpenAPI document of the server, made from the fields of requests."""
+"""The OpenAPI document of the server, made from its routes and the fields of their requests."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, final
 
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute, Route
 
 from draftwood import __version__
-from draftwood.serve.dialects.messages import CountBody, MessagesBody
-from draftwood.serve.dialects.ollama import OllamaChatBody, OllamaGenerateBody, ShowBody
-from draftwood.serve.dialects.responses import ResponsesBody
 from draftwood.serve.fields import Body
 from draftwood.serve.other_fields import OTHER_FIELDS
 from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from draftwood.serve.settings import ServeOptions
 
-_POSTS: dict[str, tuple[type[Body], str]] = {
-    "/v1/chat/completions": (ChatBody, "The next answer of a chat."),
-    "/v1/completions": (CompletionBody, "What follows a prompt."),
-    "/tokenize": (TokenizeBody, "Token ids of a prompt or of a chat."),
-    "/detokenize": (DetokenizeBody, "The text of token ids."),
-}
-_OTHERS: dict[str, tuple[type[Body], str]] = {
-    "/v1/responses": (ResponsesBody, "OpenAI's Responses, without a store."),
-    "/v1/messages": (MessagesBody, "Anthropic's Messages."),
-    "/v1/messages/count_tokens": (CountBody, "Tokens of a message's prompt."),
-    "/api/chat": (OllamaChatBody, "Ollama's chats."),
-    "/api/generate": (OllamaGenerateBody, "Ollama's prompts."),
-    "/api/show": (ShowBody, "The model, for Ollama's clients."),
-}
-_GETS = {  # with the names of a query
-    "/docs": "This document, as a page.",
-    "/version": "The version of the server.",
-    "/api/tags": "The model, for Ollama's clients.",
-    "/api/version": "The version, for Ollama's clients.",
-    "/v1/models": "The model.",
-    "/health": "200 while the server takes requests.",
-    "/metrics": "Metrics for Prometheus.",
-    "/v1/traces/{id}": "The trace of a response, when its text has ended; as events, its rounds as they come.",
-    "/v1/traces/{id}/rounds/{round}?width": "A round, drawn and as text.",
-    "/v1/traces/{id}/race?plain&width": "The race of two texts of one prompt.",
-}
-_FAILED = {"description": "An error: docs/serve.md says which status means what."}
+_OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+_FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
 
 
-def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
-    """The document of a server whose model has these names."""
+@final
+class Described(Route):
+    """A route and what the document says of it.
+
+    Args:
+        summary: one sentence; empty for a route that the document leaves out.
+        body: of a POST; None for a GET.
+        query: names in the query of a GET.
+    """
+
+    def __init__(
+        self, path: str, handler: Any, summary: str = "", body: type[Body] | None = None, *, query: Sequence[str] = ()
+    ) -> None:
+        super().__init__(path, handler, methods=["GET" if body is None else "POST"])
+        self.summary, self.body, self.query = summary, body, query
+
+
+def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
+    """The document of a server with these routes, whose model has these names."""
+    described = [route for route in routes if isinstance(route, Described) and route.summary]
+    bodies = [route.body for route in described if route.body is not None]
     refs, schemas = models_json_schema(
-        [(kind, "validation") for kind, _ in (*_POSTS.values(), *_OTHERS.values())],
-        ref_template="#/components/schemas/{model}",
+        [(kind, "validation") for kind in bodies], ref_template="#/components/schemas/{model}"
     )
-    for kind, _ in _POSTS.values():
+    for kind in _OWN:
         fields = schemas["$defs"][kind.__name__]["properties"]
         fields["model"] = {"type": ["string", "null"]} if options.any_model else {"enum": [*names, None]}
         fields |= {name: _other(name) for name in OTHER_FIELDS}
+    others = {kind.__name__ for kind in bodies if kind not in _OWN}  # which have the fields of chats too
     for name, made in schemas["$defs"].items():
-        chats = name not in {kind.__name__ for kind, _ in _OTHERS.values()}  # the others have the fields of chats too
-        if chats and options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
+        if name not in others and options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
             made["additionalProperties"] = False
     schemas["$defs"]["Error"] = _error()
     error = _FAILED | {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     paths: dict[str, Any] = {}
-    for path, (kind, text) in (_POSTS | _OTHERS).items():
-        body = {"required": True, "content": {"application/json": {"schema": refs[kind, "validation"]}}}
-        failed = _FAILED if path in _OTHERS else error
-        paths[path] = {"post": {**_route(text, failed), "requestBody": body}}
-    for given, text in _GETS.items():
-        path, _, query = given.partition("?")
-        paths[path] = {"get": {**_route(text, error), "parameters": _parameters(path, query)}}
+    for route in described:
+        failed = error if route.body is None or route.body in _OWN else _FAILED
+        found = {"summary": route.summary, "responses": {"200": {"description": route.summary}, "default": failed}}
+        if route.body is None:
+            paths[route.path] = {"get": {**found, "parameters": _parameters(route)}}
+        else:
+            content = {"application/json": {"schema": refs[route.body, "validation"]}}
+            paths[route.path] = {"post": {**found, "requestBody": {"required": True, "content": content}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Draftwood", "version": __version__},
@@ -78,17 +69,9 @@ def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
     }
 
 
-def _route(text: str, failed: Mapping[str, Any]) -> dict[str, Any]:
-    return {"summary": text, "responses": {"200": {"description": text}, "default": failed}}
-
-
-def _parameters(path: str, query: str) -> list[dict[str, Any]]:
-    inside = [(name, "path") for name in re.findall(r"{(\w+)}", path)]
-    after = [(name, "query") for name in re.findall(r"\w+", query)]
-    return [
-        {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
-        for name, where in inside + after
-    ]
+def _parameters(route: Described) -> list[dict[str, Any]]:
+    found = [(name, "path") for name in route.param_convertors] + [(name, "query") for name in route.query]
+    return [{"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}} for name, where in found]
 
 
 def _other(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, final
 
 from starlette.responses import JSONResponse
@@ -23,10 +24,11 @@ _SETTINGS: Final = frozenset(  # the fields with which the engine's messages may
 
 
 @final
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that is refused, or an answer that failed.
 
-    Args:
+    Attributes:
         status: of HTTP.
         message: one sentence.
         param: the field at fault, if there is one.
@@ -34,21 +36,16 @@ class ApiError(Exception):
         headers: of the response.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = " ".join(message.split())
-        self.param = param
-        self.code = code
-        self.headers = headers or {}
+    status: int
+    message: str
+    _: KW_ONLY
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.message = " ".join(self.message.split())
+        super().__init__(self.message)
 
     def to_json(self) -> dict[str, Any]:
         """In OpenAI's shape, with the id of the request; all four keys of the error are always there."""

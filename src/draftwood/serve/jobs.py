@@ -27,13 +27,11 @@ class Draft:
     Attributes:
         nodes: drafted tokens.
         depth: the deepest level.
-        accepted: accepted tokens, without the one that the target adds.
-        ranks: of every accepted token, its place among its siblings, from 0.
+        ranks: of every accepted token, without the one that the target adds, its place among its siblings, from 0.
     """
 
     nodes: int
     depth: int
-    accepted: int
     ranks: tuple[int, ...]
 
     @staticmethod
@@ -48,12 +46,12 @@ class Draft:
             depths[node] = depths[parents[node]] + 1 if valid[node] else 0
         above = [0, *path]
         ranks = tuple(tree.children[row][parent].index(node) for parent, node in zip(above, path, strict=False))
-        return Draft(nodes=nodes, depth=max(depths), accepted=len(path), ranks=ranks)
+        return Draft(nodes=nodes, depth=max(depths), ranks=ranks)
 
 
 def drafting_figures(drafts: Sequence[Draft]) -> dict[str, Any]:
     """What the drafts of a response brought, in the words of other servers."""
-    accepted = Counter(draft.accepted for draft in drafts)
+    accepted = Counter(len(draft.ranks) for draft in drafts)
     nodes, kept = sum(draft.nodes for draft in drafts), sum(accepted.elements())
     return {
         "mean_acceptance_length": round(1 + kept / len(drafts), 4),

@@ -55,17 +55,11 @@ class _Labelled(Collector):
 
 @final
 class Metrics:
-    """All metrics of one server.
-
-    Args:
-        replica: the server's id, which labels them; None where there are no others.
-    """
+    """All metrics of one server, with the label ``replica`` where there are several."""
 
     def __init__(self, replica: str | None = None) -> None:
-        self._registry = self._shown = registry = CollectorRegistry()
-        if replica is not None:
-            self._shown = CollectorRegistry()
-            self._shown.register(_Labelled(registry, replica))
+        self._registry = registry = CollectorRegistry()
+        self._shown = registry if replica is None else _Labelled(registry, replica)
         self._counters = {
             name: Counter(_PREFIX + name, text, labels, registry=registry) for name, (text, *labels) in _COUNTERS.items()
         }
@@ -85,7 +79,7 @@ class Metrics:
 
     def add_draft(self, draft: Draft) -> None:
         """Count one draft."""
-        for name, amount in (("drafts", 1), ("draft_tokens", draft.nodes), ("accepted_tokens", draft.accepted)):
+        for name, amount in (("drafts", 1), ("draft_tokens", draft.nodes), ("accepted_tokens", len(draft.ranks))):
             self.count(f"spec_decode_num_{name}", amount)
         for position, rank in enumerate(draft.ranks):
             self.count("spec_decode_num_accepted_tokens_per_pos", 1, position)

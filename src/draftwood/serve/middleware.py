@@ -35,11 +35,7 @@ _WRONG_KEY: Final = ApiError(
 
 @final
 class RequestLog:
-    """Logs requests, and answers those whose handler failed. Their paths lose doubled slashes and one at the end.
-
-    Args:
-        app: gets the requests.
-    """
+    """Logs requests, and answers those whose handler failed. Their paths lose doubled slashes and one at the end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -84,12 +80,7 @@ def _log(scope: Scope, entry: Entry, status: int, seconds: float) -> None:
 
 @final
 class Keys:
-    """Refuses requests without a key.
-
-    Args:
-        app: gets the others.
-        keys: the keys; without any, all requests pass.
-    """
+    """Refuses requests without a key, where there are keys."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app

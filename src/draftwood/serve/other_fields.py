@@ -75,11 +75,7 @@ OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
 
 
 def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body without fields that the server does not have and whose values change nothing.
-
-    Raises:
-        ApiError: another value of such a field; names it.
-    """
+    """The body without fields that the server does not have; raises an ApiError if the value of one changes something."""
     for name, value in body.items():
         other = OTHER_FIELDS.get(name)
         if other is not None and not other.takes(value):

@@ -35,12 +35,10 @@ class Echo:
 
     Attributes:
         text: as it was sent; the text of token ids.
-        request: the request whose prompt it is.
         logprobs: one for every token of the prompt after the first; None where none are wanted.
     """
 
     text: str
-    request: Request
     logprobs: Sequence[TokenLogprob] | None = None
 
 
@@ -76,10 +74,8 @@ class Preparation:
     """Makes requests of a pair.
 
     Args:
-        pair: the models.
         method: the server's drafting method, without ``auto``.
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
-        chats: writes them, and reads answers.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
     """
@@ -124,9 +120,8 @@ class Preparation:
         prepared = replace(self._prepared(body, prompts, limits), only_scored=body.max_tokens == 0)
         if not body.echo:
             return prepared
-        texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True) for _ in range(body.n or 1)]
-        echoes = [Echo(text=text, request=made) for text, made in zip(texts, prepared.requests, strict=True)]
-        return replace(prepared, echoes=echoes)
+        texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True)]
+        return replace(prepared, echoes=[Echo(text=text) for text in texts for _ in range(prepared.choices)])
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str) and body.add_special_tokens is False:
@@ -196,11 +191,7 @@ class Preparation:
         return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
 
     def _prepared(
-        self,
-        body: ChatBody | CompletionBody,
-        prompts: Sequence[Sequence[int]],
-        limits: Limits,
-        calls: Grammar | None = None,
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits, calls: Grammar | None = None
     ) -> Prepared:
         count = body.n or 1
         seeds = seeds_for(count * len(prompts), body.seed, "texts")

@@ -48,20 +48,13 @@ class Reading:
 
 @final
 class AnswerReader:
-    """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference to them.
-
-    Args:
-        reading: how it is read.
-
-    Attributes:
-        ids: of the calls so far.
-    """
+    """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._text = self._thought = self._content = ""
         self._calls: list[Call] = []
-        self.ids: list[str] = []
+        self.ids: list[str] = []  # of the calls so far
 
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
         """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
@@ -80,8 +73,7 @@ class AnswerReader:
                 found.append({kind: new[len(old) :]})
         for index, call in enumerate(calls[known:], known):
             self.ids.append(call.id or self._new_id())
-            function = {"name": call.name, "arguments": ""}
-            found.append({"tool_calls": [{"index": index, "id": self.ids[-1], "type": "function", "function": function}]})
+            found.append({"tool_calls": [{"index": index, **called(self.ids[-1], call.name, "")}]})
             if call.arguments:
                 found.append(_arguments(index, call.arguments))
         self._thought, self._content, self._calls = thought, content, calls
@@ -89,10 +81,7 @@ class AnswerReader:
 
     def message(self) -> dict[str, Any]:
         """The message so far."""
-        calls = [
-            {"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for id, call in zip(self.ids, self._calls, strict=True)
-        ]
+        calls = [called(id, call.name, call.arguments) for id, call in zip(self.ids, self._calls, strict=True)]
         content = self._content or (None if calls else "")
         found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         found |= {"reasoning_content": self._thought} if self._thought else {}
@@ -118,6 +107,11 @@ class AnswerReader:
         return made[:9] if form is not None and form.mark == "[TOOL_CALLS]" else f"call_{made}"
 
 
+def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    """A call in a message."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def _arguments(index: int, part: str) -> Delta:
     return {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 
@@ -137,8 +131,6 @@ def read_calls(text: str, form: ToolFormat, names: Set[str], *, last: bool) -> t
     A call is certain where its function is known. What looks like a call and names no function is content.
 
     Args:
-        text: so far.
-        form: of the calls.
         names: of the functions; where calls have no mark, only those are called.
         last: the text ends here.
     """

@@ -33,15 +33,11 @@ class Admission:
 
     All rows of a batch have as many slots as the longest one, so ``n`` texts need ``n`` times the memory of the longest.
 
-    Args:
-        pair: the models.
-        rows: the most texts that are written at a time.
-        gibibytes: for all texts; None for half of the memory that is free now.
-
     Attributes:
-        rows: as given.
+        rows: the most texts that are written at a time.
         token: bytes of a token's keys and values, in target and draft; 0 where the models do not tell.
-        budget: bytes for all texts; None for no limit. What the prefix cache takes of them is free for texts at any time.
+        budget: bytes for all texts, without ``gibibytes`` half of the memory that is free now; None for no limit. What the
+            prefix cache takes of them is free for texts at any time.
     """
 
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
@@ -83,16 +79,12 @@ def _free(device: torch.device) -> int | None:
 class Rows:
     """Jobs in a batch, and what happens to them when a round fails. Only the decoding thread uses them.
 
+    Texts that do not fit in memory with the others wait here, the first come first. ``ended`` is called whenever a text has
+    ended, however it did.
+
     An error of one text ends this text. After an error of the drafter all texts go on by plain decoding until none is left:
     their distribution is the same, and with a coupled verifier so are the texts. An error of the target ends the texts that
     are written now; those that wait are not affected.
-
-    Args:
-        decoder: writes the texts.
-        admission: texts that do not fit in memory with the others wait here, the first come first.
-        metrics: count what happens.
-        ended: is called whenever a text has ended, however it did.
-        reuse: use the prefix cache.
     """
 
     def __init__(

@@ -20,13 +20,7 @@ _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the
 
 @final
 class Server(uvicorn.Server):
-    """Ends in order: no new requests, then the texts' own ends within the time to drain, then the rest as they are.
-
-    Args:
-        config: of uvicorn.
-        scheduler: writes the texts.
-        drain: seconds to drain.
-    """
+    """Ends in order: no new requests, then the texts' own ends within so many seconds, then the rest as they are."""
 
     def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float) -> None:
         super().__init__(config)
@@ -54,11 +48,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        ConfigError: the address is in use, or not this machine's.
-    """
+    """A socket that listens; raises a ConfigError if the address is in use, or not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6)
@@ -82,16 +72,7 @@ def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
 
 
 def serve(service: Service, keys: Sequence[str], ready: Callable[[str], None]) -> None:
-    """Serve until a signal comes.
-
-    Args:
-        service: the model.
-        keys: one of which requests need; none for no key.
-        ready: is called with the address when the server listens.
-
-    Raises:
-        ConfigError: as :func:`listen`.
-    """
+    """Serve until a signal comes; ``ready`` is called with the address when the server listens. Raises as :func:`listen`."""
     host = service.options.host
     with listen(host, service.options.port) as found:
         shown = f"[{host}]" if ":" in host else host

@@ -78,7 +78,8 @@ def grammar_of(body: Settings, calls: Grammar | None = None) -> Grammar | None:
     """
     given = _given(body)
     if calls is not None:
-        given = {"tool_choice": (_same, calls)} | {name: made for name, made in given.items() if name != "response_format"}
+        kept = {name: made for name, made in given.items() if name != "response_format"}
+        given = {"tool_choice": (lambda grammar: grammar, calls), **kept}
     if not given:
         return None
     (first, made), *others = given.items()
@@ -93,14 +94,9 @@ def _given(body: Settings) -> dict[str, tuple[_Make, Any]]:
     form, outputs = body.response_format, body.structured_outputs
     given = {"response_format": None if form is None else form.schema_given}
     given |= {name: getattr(body, name) for name in _OWN}
-    for name in ("json", "json_object", "regex", "choice", "grammar"):
-        value = getattr(outputs, "given" if name == "json" else name, None)
+    for name, value in {} if outputs is None else outputs.model_dump(by_alias=True).items():
         given[f"structured_outputs.{name}"] = None if value is False else value
     return {name: (_FORMS[name.rpartition(".")[2]], value) for name, value in given.items() if value is not None}
-
-
-def _same(grammar: Grammar) -> Grammar:
-    return grammar
 
 
 def _schema(schema: dict[str, Any] | bool | str) -> Grammar:
@@ -140,11 +136,7 @@ def most_nodes(method: Method) -> int | None:
 
 
 def drafting_of(method: Method, given: bool | Speculative | None) -> tuple[str | None, int | None]:
-    """The method of a request's texts and the most nodes of their trees: None is that of the server, which all texts share.
-
-    Raises:
-        ApiError: what cannot be honoured.
-    """
+    """Method and most nodes of a request's trees, None for the server's own; raises an ApiError for what it cannot have."""
     if given is False:
         return PLAIN, None
     if not isinstance(given, Speculative):

@@ -30,10 +30,7 @@ class Scheduler:
     """Owns the decoding thread. All methods may be called from any thread.
 
     Args:
-        decoder: writes the texts.
-        admission: to rows and to memory.
         queue: the most texts that wait.
-        metrics: count what happens.
         reuse: use the prefix cache.
 
     Attributes:
@@ -63,11 +60,7 @@ class Scheduler:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take all of these jobs, or none.
-
-        Raises:
-            ApiError: too many or too long for this server (400), a full queue (429), or a server that takes none (503).
-        """
+        """Take all of these jobs, or none; raises an ApiError if they do not fit (400), or do not fit now (429, 503)."""
         for job in jobs:
             self._admission.check(job.request)
         self._take(len(jobs), partial(self._rows.add, jobs))
@@ -94,11 +87,7 @@ class Scheduler:
         self._commands.put(partial(self._rows.drop, jobs))
 
     def work(self, parts: Iterator[T]) -> Future[list[T]]:
-        """All items of an iterator. The decoding thread takes one of them between two rounds. It counts as a text.
-
-        Raises:
-            ApiError: as :meth:`submit`; in the future also if the server stops.
-        """
+        """All items of an iterator, one between two rounds each; it counts as a text. Raises as :meth:`submit`."""
         future: Future[list[T]] = Future()
         found: list[T] = []
 

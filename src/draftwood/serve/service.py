@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -23,7 +22,7 @@ from draftwood.runners.native.stored import weight_sizes
 from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
-from draftwood.serve.prepare import Echo, Preparation
+from draftwood.serve.prepare import Preparation, Prepared
 from draftwood.serve.rows import Admission
 from draftwood.serve.sampling import most_nodes
 from draftwood.serve.scheduler import Scheduler
@@ -36,19 +35,12 @@ class Service:
     """One model and what serves it. Its decoder is one for sampling, which writes texts at temperature 0 too.
 
     Args:
-        pair: the models.
-        options: of the server.
         name: of the model where the options have none.
-        method: of drafting.
         replica: the id of this server among several; None for a single one.
 
     Attributes:
         names: of the model in the interface, the usual one first.
-        texts: the texts of single tokens.
-        preparation: makes requests.
         scheduler: writes texts; the caller starts and stops it.
-        metrics: what happened.
-        traces: of the texts that want one.
         method: of drafting, without ``auto``.
 
     Raises:
@@ -105,29 +97,21 @@ class Service:
             "build_info": f"draftwood {__version__}",
         }  # fmt: skip
 
-    async def scored(self, echoes: Sequence[Echo]) -> list[Echo]:
-        """The echoes with the log-probabilities that they want. Equal prompts are scored once.
-
-        Raises:
-            ApiError: a model that fails, or a server that has stopped.
-        """
+    async def scored(self, prepared: Prepared) -> Prepared:
+        """The same with the log-probabilities that its echoes want, equal prompts once; raises an ApiError if that fails."""
         known: dict[tuple[int, ...], list[TokenLogprob]] = {}
         found = []
-        for echo in echoes:
-            wanted, prompt = echo.request.logprobs, tuple(echo.request.prompt)
+        for echo, request in zip(prepared.echoes, prepared.requests, strict=False):
+            wanted, prompt = request.logprobs, tuple(request.prompt)
             if wanted is not None and prompt not in known:
                 parts = self.scheduler.work(of_prompt(self.pair.target.another(), prompt, wanted.top))
                 made = await asyncio.wrap_future(parts)
                 known[prompt] = list(chain.from_iterable(made))
             found.append(replace(echo, logprobs=known.get(prompt)))
-        return found
+        return replace(prepared, echoes=found)
 
     def name(self, wanted: str | None) -> str:
-        """The model's name in an answer: the wanted one, if it is one of its names, else the usual one.
-
-        Raises:
-            ApiError: another model is wanted, and the server has no ``any_model``.
-        """
+        """The model's name in an answer: the wanted one, else the usual one; raises an ApiError if it has no such name."""
         if wanted in self.names:
             return wanted
         if wanted is not None and not self.options.any_model:

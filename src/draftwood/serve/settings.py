@@ -11,15 +11,9 @@ from draftwood.core.checks import choice, integer, number, setting, several
 from draftwood.core.errors import ConfigError
 from draftwood.serve.log import LogFormat
 
-BUNDLED: Final = "draftwood"
-"""The name of the bundled pair in the interface."""
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
-MAX_BODY: Final = 4 << 20
-"""Most bytes of a request."""
-BODY_SECONDS: Final = 30.0
-"""A request that is not complete after so many seconds is refused."""
 KEEP_ALIVE_SECONDS: Final = 10.0
 """A stream that is silent for so long gets a comment, so that proxies keep it."""
 
@@ -90,7 +84,7 @@ class ServeOptions:
 def name_of(target: str | None) -> str:
     """The name of a model in the interface: of a folder or file its last part."""
     if target is None:
-        return BUNDLED
+        return "draftwood"  # the bundled pair
     return Path(target).resolve().name if Path(target).exists() else target
 
 

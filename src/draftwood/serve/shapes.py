@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from codecs import getincrementaldecoder
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, final
 from uuid import uuid4
 
@@ -19,25 +19,17 @@ from draftwood.serve.reading import AnswerReader
 
 
 class Shape(ABC):
-    """The response to one request. All of its chunks have one id.
-
-    Args:
-        model: the name of the model.
-        texts: the texts of single tokens.
-        prepared: the texts, and how they are read.
-        token_ids: choices have the ids of all new tokens, ``token_ids``.
-
-    Attributes:
-        id: of the response, and of its trace.
-    """
+    """The response to one request. All of its chunks have one id, which is that of its trace too."""
 
     _prefix: ClassVar[str]
     _object: ClassVar[str]
     _chunk: ClassVar[str]
+    _nothing: ClassVar[dict[str, Any]]  # of a choice that ends
 
     def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
         self._model = model
         self._texts = texts
+        self._prepared = prepared
         self._token_ids = token_ids
         self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
@@ -60,7 +52,7 @@ class Shape(ABC):
         if found:
             found[0] |= self._ids(event)
         if event.finish_reason is not None:
-            found.append({**self._end(index), **self._reason(index, event)})
+            found.append({"index": index, **self._nothing, "logprobs": None, **self._reason(index, event)})
         return [self._head(self._chunk, [choice]) for choice in found]
 
     def last(self, answer: Answer) -> dict[str, Any]:
@@ -81,10 +73,6 @@ class Shape(ABC):
     def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
         """The choices with the parts of an event's text; with ``empty`` one at least."""
 
-    @abstractmethod
-    def _end(self, index: int) -> dict[str, Any]:
-        """A choice that ends, without the reason."""
-
     def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
         """Why a text ended: with the stop text, if it was one."""
         stop = {} if text.stop_text is None else {"stop_reason": text.stop_text}
@@ -98,10 +86,11 @@ class ChatShape(Shape):
     _prefix = "chatcmpl"
     _object = "chat.completion"
     _chunk = "chat.completion.chunk"
+    _nothing: ClassVar = {"delta": {}}
 
-    def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
-        super().__init__(model, texts, prepared, token_ids=token_ids)
-        self._readers = [AnswerReader(prepared.reading) for _ in prepared.requests]
+    @cached_property
+    def _readers(self) -> list[AnswerReader]:
+        return [AnswerReader(self._prepared.reading) for _ in self._prepared.requests]
 
     def first(self, index: int) -> dict[str, Any]:
         return self._head(self._chunk, [self._said(index, None, delta={"role": "assistant", "content": ""})])
@@ -115,9 +104,6 @@ class ChatShape(Shape):
         if empty and not deltas:
             deltas = [{"content": ""}]
         return [self._said(index, None if place else event, delta=delta) for place, delta in enumerate(deltas)]
-
-    def _end(self, index: int) -> dict[str, Any]:
-        return self._said(index, None, delta={})
 
     def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
         found = super()._reason(index, text)
@@ -136,35 +122,32 @@ class CompletionShape(Shape):
 
     _prefix = "cmpl"
     _object = _chunk = "text_completion"
+    _nothing: ClassVar = {"text": ""}
 
-    def __init__(self, model: str, texts: TokenTexts, prepared: Prepared, *, token_ids: bool = False) -> None:
-        super().__init__(model, texts, prepared, token_ids=token_ids)
-        self._echoes = prepared.echoes
-        self._logprobs = defaultdict[int, _CompletionLogprobs](lambda: _CompletionLogprobs(texts))  # by choice
+    @cached_property
+    def _logprobs(self) -> list[_CompletionLogprobs]:
+        return [_CompletionLogprobs(self._texts) for _ in self._prepared.requests]
 
     def first(self, index: int) -> dict[str, Any] | None:
         """The prompt, where it comes back."""
-        if not self._echoes:
+        if not self._prepared.echoes:
             return None
-        echo = self._echoes[index]
+        echo = self._prepared.echoes[index]
         return self._head(self._chunk, [self._said(index, echo.text, echo.logprobs, first=True)])
 
     def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
-        if not self._echoes:
+        if not self._prepared.echoes:
             return self._said(index, text.text, text.logprobs)
-        echo = self._echoes[index]
+        echo = self._prepared.echoes[index]
         entries = None if text.logprobs is None else [*(echo.logprobs or ()), *text.logprobs]
         return self._said(index, echo.text + text.text, entries, first=True)
 
     def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
         return [self._said(index, event.text, event.logprobs)] if event.text or empty else []
 
-    def _end(self, index: int) -> dict[str, Any]:
-        return self._said(index, "", None)
-
     def _said(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
         """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
-        before = self._echoes[index].request.prompt[0] if first else None
+        before = self._prepared.requests[index].prompt[0] if first else None
         logprobs = None if entries is None else self._logprobs[index].part(entries, before)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
@@ -191,9 +174,6 @@ class _CompletionLogprobs:
     """The log-probabilities of a completion, part by part: offsets count on.
 
     A token that is no whole characters is named by its bytes, as in ``bytes:\\xf0\\x9f``.
-
-    Args:
-        texts: the texts of tokens.
     """
 
     def __init__(self, texts: TokenTexts) -> None:

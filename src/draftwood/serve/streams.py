@@ -17,7 +17,6 @@ from draftwood.serve.schemas import StreamOptions
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.shapes import Shape, figures
 
-_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"
 """The end of a stream."""
@@ -54,15 +53,7 @@ class Wire:
 
 @final
 class AnswerResponse(Response):
-    """The response of a request for texts; the texts end when the client goes. An ApiError before it begins is raised.
-
-    Args:
-        answer: the texts.
-        shape: of the response.
-        options: whether a stream's last chunk has the usage, and whether all of its chunks have the usage so far.
-        wire: how it is written.
-        stream: send chunks as they are written.
-    """
+    """The response of a request for texts; the texts end when the client goes. An ApiError before it begins is raised."""
 
     def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, wire: Wire, *, stream: bool) -> None:
         self.wire = wire
@@ -71,7 +62,6 @@ class AnswerResponse(Response):
         self.stream = stream
         self.usage = options is not None and bool(options.include_usage)
         self.counts = options is not None and bool(options.continuous_usage_stats)
-        self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._send_stream(send) if self.stream else self._send_whole(scope, receive, send)
@@ -114,7 +104,7 @@ class AnswerResponse(Response):
         if found is None:
             return self.wire.silence()
         chunks = self.shape.chunks(*found)
-        if self.answer.complete and not self.usage:
+        if not self.answer.left and not self.usage:
             chunks[-1] |= figures(self.answer)
         return b"".join(map(self._event, chunks))
 
@@ -125,7 +115,7 @@ class AnswerResponse(Response):
 
 def event_stream(parts: AsyncIterator[bytes], media_type: str = EVENTS) -> StreamingResponse:
     """The response of events, which no proxy keeps back."""
-    return StreamingResponse(parts, headers=_HEADERS, media_type=media_type)
+    return StreamingResponse(parts, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=media_type)
 
 
 def event(content: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias, final
@@ -69,15 +70,12 @@ ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedTool
 
 def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
     """Refuse functions of one name, and a choice that the tools do not have."""
-    names = [tool.function.name for tool in tools or ()]
-    seen = set[str]()
-    for name in names:
-        if name in seen:
-            raise bad(f"tools holds two functions of the name {short_repr(name)}: give each its own", param="tools")
-        seen.add(name)
+    names = Counter(tool.function.name for tool in tools or ())
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise bad(f"tools holds two functions of the name {short_repr(twice)}: give each its own", param="tools")
     if choice == "required" and not names:
         raise bad("tool_choice is 'required', but there are no tools: send some", param="tool_choice")
-    if isinstance(choice, NamedTool) and choice.function.name not in seen:
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
         name = short_repr(choice.function.name)
         raise bad(f"tool_choice names the function {name}, but tools does not hold it: send it too", param="tool_choice")
 

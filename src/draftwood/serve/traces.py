@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Final, final
@@ -54,9 +54,7 @@ class Traces:
     """Makes recorders, keeps traces by the ids of their responses, and answers the routes of the page and of traces.
 
     Args:
-        drafting: the decoder of all texts.
-        method: its method, without ``auto``.
-        draft: its draft model, or None.
+        method: of the decoder, without ``auto``.
         most: the most traces that are kept; older ones are forgotten.
     """
 
@@ -77,11 +75,7 @@ class Traces:
             )
 
     def begin(self, prepared: Prepared) -> LiveTrace:
-        """The trace of a request that wants one.
-
-        Raises:
-            ApiError: several texts, or a server that keeps no traces.
-        """
+        """The trace of a request that wants one; raises an ApiError for several texts, or if the server keeps no traces."""
         self.check()
         if (count := len(prepared.requests)) > 1:
             raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
@@ -102,11 +96,7 @@ class Traces:
             del self._kept[next(iter(self._kept))]
 
     def of(self, name: str) -> LiveTrace:
-        """The trace of a response.
-
-        Raises:
-            ApiError: it has none, or it is forgotten.
-        """
+        """The trace of a response; raises an ApiError if it has none, or if it is forgotten."""
         if name == GERMAN:
             return LiveTrace(german())
         if (found := self._kept.get(name)) is None:
@@ -137,9 +127,10 @@ class Traces:
         if number >= len(trace.rounds):
             raise ApiError(404, f"the trace has {len(trace.rounds)} rounds and no round {number}", param="round")
         draw = draw_specdec if is_translation(trace) else draw_round
-        return await _drawn(
+        found = await asyncio.to_thread(
             lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe_round(trace, number)}
         )
+        return JSONResponse(found)
 
     async def race(self, request: Request) -> Response:
         fast = self.of(request.path_params["id"]).latest
@@ -147,11 +138,7 @@ class Traces:
         width = _width(request, RACES)
         if plain.prompt != fast.prompt or not plain.rounds or not fast.rounds:
             raise bad("plain is the trace of another prompt, or has no rounds: send one of the same prompt", param="plain")
-        return await _drawn(lambda: {"svg": unstyled(draw_race(plain, fast, width=width))})
-
-
-async def _drawn(draw: Callable[[], Mapping[str, str]]) -> Response:
-    return JSONResponse(await asyncio.to_thread(draw))
+        return JSONResponse({"svg": await asyncio.to_thread(lambda: unstyled(draw_race(plain, fast, width=width)))})
 
 
 def _width(request: Request, layouts: Mapping[int, int]) -> int:

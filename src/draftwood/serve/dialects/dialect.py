@@ -179,8 +179,7 @@ class Dialect(Wire, ABC):
 def _chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
     """The body of a chat: what was made of the fields of another interface, and the rest of them.
 
-    Raises:
-        ApiError: one of the fields that this server does not have changes something; one is also made of others.
+    Raises an ApiError for a field that this server does not have and that changes something, or that is also made of others.
     """
     chat, others = {name: value for name, value in made.items() if value is not None}, {**_ONE, **others}
     for name, value in rest.items():
@@ -204,11 +203,7 @@ def inside(name: str, given: Mapping[str, Any] | None, *known: str) -> Json:
 
 
 def objects(name: str, given: Any) -> list[Json]:
-    """A list of objects.
-
-    Raises:
-        ApiError: it is something else.
-    """
+    """A list of objects; raises an ApiError for something else."""
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise bad(f"{name} is {short_repr(given)}: send a text, or a list of objects", param=name)
     return given

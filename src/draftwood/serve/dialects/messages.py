@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, read_object, without
 from draftwood.serve.errors import in_anthropic
 from draftwood.serve.other_fields import OtherField, unsupported
+from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody
 
 _OTHERS: Final = {
@@ -117,7 +117,8 @@ def _turn(turn: Json) -> Iterator[Json]:
         return
     message = {**turn, "content": _content("messages", blocks["said"]) if isinstance(content, list) else content}
     if blocks["tool_use"]:
-        message["tool_calls"] = [_call(block) for block in blocks["tool_use"]]
+        calls = [called(block.get("id"), block.get("name"), block.get("input") or {}) for block in blocks["tool_use"]]
+        message["tool_calls"] = calls
     if thought := "".join(str(block.get("thinking") or "") for block in blocks["thinking"]):
         message["reasoning_content"] = thought
     yield message
@@ -129,11 +130,6 @@ def _content(name: str, content: Any) -> Any:
         return content
     return [without(part, "cache_control", "citations") if part.get("type") == "text" else {"type": part.get("type")}
             for part in objects(name, content)]  # fmt: skip
-
-
-def _call(block: Json) -> Json:
-    function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
-    return {"id": block.get("id"), "type": "function", "function": function}
 
 
 def _tool(tool: Json) -> Json:
@@ -173,7 +169,7 @@ def _block(part: Part) -> Json:
 
 
 def _usage(usage: Json) -> Json:
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": usage["prompt_tokens"] - cached, "output_tokens": usage["completion_tokens"],
         "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
@@ -11,6 +10,7 @@ from typing import Any, Final, final
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects, read_object
 from draftwood.serve.errors import in_ollama
 from draftwood.serve.other_fields import OtherField, unsupported
+from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody
 from draftwood.serve.streams import line
 
@@ -180,7 +180,11 @@ def _messages(messages: Sequence[Json]) -> Iterator[Json]:
         made["content"] = _content(message.get("content"), message.get("images"))
         if message.get("tool_calls"):
             calls = objects("messages", message["tool_calls"])
-            made["tool_calls"] = [_called(f"call_{number}_{i}", call) for i, call in enumerate(calls)]
+            said = objects("messages", [call.get("function") for call in calls])
+            made["tool_calls"] = [
+                called(call.get("id") or f"call_{number}_{i}", function.get("name"), function.get("arguments") or {})
+                for i, (call, function) in enumerate(zip(calls, said, strict=True))
+            ]
             waiting = [call["id"] for call in made["tool_calls"]]
         if message.get("role") == "tool" and waiting:
             made.setdefault("tool_call_id", waiting.pop(0))
@@ -190,13 +194,6 @@ def _messages(messages: Sequence[Json]) -> Iterator[Json]:
 def _content(text: Any, images: Any) -> Any:
     """A content as a chat has it. An image is refused there."""
     return [{"type": "text", "text": text or ""}, {"type": "image"}] if images else text
-
-
-def _called(new: str, call: Json) -> Json:
-    """A call of the history. Its arguments are an object here, and text in chats."""
-    [function] = objects("messages", [call.get("function")])
-    text = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
-    return {"id": call.get("id") or new, "type": "function", "function": {"name": function.get("name"), "arguments": text}}
 
 
 def _call(part: Part) -> Json:

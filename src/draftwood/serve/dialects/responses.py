@@ -8,6 +8,7 @@ from typing import Any, Final, final
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
 from draftwood.serve.fields import Top
 from draftwood.serve.other_fields import OtherField, unsupported
+from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody, StreamOptions
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
@@ -99,12 +100,11 @@ class Responses(Dialect):
 
     def answer(self) -> Json:
         used = self.usage
-        read, written = ({**(used.get(f"{name}_tokens_details") or {})} for name in ("prompt", "completion"))
         usage = {
             "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": read.get("cached_tokens", 0), "cache_write_tokens": 0},
+            "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
             "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": written.get("reasoning_tokens", 0)},
+            "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": used["total_tokens"],
         }
         output = [self._item(part, self._status) for part in self.parts]
@@ -177,8 +177,7 @@ def _said(item: Json) -> Json:
     if kind == "message" and "tool_calls" not in rest:
         return {**rest, "content": _texts(rest.get("content"))}
     if kind == "function_call":
-        function = {name: rest.get(name) for name in ("name", "arguments")}
-        return {"role": "assistant", "tool_calls": [{"id": rest.get("call_id"), "type": "function", "function": function}]}
+        return {"role": "assistant", "tool_calls": [called(*(rest.get(name) for name in ("call_id", "name", "arguments")))]}
     if kind == "function_call_output":
         return {"role": "tool", "tool_call_id": rest.get("call_id"), "content": _texts(rest.get("output"))}
     if kind == "reasoning":
