@@ -27,8 +27,7 @@ Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 
 
 @click.command(name="serve-load")
-@dataclass_options(LoadConfig)
-@dataclass_options(Served)
+@dataclass_options(LoadConfig, Served)
 def load(**options: Any) -> None:
     """Measure tokens per second and latencies of the server, against `transformers serve` on the same weights."""
     config = pick(LoadConfig, options)
@@ -39,8 +38,7 @@ def load(**options: Any) -> None:
 
 
 @click.command(name="serve-soak")
-@dataclass_options(SoakConfig)
-@dataclass_options(Served)
+@dataclass_options(SoakConfig, Served)
 def soak(**options: Any) -> None:
     """Send many short requests, leave a part of them, and account for every one; look at the server's memory."""
     config = pick(SoakConfig, options)
@@ -51,8 +49,7 @@ def soak(**options: Any) -> None:
 
 
 @click.command(name="serve-fuzz")
-@dataclass_options(FuzzConfig)
-@dataclass_options(Served)
+@dataclass_options(FuzzConfig, Served)
 def fuzz(**options: Any) -> None:
     """Send bodies that are nearly right, and those of schemathesis: no server error, no hang."""
     config = pick(FuzzConfig, options)
@@ -63,8 +60,7 @@ def fuzz(**options: Any) -> None:
 
 
 @click.command(name="serve-distribution")
-@dataclass_options(DistributionConfig)
-@dataclass_options(Served)
+@dataclass_options(DistributionConfig, Served)
 def distribution(**options: Any) -> None:
     """Test sampled texts of the server by the target alone, with drafts and without, and a control."""
     config = pick(DistributionConfig, options)
@@ -75,8 +71,7 @@ def distribution(**options: Any) -> None:
 
 
 @click.command(name="serve-same-text")
-@dataclass_options(SameTextConfig)
-@dataclass_options(Served)
+@dataclass_options(SameTextConfig, Served)
 def same_text(**options: Any) -> None:
     """Compare texts of the same seed: alone and in company, streamed or not, with and without drafts."""
     config = pick(SameTextConfig, options)
@@ -87,8 +82,7 @@ def same_text(**options: Any) -> None:
 
 
 @click.command(name="serve-prefix")
-@dataclass_options(PrefixConfig)
-@dataclass_options(Served)
+@dataclass_options(PrefixConfig, Served)
 def prefix(**options: Any) -> None:
     """Measure what the prefix cache saves a chat's second turn, and compare its texts with those of the cache off."""
     config = pick(PrefixConfig, options)
@@ -99,8 +93,7 @@ def prefix(**options: Any) -> None:
 
 
 @click.command(name="serve-tools")
-@dataclass_options(ToolsConfig)
-@dataclass_options(Served)
+@dataclass_options(ToolsConfig, Served)
 def tools(**options: Any) -> None:
     """Require calls of twenty functions: all validate, with drafts and without and in streams they are the same."""
     config = pick(ToolsConfig, options)
@@ -111,8 +104,7 @@ def tools(**options: Any) -> None:
 
 
 @click.command(name="ray")
-@dataclass_options(RayConfig)
-@dataclass_options(Served, leave_out=("url",))
+@dataclass_options(RayConfig, Served, leave_out=("url",))
 def ray(**options: Any) -> None:
     """Lose replicas and writers of Ray, leave them, and compare its proxy with `draftwood serve`; all on this machine."""
     config = pick(RayConfig, options)

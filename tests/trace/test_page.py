@@ -12,8 +12,8 @@ import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures import draw_round
-from draftwood.trace.page import page, write, write_page
 from draftwood.trace.page.pieces import shown
+from draftwood.trace.page.write import page, write_page
 from tests.browser import serious
 from tests.trace.runs import story
 from tests.trace.test_figures import HOSTILE, TOLERANT, overlapping
@@ -236,7 +236,7 @@ def test_less_motion_is_honoured(browser, file):
 
 def test_500_rounds_open_quickly(browser, tmp_path, monkeypatch):
     """Measured: 0.4 s. Only 14 of the figures are drawn, and used again and again, to save time here and none there."""
-    monkeypatch.setattr(write, "draw_round", lambda trace, place, *, width: drawn(place % 14, width))
+    monkeypatch.setattr("draftwood.trace.page.write.draw_round", lambda trace, place, *, width: drawn(place % 14, width))
     rounds = [replace(TEXT.rounds[number % 14], number=number, end=0.02 * (number + 1)) for number in range(500)]
     trace, path = replace(TEXT, rounds=rounds), tmp_path / "long.html"
     drawn = cache(lambda place, width: draw_round(trace, place, width=width))

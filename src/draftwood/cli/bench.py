@@ -31,11 +31,7 @@ _OTHER_SEEDS: Final = 1_000_000  # the tree is chosen on other texts than those 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """How much is measured.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """How much is measured."""
 
     repeats: int = setting(3, "repeats of every system on every prompt")
     transformers: bool = setting(False, "measure model.generate of transformers too")
@@ -47,11 +43,7 @@ class Amount:
 
 
 @click.command(name="bench")
-@dataclass_options(Models)
-@dataclass_options(LoadOptions)
-@dataclass_options(PromptFile)
-@dataclass_options(Sizes, leave_out=("minutes",), changes=_CHANGES)
-@dataclass_options(Amount)
+@dataclass_options(Models, LoadOptions, PromptFile, Sizes, Amount, leave_out=("minutes",), changes=_CHANGES)
 def command(**options: Any) -> None:
     """Measure plain decoding, --method auto, the best of a few fixed trees and, with --transformers, model.generate.
 

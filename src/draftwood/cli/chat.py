@@ -13,17 +13,12 @@ from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models
 from draftwood.loading.templates import refuse_without_template
 
-SECTIONS: Sections = {
-    **TEXT_SECTIONS,
-    "Chat": (ChatOptions, DisplayOptions),
-}
+SECTIONS: Sections = {**TEXT_SECTIONS, "Chat": (ChatOptions, DisplayOptions)}
 CHANGES: Changes = {
     "target": {"default": "smollm2", "help": "chat model that answers"},
-    "max_new_tokens": {
-        "default": None, "help": "the most tokens of an answer; default: the model's own, else 1024"
-    },
+    "max_new_tokens": {"default": None, "help": "the most tokens of an answer; default: the model's own, else 1024"},
     "compare": {"help": "with a MESSAGE: answer by plain decoding too, and compare"},
-}  # fmt: skip
+}
 
 
 @click.command(name="chat", cls=Sectioned, sections=SECTIONS)

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.cli.measuring import load_fixed
-from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.settings import Models, check_fit
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
-from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
+from draftwood.sampling.settings import Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
     from draftwood.exactness.goodness import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
+_CHANGES: Changes = {"target": {"help": "model whose distribution is tested; default: the bundled one"}}
 
 
 @final
@@ -50,11 +51,7 @@ class CheckConfig:
 
 
 @click.command(name="check")
-@dataclass_options(Models, changes={"target": {"help": "model whose distribution is tested; default: the bundled one"}})
-@dataclass_options(CheckConfig)
-@dataclass_options(LoadOptions)
-@dataclass_options(Method)
-@dataclass_options(Sampling, leave_out=NO_PLAIN_OPTION)
+@dataclass_options(Models, CheckConfig, LoadOptions, Method, Sampling, changes=_CHANGES)
 def command(**options: Any) -> None:
     """Test whether the output of a pair and a method follows the target's distribution.
 

@@ -20,22 +20,25 @@ NOTHING: Final = "Nothing to compare: the method is plain decoding itself."
 @final
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Speeds in tokens per second, run by run.
+    """Speeds of a method and of plain decoding.
 
     Attributes:
         shown, plain: the first text by the method, and the first by plain decoding.
-        ours, theirs: speeds of the method and of plain decoding; entries of one index stand next to each other in time.
+        speeds: tokens per second of both, in pairs of runs that stand next to each other in time.
     """
 
     shown: Result
     plain: Result
-    ours: tuple[float, ...]
-    theirs: tuple[float, ...]
+    speeds: list[tuple[float, float]]
 
     @property
     def ratios(self) -> list[float]:
         """The speed-up of every pair of runs; a text without a measured time counts as equally fast."""
-        return [ours / theirs if theirs else 1.0 for ours, theirs in zip(self.ours, self.theirs, strict=True)]
+        return [ours / theirs if theirs else 1.0 for ours, theirs in self.speeds]
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        return median(ours for ours, _ in self.speeds), median(theirs for _, theirs in self.speeds)
 
     @property
     def identical(self) -> bool:
@@ -43,27 +46,22 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; ``tokens_per_second`` is plain decoding's. Speeds and speed-up are medians."""
-        ratios = self.ratios
+        ratios, (ours, theirs) = self.ratios, self.medians
         return {
             "runs": len(ratios),
-            "method_tokens_per_second": round(median(self.ours), 2),
-            "tokens_per_second": round(median(self.theirs), 2),
+            "method_tokens_per_second": round(ours, 2),
+            "tokens_per_second": round(theirs, 2),
             "speed_up": round(median(ratios), 3),
             "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
             "identical": self.identical,
         }
 
     def sentences(self, verifier: Verifier, dtype: str) -> str:
-        """Speeds, and whether the two texts are the same.
-
-        Args:
-            verifier: the method's.
-            dtype: number format of the target.
-        """
-        ratios = self.ratios
+        """Speeds, and whether the two texts are the same; ``dtype`` is the number format of the target."""
+        ratios, (ours, theirs) = self.ratios, self.medians
         spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs of each" if ratios[1:] else "one run of each"
         return (
-            f"By turns: {median(self.ours):.1f} tokens/s, plain decoding {median(self.theirs):.1f}. "
+            f"By turns: {ours:.1f} tokens/s, plain decoding {theirs:.1f}. "
             f"Speed-up {median(ratios):.2f} ({spread}; 'draftwood bench' takes more texts). "
             f"{self._difference(verifier, dtype)}"
         )
@@ -109,10 +107,8 @@ def by_turns(shown: Result, ours: Callable[[], Result], theirs: Callable[[], Res
             other, own = theirs(), ours()
         runs.append((own, other))
         spent += _seconds(runs[-1])
-    speeds = [tuple(result.stats.tokens_per_second for result in pair) for pair in runs or [first]]
-    return Comparison(
-        shown=shown, plain=plain, ours=tuple(pair[0] for pair in speeds), theirs=tuple(pair[1] for pair in speeds)
-    )
+    speeds = [(own.stats.tokens_per_second, other.stats.tokens_per_second) for own, other in runs or [first]]
+    return Comparison(shown=shown, plain=plain, speeds=speeds)
 
 
 def _seconds(pair: tuple[Result, Result]) -> float:

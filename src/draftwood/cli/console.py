@@ -20,11 +20,7 @@ def check_unicode(what: str, text: str) -> None:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output. After a failure its buffer is dropped, so that Python does not fail again at exit.
-
-    Raises:
-        OSError: the error that came; it names standard output.
-    """
+    """Write to standard output. After a failure its buffer is dropped, so that Python does not fail again at exit."""
     try:
         with named("standard output"):
             yield

@@ -29,12 +29,7 @@ _COMMANDS = {
 
 
 def ask(settings: Settings, options: ChatOptions, message: str) -> None:
-    """Answer a message and print the answer, as ``draftwood generate`` does for one prompt.
-
-    Raises:
-        ConfigError: a blank message, or one that is no Unicode text.
-        DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
-    """
+    """Answer a message and print the answer, as ``draftwood generate`` does for one prompt."""
     check_unicode("the message", message)
     if not message.strip():
         raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
@@ -47,10 +42,6 @@ def converse(settings: Settings, options: ChatOptions) -> None:
     """Answer every line of standard input until it ends.
 
     On a terminal an error is reported and the chat goes on.
-
-    Raises:
-        ConfigError: standard input is closed; from a pipe, a line that cannot be answered.
-        DraftwoodError: from a pipe, what :meth:`draftwood.Pair.chat` raises.
     """
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
@@ -100,16 +91,7 @@ def _piped_lines() -> Iterator[str]:
 
 @final
 class Conversation:
-    """The messages of a chat, and the model that answers them.
-
-    Args:
-        settings: models, method, sampling, limits and whether drafted tokens are marked.
-        options: the system prompt, values for the chat template, and whether speeds are shown.
-        terminal: messages come from a terminal, where Ctrl-C stops an answer.
-
-    Attributes:
-        opened: the models.
-    """
+    """The messages of a chat, and the model that answers them; on a terminal, Ctrl-C stops an answer."""
 
     def __init__(self, settings: Settings, options: ChatOptions, *, terminal: bool) -> None:
         self.opened: Opened[Pair] = settings.open()
@@ -122,12 +104,7 @@ class Conversation:
         self._check()  # refuses what is no chat model
 
     def take(self, line: str) -> bool:
-        """Answer a line or do what a command says; returns whether the chat goes on. Blank lines are skipped.
-
-        Raises:
-            ConfigError: an unknown command, or what :meth:`draftwood.Pair.chat` raises; the chat is as before then.
-            DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
-        """
+        """Answer a line or do what a command says; returns whether the chat goes on. Blank lines are skipped."""
         if line.startswith("/"):
             return self._run_command(line)
         if line.strip():

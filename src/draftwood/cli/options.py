@@ -32,24 +32,26 @@ Sections: TypeAlias = Mapping[str, tuple[type[Any], ...]]
 
 
 def dataclass_options(
-    cls: type[Any], *, leave_out: Collection[str] = (), changes: Changes | None = None
+    *classes: type[Any], leave_out: Collection[str] = (), changes: Changes | None = None
 ) -> Callable[[F], F]:
-    """A decorator that adds one click option per field of ``cls`` and passes its values by field name.
+    """A decorator that adds one click option per field and passes its values by field name.
 
     Args:
-        cls: the dataclass.
+        classes: the dataclasses; of fields with the same name the first one counts.
         leave_out: fields without an option.
         changes: what differs in this command.
 
     Raises:
         ConfigError: a field of an unsupported type.
     """
-    hints, changes = typing.get_type_hints(cls), changes or {}
-    shown = [f for f in dataclasses.fields(cls) if f.init and f.name not in leave_out]
-    options = [_option(f, hints[f.name], changes.get(f.name, {})) for f in shown]
+    options: dict[str, Any] = {}
+    for cls in classes:
+        hints, without = typing.get_type_hints(cls), {*leave_out, *options, *(NO_PLAIN_OPTION if cls is Sampling else ())}
+        shown = [f for f in dataclasses.fields(cls) if f.init and f.name not in without]
+        options |= {f.name: _option(f, hints[f.name], (changes or {}).get(f.name, {})) for f in shown}
 
     def decorate(function: F) -> F:
-        for option in reversed(options):
+        for option in reversed(options.values()):
             function = option(function)
         return function
 
@@ -63,7 +65,7 @@ def pick(cls: type[T], options: Mapping[str, Any]) -> T:
 
 def _option(field: dataclasses.Field[Any], hint: Any, changed: Mapping[str, Any]) -> Callable[[F], F]:
     flag = "--" + field.name.replace("_", "-")
-    hint, default = _without_none(hint), changed.get("default", field.default)
+    default = changed.get("default", field.default)
     settings: dict[str, Any] = {"help": changed.get("help", field.metadata.get("help", ""))}
     if default is dataclasses.MISSING:
         settings["required"] = True
@@ -77,14 +79,6 @@ def _option(field: dataclasses.Field[Any], hint: Any, changed: Mapping[str, Any]
     return click.option(flag, field.name, type=_type(field.name, hint), **settings)
 
 
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        left = [a for a in typing.get_args(hint) if a is not type(None)]
-        if len(left) == 1:
-            return left[0]
-    return hint
-
-
 def given(ctx: click.Context) -> frozenset[str]:
     """The names of the options that were given."""
     options = (p.name for p in ctx.command.params if isinstance(p, click.Option) and p.name)
@@ -92,44 +86,28 @@ def given(ctx: click.Context) -> frozenset[str]:
 
 
 def _type(name: str, hint: Any) -> Any:
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        left = [a for a in typing.get_args(hint) if a is not type(None)]
+        hint = str if str in left else left[0] if len(left) == 1 else hint  # values beyond a text only Python gives
     if typing.get_origin(hint) is Literal:
         return click.Choice([str(a) for a in typing.get_args(hint)])
     if hint is Path:
         return click.Path(path_type=Path)
     if hint in (int, float, str):
         return hint
-    if typing.get_origin(hint) in (Union, types.UnionType) and str in typing.get_args(hint):
-        return str  # other values only Python gives
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
 
 
 def section_options(
     sections: Sections, *, leave_out: Collection[str] = (), changes: Changes | None = None
 ) -> Callable[[F], F]:
-    """A decorator that adds all options of these sections, and ``--logit-bias`` to those of a sampling.
-
-    Args:
-        sections: title -> the dataclasses whose fields are its options; of fields with the same name the first one counts.
-        leave_out, changes: as for :func:`dataclass_options`.
-    """
+    """As :func:`dataclass_options` of all sections, with ``--logit-bias`` where there is a sampling."""
     classes = [cls for section in sections.values() for cls in section]
-
-    def decorate(function: F) -> F:
-        if Sampling in classes:
-            function = click.option(
-                "--logit-bias",
-                multiple=True,
-                metavar="TOKEN=VALUE",
-                callback=_bias,
-                help="add to a token's score; repeatable",
-            )(function)
-        for i, cls in reversed(list(enumerate(classes))):
-            before = {f.name for other in classes[:i] for f in dataclasses.fields(other)}
-            without = before.union(leave_out, NO_PLAIN_OPTION if cls is Sampling else ())
-            function = dataclass_options(cls, leave_out=without, changes=changes)(function)
-        return function
-
-    return decorate
+    options = dataclass_options(*classes, leave_out=leave_out, changes=changes)
+    bias = click.option(
+        "--logit-bias", multiple=True, metavar="TOKEN=VALUE", callback=_bias, help="add to a token's score; repeatable"
+    )
+    return lambda function: options(bias(function) if Sampling in classes else function)
 
 
 def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:
@@ -147,11 +125,7 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 @final
 class Sectioned(click.Command):
-    """A command whose help shows its options in sections.
-
-    Args:
-        sections: title -> the dataclasses whose fields are its options.
-    """
+    """A command whose help shows its options in sections."""
 
     def __init__(self, *args: Any, sections: Sections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -25,11 +25,7 @@ class GrammarOptions:
 
 
 def with_grammar(options: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Options and names of given ones, where a :class:`Grammar` under the name ``grammar`` replaces the options.
-
-    Raises:
-        ConfigError: several grammars, a file that cannot be read, or a grammar that cannot be used.
-    """
+    """Options and names of given ones, where a :class:`Grammar` under the name ``grammar`` replaces the options."""
     names = [f.name for f in fields(GrammarOptions)]
     wanted = [name for name in names if options.get(name) not in (None, False)]
     if len(wanted) > 1:
@@ -55,11 +51,7 @@ def _grammar(option: str, value: Any) -> Grammar:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LogprobOptions:
-    """Log-probabilities in JSON output.
-
-    Raises:
-        ConfigError: a number out of range, or a kind without a number.
-    """
+    """Log-probabilities in JSON output."""
 
     logprobs: int | None = setting(
         None, "in JSON: every token's log-probability, and so many of the likeliest tokens, 0 to 20"
@@ -77,8 +69,3 @@ class LogprobOptions:
     def wanted(self) -> LogprobSettings | None:
         """The settings of the requests; None without log-probabilities."""
         return None if self.logprobs is None else LogprobSettings(top=self.logprobs, of=self.logprobs_of or "model")
-
-    def check_json(self, as_json: bool, how: str) -> None:
-        """Refuse log-probabilities where the output is plain text; ``how`` says which option makes it JSON."""
-        if self.logprobs is not None and not as_json:
-            raise ConfigError(f"--logprobs {self.logprobs} is for JSON, and this output is plain text: add {how}")

@@ -23,11 +23,7 @@ _PER_RUN = {f.name for cls in (Sampling, Limits, Method, GrammarOptions, Logprob
 
 
 def read_prompts(path: Path) -> list[Line]:
-    """All lines of a file, or of standard input if the path is ``-``. Blank lines are skipped but numbered.
-
-    Raises:
-        ConfigError: a file that cannot be read or is empty.
-    """
+    """All lines of a file, or of standard input if the path is ``-``. Blank lines are skipped but numbered."""
     lines = [line for i, data in enumerate(read_lines(path)) if (line := _line(i, data)) is not None]
     if not lines:
         raise ConfigError(
@@ -37,11 +33,7 @@ def read_prompts(path: Path) -> list[Line]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """All prompts of a file, in which every line must be valid.
-
-    Raises:
-        ConfigError: a file that cannot be read, or an invalid line; names file and line.
-    """
+    """All prompts of a file, in which every line must be valid."""
     lines = read_prompts(path)
     for line in lines:
         if line.error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import click
@@ -66,8 +67,9 @@ def write(ctx: click.Context, /, **options: Any) -> None:
         raise ConfigError("there is no --output: Ray reports on standard output, so the texts go to a file")
     installed()
     with loading_libraries():
-        from draftwood.cli.job.cluster import run_cluster
-    if run_cluster(settings, spec, pick(Fleet, options)):
+        from draftwood.cli.job.cluster import complete
+        from draftwood.cli.job.file import run_file
+    if run_file(settings, partial(complete, spec, pick(Fleet, options))):
         ctx.exit(1)
 
 

@@ -35,10 +35,6 @@ def command(**options: Any) -> None:
     keys = read_keys(settings.api_key_file)
     check_fit(models, method, 1.0)
     check_models("language", models.target, models.draft)
-    _serve(settings, models, pick(LoadOptions, options), method, keys)
-
-
-def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method: Method, keys: tuple[str, ...]) -> None:
     try:
         with loading_libraries():
             from draftwood.serve.run import serve
@@ -47,7 +43,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
         raise ConfigError(
             f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
         ) from error
-    pair = load_session("language", models, loading)
+    pair = load_session("language", models, pick(LoadOptions, options))
     start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)
     names = ", ".join(service.names)

@@ -46,11 +46,7 @@ class Models:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """The seed of the random numbers.
-
-    Raises:
-        ConfigError: a seed out of range.
-    """
+    """The seed of the random numbers."""
 
     seed: int | None = setting(None, "the same seed gives the same text; default: drawn and shown")
 
@@ -62,11 +58,7 @@ class Seed:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Prompts from a file.
-
-    Raises:
-        ConfigError: a batch size below 1.
-    """
+    """Prompts from a file."""
 
     input: Path | None = setting(None, "JSON lines with a prompt and optionally a seed and an id; - is standard input")
     output: Path | None = setting(None, "JSON lines with the texts; existing answers are kept and their prompts skipped")
@@ -80,11 +72,7 @@ class Files:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChatOptions:
-    """The system prompt, the chat template, what messages may hold, and the display.
-
-    Raises:
-        ConfigError: a system prompt that is no Unicode text, or values that are no JSON object.
-    """
+    """The system prompt, the chat template, what messages may hold, and the display."""
 
     system: str | None = setting(None, "system prompt; default: that of the chat template, if any")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
@@ -147,10 +135,6 @@ class Settings:
     Attributes:
         kind: ``language`` to continue prompts, ``translation`` to translate sentences.
         given: names of the options that were given.
-
-    Raises:
-        ConfigError: options out of range, or in conflict.
-        PairingError: a verifier that is not exact for the method.
     """
 
     kind: Kind = "language"
@@ -171,11 +155,7 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str], kind: Kind = "language") -> Settings:
-        """The settings from options by name, and the names of the given ones. A translation is greedy.
-
-        Raises:
-            ConfigError, PairingError: as the class, and as :func:`with_grammar`.
-        """
+        """The settings from options by name, and the names of the given ones. A translation is greedy."""
         options, given = with_grammar(options, given)
         drawn = kind == "language"
         return Settings(
@@ -215,11 +195,7 @@ class Settings:
 
 
 def load_session(kind: Kind, models: Models, loading: LoadOptions) -> Any:
-    """The pair, or the translator. Warnings of libraries are silenced.
-
-    Raises:
-        ConfigError, ModelError: as :func:`draftwood.load`.
-    """
+    """The pair, or the translator. Warnings of libraries are silenced."""
     with loading_libraries():
         from draftwood import api, translation
         from draftwood.loading.models import quiet_loading
@@ -231,14 +207,9 @@ def load_session(kind: Kind, models: Models, loading: LoadOptions) -> Any:
 
 
 def check_fit(models: Models, method: Method, *temperatures: float) -> None:
-    """Refuse a wrong shape or pairing before models are loaded. Block lengths are checked later: only the draft has them.
+    """Refuse a wrong shape or pairing before models are loaded; the method has to fit one of the possible temperatures.
 
-    Args:
-        temperatures: the possible ones; the method has to fit one of them.
-
-    Raises:
-        ConfigError: options in conflict; if no temperature fits, the error of the last one.
-        PairingError: a verifier that is not exact for the method.
+    Block lengths are checked later: only the draft has them. If no temperature fits, the error is that of the last one.
     """
     has_draft = models.draft is not None or models.target is None or bundled_drafter(models.target) is not None
     *others, last = temperatures
@@ -250,11 +221,7 @@ def check_fit(models: Models, method: Method, *temperatures: float) -> None:
 
 
 def check_display(display: DisplayOptions, method: Method) -> None:
-    """Refuse options of the display that exclude each other or have no effect.
-
-    Raises:
-        ConfigError: names the options.
-    """
+    """Refuse options of the display that exclude each other or have no effect."""
     if display.show and display.json:
         raise ConfigError("--show and --json exclude each other: JSON has no colours")
     if display.compare and method == Method(method="ar", verifier=method.verifier):
@@ -267,9 +234,6 @@ def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
     Args:
         text: the argument of the command; None if it was left out.
         single: it is one text, so there is no file.
-
-    Raises:
-        ConfigError: names the option or the file.
     """
     files, display, prompts = settings.files, settings.display, settings.kind == "language"
     what, example = (
@@ -287,6 +251,7 @@ def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
         if not single and getattr(display, name):
             raise ConfigError(f"--{name} is for a single {what}; leave it out with --input{'' if prompts else ' and -'}")
     check_files(files.input, files.output)
-    as_json = display.json or (prompts and not single)
-    settings.logprobs.check_json(as_json, "--json, or give --input FILE" if prompts else "--json")
+    if settings.logprobs.wanted and not (display.json or (prompts and not single)):
+        how = "--json, or give --input FILE" if prompts else "--json"
+        raise ConfigError(f"--logprobs {settings.logprobs.logprobs} is for JSON, and this output is plain text: add {how}")
     check_display(display, settings.method)

@@ -131,7 +131,15 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
         write_traces(wanted.json, traces)
         click.echo(f"{sum(len(trace.rounds) for trace in traces)} rounds are in {wanted.json}.", err=True)
-    _draw(traces, wanted)
+    if wanted.html is not None:
+        from draftwood.trace.page.write import write_page
+
+        write_page(wanted.html, traces)
+        click.echo(f"The page is in {wanted.html}: open it in a browser.", err=True)
+    if wanted.svg is not None:
+        from draftwood.trace.figures import write_figures
+
+        click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)
     if wanted.explain:
         from draftwood.trace.explain import explain
 
@@ -142,19 +150,6 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
         return
     with standard_output():
         click.echo(text)
-
-
-def _draw(traces: list[Trace], wanted: TraceOptions) -> None:
-    """Write the page and the figures."""
-    if wanted.html is not None:
-        from draftwood.trace.page import write_page
-
-        write_page(wanted.html, traces)
-        click.echo(f"The page is in {wanted.html}: open it in a browser.", err=True)
-    if wanted.svg is not None:
-        from draftwood.trace.figures import write_figures
-
-        click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)
 
 
 def traces_text(traces: Sequence[Trace]) -> str:

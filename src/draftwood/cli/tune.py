@@ -19,14 +19,11 @@ from draftwood.tune.documents import text_of
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
-    from draftwood.loading.profile import ProfileKey
     from draftwood.tune.run import Findings
 
 
 @click.command(name="tune")
-@dataclass_options(Models)
-@dataclass_options(LoadOptions, leave_out=("profile",))
-@dataclass_options(PromptFile)
+@dataclass_options(Models, LoadOptions, PromptFile, leave_out=("profile",))
 @click.option(
     "--out", type=click.Path(path_type=Path), help="the profile; default: a file in the user's cache, used automatically"
 )
@@ -45,7 +42,8 @@ def command(out: Path | None, **options: Any) -> None:
         check_writable(out, "--out")
     pair = load_fixed(models, replace(loading, profile="none"))
 
-    from draftwood.loading.profile import default_path
+    from draftwood.hardware.machine import versions
+    from draftwood.loading.profile import default_path, document
     from draftwood.tune.run import tune
 
     profile_key = pair.profile_key
@@ -61,18 +59,11 @@ def command(out: Path | None, **options: Any) -> None:
             advance(description=stage, completed=round(100 * min(share, 1.0)))
 
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
-    _write(path, profile_key, found, sizes)
+    rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
+    replace_file(path, text_of(document(profile_key, found.choices, rest)))
     click.echo(_table(found))
     used = "It is used from now on" if out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
-
-
-def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:
-    from draftwood.hardware.machine import versions
-    from draftwood.loading.profile import document
-
-    rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
-    replace_file(path, text_of(document(profile_key, found.choices, rest)))
 
 
 def _table(found: Findings) -> str:

@@ -99,8 +99,7 @@ class RoundArrays:
         argmax: log-probabilities up to a constant of each node are enough; :data:`draftwood.trace.walks.WALKS` need more.
 
     Attributes:
-        made: as given.
-        tree: its tree, with columns as tokens.
+        tree: the round's, with columns as tokens.
         target: log-probabilities of the target up to a constant of each node, in float32 or better.
         norm: these constants; 0 where there are none.
         columns: the token ids of the columns; None where columns are tokens.

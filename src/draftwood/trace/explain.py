@@ -16,14 +16,9 @@ def explain(trace: Trace) -> list[str]:
     Raises:
         ConfigError: a trace without rounds.
     """
-    rounds = _rounds(trace)
-    return [*_brought(trace, rounds), *_cost(rounds), *_more(rounds)]
-
-
-def _rounds(trace: Trace) -> Sequence[TracedRound]:
-    if not trace.rounds:
+    if not (rounds := trace.rounds):
         raise ConfigError("the trace has no rounds, so there is nothing to explain: record a longer text")
-    return trace.rounds
+    return [*_brought(trace, rounds), *_cost(rounds), *_more(rounds)]
 
 
 def _tokens(rounds: Sequence[TracedRound]) -> int:

@@ -21,7 +21,6 @@ _BOLD: Final = (
 )  # fmt: skip
 _known = lru_cache(maxsize=4096)  # figures repeat their texts at three widths and in every round
 _SIGNS: Final = "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤"
-_PLAIN: Final = re.compile(f"[ -ɏ{_SIGNS}]*").fullmatch
 _SEEN: Final = re.compile(f"[ -~¡-¬®-ɏ{_SIGNS}]*").fullmatch  # without controls, the blank U+00A0 and the soft hyphen U+00AD
 _PARTS: Final = re.compile("<[0-9A-F]{2}(␣[0-9A-F]{2})+>")  # of characters: bytes, as in <F0 9F>
 _MAX_MARKS: Final = 2  # combining marks in a row that are drawn as such: more would reach into other lines
@@ -65,7 +64,7 @@ def token_text(trace: Trace, token: int) -> str:
 @_known
 def is_plain(text: str) -> bool:
     """Whether the width of the text is known in all fonts; else figures force it."""
-    return _PLAIN(text) is not None
+    return _SEEN(text) is not None
 
 
 @_known

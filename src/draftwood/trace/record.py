@@ -46,7 +46,6 @@ class Recorder:
 
     Args:
         heads: one trace per request, without tokens, texts and rounds.
-        kept: the bounds of a trace.
         tokenizer: decodes tokens; None for token ids only.
         shown: special tokens whose names are part of the texts.
     """

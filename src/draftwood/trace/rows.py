@@ -20,15 +20,7 @@ from draftwood.trace.walks import WALKS, Walk
 
 @final
 class RowRecord:
-    """Makes the record of one row.
-
-    Args:
-        arrays: the round.
-        row: the row's index in it.
-        head: of the text's trace: how the run was verified.
-        most: likeliest tokens of a distribution that are kept.
-        rng: the random numbers of the text at the position of the root.
-    """
+    """Makes a row's record, with the ``most`` likeliest tokens of distributions; ``rng`` is at the root's position."""
 
     def __init__(self, arrays: RoundArrays, row: int, head: Trace, most: int, rng: CounterRoundRng) -> None:
         self._arrays, self._row, self._head, self._most, self._rng = arrays, row, head, most, rng
@@ -43,7 +35,7 @@ class RowRecord:
     def make(self, piece: Piece, *, number: int, position: int, parts: list[Part], end: float) -> TracedRound:
         """The record of a piece; the other arguments are fields of these names."""
         arrays, row, verifier = self._arrays, self._row, self._head.verifier
-        last, trials, walk = self._shown(self._end), list[Trial](), None
+        last, trials, walk = self._shown(self._path[-1] if self._path else 0), list[Trial](), None
         if verifier in WALKS:
             walk = WALKS[verifier](arrays, row, self._path)
             trials, rest = self._trials(walk)
@@ -69,10 +61,6 @@ class RowRecord:
             uniform=None if self._greedy or not walk else self._rng.uniform(Stream.TOKEN)[0],
             path_uniform=self._path_uniform(),
         )
-
-    @property
-    def _end(self) -> int:
-        return self._path[-1] if self._path else 0
 
     @property
     def _greedy(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.round import round_of
+from draftwood.trace.figures.scene import children_of
 from draftwood.trace.labels import number, title_of, token_text, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
@@ -70,10 +71,7 @@ def _cut(line: str, width: int) -> str:
 
 
 def _tree(trace: Trace, made: TracedRound) -> Iterator[str]:
-    below: list[list[int]] = [[] for _ in made.nodes]
-    for node, item in enumerate(made.nodes):
-        if item.parent is not None:
-            below[item.parent].append(node)
+    below = children_of(made)
 
     def walk(node: int, indent: str) -> Iterator[str]:
         for child in below[node]:

@@ -90,11 +90,7 @@ def _of_texts(tokenizer: Any, eos: Sequence[int]) -> Template:
 
 
 def text_turns(folder: Path, count: int, seed: int) -> list[str]:
-    """User turns from the training text of a data folder: tasks on passages, questions, sentences to translate.
-
-    Raises:
-        ConfigError: the folder holds no ``NAME.train.txt`` or ``NAME.train.de``, with or without ``.xz``.
-    """
+    """User turns from the training text of a data folder: tasks on passages, questions, sentences to translate."""
     rng = random.Random(seed)
     files, turns = _files(folder, "txt", "de"), []
     for path in files:
@@ -106,11 +102,7 @@ def text_turns(folder: Path, count: int, seed: int) -> list[str]:
 
 
 def text_starts(folder: Path, tokenizer: Any, seed: int) -> list[list[int]]:
-    """The first tokens of documents in the training text of a data folder: a random number of them, from none to 16.
-
-    Raises:
-        ConfigError: the folder holds no ``NAME.train.txt``, with or without ``.xz``.
-    """
+    """The first tokens of documents in the training text of a data folder: a random number of them, from none to 16."""
     rng = random.Random(seed)
     documents = [text for path in _files(folder, "txt") for text in read_documents(path)]
     chosen = rng.sample(documents, min(len(documents), _STARTS))

@@ -70,11 +70,7 @@ class Writer:
     """Writes chats, many at a time.
 
     Args:
-        runner: of a causal language model.
-        template: its chat template.
         turns: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
-        config: number of rows, the largest number of tokens of a chat, and the temperatures of answers.
-        seed: of all random choices.
     """
 
     def __init__(

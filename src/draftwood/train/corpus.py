@@ -39,11 +39,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def files_of(folder: Path, part: str, kind: str) -> dict[str, Path]:
-    """The files ``NAME.PART.KIND`` of a data folder by their NAME, sorted; a plain one comes before a packed ``.xz``.
-
-    Raises:
-        ConfigError: no folder.
-    """
+    """The files ``NAME.PART.KIND`` of a data folder by their NAME, sorted; a plain one comes before a packed ``.xz``."""
     if not folder.is_dir():
         raise ConfigError(f"data folder {folder} does not exist; give one with NAME.{part}.{kind}[.xz]")
     ends = (f".{part}.{kind}.xz", f".{part}.{kind}")

@@ -8,9 +8,9 @@ Blocks are packed: documents, each closed by the end-of-text token, are joined a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +19,9 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import files_of, read_documents
 
-Encoder: TypeAlias = Callable[[list[str]], list[list[int]]]
-"""From documents to their token ids, without special tokens."""
-
 
 def parse_mix(text: str) -> dict[str, float]:
-    """From ``"a=7,b=0.5"`` to ``{"a": 7.0, "b": 0.5}``; a name without a number means one epoch.
-
-    Raises:
-        ConfigError: the text is not a mix.
-    """
+    """From ``"a=7,b=0.5"`` to ``{"a": 7.0, "b": 0.5}``; a name without a number means one epoch."""
     mix: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, times = part.partition("=")
@@ -47,11 +40,7 @@ def parse_mix(text: str) -> dict[str, float]:
 
 
 def sources(folder: Path) -> list[str]:
-    """Names of the sources in a data folder that have a training part.
-
-    Raises:
-        ConfigError: no folder, or no source in it.
-    """
+    """Names of the sources in a data folder that have a training part."""
     names = list(files_of(folder, "train", "txt"))
     if not names:
         raise ConfigError(f"data folder {folder} holds no NAME.train.txt or NAME.train.txt.xz")
@@ -59,11 +48,7 @@ def sources(folder: Path) -> list[str]:
 
 
 def read_part(folder: Path, name: str, part: str) -> list[str]:
-    """Documents of one source's ``train`` or ``val`` part; a missing ``val`` part is an empty list.
-
-    Raises:
-        ConfigError: an unknown source.
-    """
+    """Documents of one source's ``train`` or ``val`` part; a missing ``val`` part is an empty list."""
     known = sources(folder)
     if name not in known:
         raise ConfigError(f"unknown source {name!r}; {folder} holds {', '.join(known)}")
@@ -90,11 +75,12 @@ def mixed(documents: dict[str, list[str]], mix: dict[str, float], seed: int) -> 
     return chosen
 
 
-def encode(documents: Iterable[str], encoder: Encoder, eos: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """One stream of token ids in which each document is closed by ``eos``; a repeated document is encoded once."""
+def encode(documents: Iterable[str], tokenizer: Any) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """One stream of token ids in which the end of text closes each document; a repeated document is encoded once."""
     documents = list(documents)
     unique = list(dict.fromkeys(documents))
-    ids = {d: np.array([*i, eos], dtype=np.int32) for d, i in zip(unique, encoder(unique), strict=True)}
+    encoded = tokenizer.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
+    ids = {d: np.array([*e.ids, tokenizer.eos_token_id], dtype=np.int32) for d, e in zip(unique, encoded, strict=True)}
     if not documents:
         return np.zeros(0, dtype=np.int32)
     return np.concatenate([ids[d] for d in documents])
@@ -106,23 +92,17 @@ def pack(stream: np.ndarray[tuple[int], np.dtype[np.int32]], length: int) -> Ten
     return torch.from_numpy(stream[: count * length].astype(np.int64).reshape(count, length))
 
 
-def train_blocks(
-    documents: dict[str, list[str]], mix: dict[str, float], encoder: Encoder, eos: int, length: int, seed: int
-) -> Tensor:
-    """Training blocks int64 [block, length] of a mix of documents.
-
-    Raises:
-        ConfigError: the mix has too little text for one block.
-    """
-    blocks = pack(encode(mixed(documents, mix, seed), encoder, eos), length)
+def train_blocks(documents: dict[str, list[str]], mix: dict[str, float], tokenizer: Any, length: int, seed: int) -> Tensor:
+    """Training blocks int64 [block, length] of a mix of documents."""
+    blocks = pack(encode(mixed(documents, mix, seed), tokenizer), length)
     if not len(blocks):
         raise ConfigError(f"the mix {mix} gives fewer than {length} tokens; give more text or a shorter context")
     return blocks
 
 
-def held_out_blocks(folder: Path, names: Iterable[str], encoder: Encoder, eos: int, length: int) -> dict[str, Tensor]:
+def held_out_blocks(folder: Path, names: Iterable[str], tokenizer: Any, length: int) -> dict[str, Tensor]:
     """Blocks int64 [block, length] of the ``val`` part of each source with enough held-out text for one block."""
-    packed = {name: pack(encode(read_part(folder, name, "val"), encoder, eos), length) for name in names}
+    packed = {name: pack(encode(read_part(folder, name, "val"), tokenizer), length) for name in names}
     return {name: blocks for name, blocks in packed.items() if len(blocks)}
 
 

@@ -29,7 +29,6 @@ from draftwood.train.chats import chats_for
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import new_llama, saved_model
 from draftwood.train.number_format import number_format
-from draftwood.train.tokenizer import encoder
 
 
 def kl(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
@@ -74,9 +73,8 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
     target, tokenizer = load_target(config)
     loop.claim(config)
     written, held_out = _chat_blocks(chats_for(config, config.context), config.context, len(tokenizer))
-    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
-    text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
-    held_out |= data.held_out_blocks(config.data, mix, encode, eos, config.context)
+    text = data.train_blocks(documents, mix, tokenizer, config.context, config.seed)
+    held_out |= data.held_out_blocks(config.data, mix, tokenizer, config.context)
     whole, fraction = divmod(config.sampled_epochs, 1)
     dataset = data.items(text, *[written] * int(whole), written[: round(fraction * len(written))])
     model = new_llama(config, tokenizer)
@@ -84,27 +82,16 @@ def train_draft(config: DraftConfig) -> dict[str, Any]:
     def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, float]]:
         return agreement(model, target, blocks, config.batch)
 
-    result = loop.fit(
-        config,
-        model,
-        dataset,
-        partial(report, {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}),
-        loss=distillation(target, config),
-        what=f"{len(dataset) * config.context:,} tokens to train on",
-        tokens_until=lambda steps: steps * config.batch * config.context,
-    )
+    subset = {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}
+    what = f"{len(dataset) * config.context:,} tokens to train on"
+    result = loop.fit(config, model, dataset, partial(report, subset), loss=distillation(target, config), what=what)
     loop.save(model, tokenizer, config.out)
     figures = {"held_out": measured(model, partial(report, held_out)), "sampled_tokens": written.numel(), **result}
     return loop.record(config, model, {name: blocks.numel() for name, blocks in held_out.items()}, figures)
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
-    """The frozen target in the faster number format, and its tokenizer.
-
-    Raises:
-        ConfigError: the context is longer than the target's.
-        ModelError: there is no model.
-    """
+    """The frozen target in the faster number format, and its tokenizer."""
     device = loop.device()
     target = saved_model(config.target, number_format(device.type)).requires_grad_(False)
     tokenizer = load_tokenizer(locate(config.target), LoadOptions())
@@ -115,11 +102,7 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
 
 
 def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """Packed blocks of the chats in a folder, to train on and held out.
-
-    Raises:
-        ConfigError: too few chats, or chats of a model with a larger vocabulary.
-    """
+    """Packed blocks of the chats in a folder, to train on and held out."""
     chats = read_chats(folder)
     check_tokens(chats, folder, vocab)
     training, held_out = ([chats[i].tokens for i in part] for part in held_out_of(len(chats)))

@@ -84,16 +84,8 @@ def _train(
         with autocast(model.device):
             return block_loss(model, embed, head, inputs)
 
-    result = loop.fit(
-        config,
-        drafter,
-        dataset,
-        report,
-        loss=loss,
-        what=f"{len(training):,} chats, {len(dataset):,} steps",
-        tokens_until=lambda count: count * config.batch * config.anchors,
-        whole_batches=True,
-    )
+    what = f"{len(training):,} chats, {len(dataset):,} steps"
+    result = loop.fit(config, drafter, dataset, report, loss=loss, what=what)
     found = measured(drafter, report)
     show("end", found)
     return {"held_out": found, **result}

@@ -80,9 +80,6 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
     Args:
         target: a causal language model in evaluation mode.
         layers: numbers as in ``output_hidden_states``.
-
-    Raises:
-        ConfigError: chats of a model with a larger vocabulary.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(chats.glob("[0-9]*.npz")):

@@ -111,11 +111,7 @@ def _mask(anchors: Tensor, block: int, length: int) -> Tensor:
 
 
 def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens: Tensor) -> HiddenBlockDrafter:
-    """A drafter whose layers begin as the target's last layers, where these have the same shapes.
-
-    Raises:
-        ConfigError: more layers than the target has.
-    """
+    """A drafter whose layers begin as the target's last layers, where these have the same shapes."""
     own = target.config
     heads = own.num_attention_heads
     depth = own.num_hidden_layers
@@ -146,11 +142,7 @@ def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens
 
 
 def taps(depth: int, layers: int) -> list[int]:
-    """The layers that are read: an early one, the middle, and the input of the last ``layers`` layers.
-
-    Raises:
-        ConfigError: the target, with ``depth`` layers, has fewer.
-    """
+    """The layers that are read: an early one, the middle, and the input of the last ``layers`` layers."""
     if layers > depth:
         raise ConfigError(f"layers is {layers}, but the target has {depth}: give fewer")
     last = depth - layers

@@ -59,14 +59,15 @@ class AnchorBatches(torch.utils.data.Dataset[Batch]):
     ) -> None:
         self.features, self.examples, self.steps, self.block, self.index = features, list(examples), steps, block, index
         self.batch, self.anchors, self.seed = config.batch, config.anchors, config.seed
+        self.steps_per_epoch = max(1, len(self.examples) // self.batch)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def __len__(self) -> int:
         return self.steps
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, len(self.examples) // self.batch)
+    def tokens_until(self, steps: int) -> int:
+        """Anchors in ``steps`` steps."""
+        return steps * self.batch * self.anchors
 
     def __getitem__(self, step: int) -> Batch:
         epoch, at = divmod(step, self.steps_per_epoch)

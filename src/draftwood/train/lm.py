@@ -20,7 +20,7 @@ from draftwood.loading.names import locate
 from draftwood.train import data, loop
 from draftwood.train.callbacks import measured
 from draftwood.train.config import AverageConfig, LMConfig
-from draftwood.train.tokenizer import encoder, tokenizer_in, train_tokenizer
+from draftwood.train.tokenizer import tokenizer_in, train_tokenizer
 
 
 def train_lm(config: LMConfig) -> dict[str, Any]:
@@ -33,20 +33,12 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
     else:
         texts = data.mixed(documents, mix, config.seed)
         tokenizer = tokenizer_in(config.out, lambda: train_tokenizer(texts, config.vocab, config.context))
-    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
-    blocks = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
-    held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
+    blocks = data.train_blocks(documents, mix, tokenizer, config.context, config.seed)
+    held_out = data.held_out_blocks(config.data, mix, tokenizer, config.context)
     model = new_llama(config, tokenizer)
     subset = {name: blocks[: config.report_blocks] for name, blocks in held_out.items()}
-    result = loop.fit(
-        config,
-        model,
-        data.items(blocks),
-        lambda m: held_out_losses(m, subset, config.batch),
-        loss=None,
-        what=f"{blocks.numel():,} tokens in the mix",
-        tokens_until=lambda steps: steps * config.batch * config.context,
-    )
+    what = f"{blocks.numel():,} tokens in the mix"
+    result = loop.fit(config, model, data.items(blocks), lambda m: held_out_losses(m, subset, config.batch), what=what)
     loop.save(model, tokenizer, config.out)
     figures = {"held_out_loss": measured(model, lambda m: held_out_losses(m, held_out, config.batch)), **result}
     return loop.record(config, model, {name: blocks.numel() for name, blocks in held_out.items()}, figures)
@@ -119,7 +111,7 @@ def average(config: AverageConfig) -> dict[str, Any]:
     model = _mean(config.models)
     tokenizer = load_tokenizer(config.models[0], LoadOptions())
     names, context = data.sources(config.data), int(model.config.max_position_embeddings)
-    held_out = data.held_out_blocks(config.data, names, encoder(tokenizer), tokenizer.eos_token_id, context)
+    held_out = data.held_out_blocks(config.data, names, tokenizer, context)
     config.out.mkdir(parents=True, exist_ok=True)
     loop.save(model, tokenizer, config.out)
     metrics = {

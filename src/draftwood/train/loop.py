@@ -34,21 +34,13 @@ _MAY_CHANGE = {
 
 
 def require(package: str, what: str) -> None:
-    """Check that a package of the extra ``train`` is installed, without which ``what`` cannot run.
-
-    Raises:
-        ConfigError: it is not; names the extra to install.
-    """
+    """Check that a package of the extra ``train`` is installed, without which ``what`` cannot run."""
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f'{what} needs the package {package}; install it with: pip install "draftwood[train]"')
 
 
 def claim(config: RunConfig | ChatsConfig) -> None:
-    """Create the output folder and record the settings in it.
-
-    Raises:
-        ConfigError: the folder holds a run with other settings, or the package accelerate is missing.
-    """
+    """Create the output folder and record the settings in it."""
     if isinstance(config, RunConfig):
         require("accelerate", "training")
     path = config.out / "run.json"
@@ -129,27 +121,17 @@ def _steps(config: RunConfig, blocks: int) -> int:
 
 
 def fit(
-    config: RunConfig,
-    model: nn.Module,
-    dataset: Any,
-    report: Report,
-    *,
-    loss: Loss | None,
-    what: str,
-    tokens_until: Callable[[int], int],
-    whole_batches: bool = False,
+    config: RunConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss | None = None
 ) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
     Args:
-        loss: the model's own by default.
+        dataset: a list of blocks of equal lengths, which fill batches at random; or a Dataset whose items are batches, with
+            ``tokens_until`` from a number of them to that of their tokens.
         what: the size of the data, which is printed.
-        tokens_until: from a number of steps to the number of tokens in them.
-        whole_batches: each item of the data is the batch of a step; otherwise batches are random items.
-
-    Raises:
-        ConfigError: the items do not fill a batch.
+        loss: the model's own by default.
     """
+    whole_batches = not isinstance(dataset, list)
     settings = arguments(config, len(dataset) if whole_batches else _steps(config, len(dataset)), whole_batches)
     muon = None  # AdamW is the Trainer's own
     if config.optimizer == "muon":
@@ -169,7 +151,7 @@ def fit(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
     history, steps = trainer.state.log_history, trainer.state.global_step
     seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
-    tokens = tokens_until(steps)
+    tokens = dataset.tokens_until(steps) if whole_batches else steps * config.batch * len(dataset[0]["input_ids"])
     return {
         "steps": steps,
         "tokens_seen": tokens,

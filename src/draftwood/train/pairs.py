@@ -42,11 +42,7 @@ class TokenPairs:
         return np.array([[len(s), len(t)] for s, t in zip(self.sources, self.targets, strict=True)])
 
     def spread(self, count: int) -> TokenPairs:
-        """At most ``count`` pairs, evenly spaced, since corpora are often sorted.
-
-        Raises:
-            ConfigError: ``count`` is not positive.
-        """
+        """At most ``count`` pairs, evenly spaced, since corpora are often sorted."""
         if count < 1:
             raise ConfigError(f"the number of sentence pairs is {count}; give 1 or more")
         chosen = [i * len(self) // count for i in range(count)] if count < len(self) else range(len(self))
@@ -56,11 +52,7 @@ class TokenPairs:
 
 
 def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: int) -> TokenPairs:
-    """Token ids of source and target sentences; pairs with a sentence of more than ``longest`` tokens are left out.
-
-    Raises:
-        ConfigError: no pair is left.
-    """
+    """Token ids of source and target sentences; pairs with a sentence of more than ``longest`` tokens are left out."""
     encoded = ([e.ids for e in tokenizer.backend_tokenizer.encode_batch_fast(side)] for side in sides)
     kept = [pair for pair in zip(*encoded, strict=True) if max(map(len, pair)) <= longest]
     if not kept:
@@ -81,9 +73,6 @@ def batches_of(lengths: np.ndarray[tuple[int, int], np.dtype[np.int64]], tokens:
         lengths: int [sentence, side].
         tokens: the largest size of a batch: its number of rows times the sum over sides of the longest sentence.
         rng: shuffles the batches, and sentences of equal lengths.
-
-    Raises:
-        ConfigError: one sentence alone does not fit a batch.
     """
     if lengths.sum(1).max() > tokens:
         raise ConfigError(f"a sentence pair of {lengths.sum(1).max()} tokens does not fit a batch of {tokens}; give more")

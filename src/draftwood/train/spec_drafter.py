@@ -58,16 +58,8 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + state.global_step)
         return masked_block_loss(config, model, inputs, state.global_step / state.max_steps, generator)
 
-    result = loop.fit(
-        config,
-        model,
-        dataset,
-        partial(report, outputs["val"].spread(config.report_pairs)),
-        loss=loss,
-        what=f"{len(outputs['train']):,} outputs, {len(dataset):,} steps",
-        tokens_until=dataset.tokens_until,
-        whole_batches=True,
-    )
+    subset, what = outputs["val"].spread(config.report_pairs), f"{len(outputs['train']):,} outputs, {len(dataset):,} steps"
+    result = loop.fit(config, model, dataset, partial(report, subset), loss=loss, what=what)
     loop.save(model, tokenizer, config.out)
     figures = {
         "target": model.config.target,
@@ -81,11 +73,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
 
 
 def load_translator(folder: Path) -> tuple[Any, Any]:
-    """The frozen target in float32, and its tokenizer.
-
-    Raises:
-        ModelError: the folder holds no Marian model, or a tokenizer without a mask token.
-    """
+    """The frozen target in float32, and its tokenizer."""
     check_model(folder)
     if (kind := model_type(folder, LoadOptions())) != "marian":
         raise ModelError(f"{folder} holds a model of type {kind!r}; give one of type 'marian'")
@@ -134,11 +122,7 @@ def masked_block_loss(
 
 
 def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: str) -> TokenPairs:
-    """Distinct source sentences and the target's outputs, without empty outputs.
-
-    Raises:
-        ConfigError: no output is left.
-    """
+    """Distinct source sentences and the target's outputs, without empty outputs."""
     sources = [list(s) for s in dict.fromkeys(map(tuple, pairs.sources))]
     written = written_outputs(target, sources, config.out / "outputs", part)
     kept = [pair for pair in zip(sources, written, strict=True) if pair[1]]
@@ -153,9 +137,6 @@ def written_outputs(target: Any, sources: list[list[int]], cache: Path, part: st
 
     Outputs of 2,000 sentences of nearly equal lengths at a time become a file in the folder ``cache``, so that a stopped run
     continues with the next file.
-
-    Raises:
-        ConfigError: ``cache`` holds outputs of another target.
     """
     cache.mkdir(parents=True, exist_ok=True)
     claim, mine = cache / "target.txt", digest_of(target)

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from draftwood.train.corpus import SEPARATOR
-from draftwood.train.data import Encoder
 
 
 def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTrainedTokenizerFast:
@@ -64,13 +63,3 @@ def tokenizer_in(out: Path, train: Callable[[], PreTrainedTokenizerFast]) -> Any
     if not (out / "tokenizer.json").is_file():
         train().save_pretrained(out)
     return AutoTokenizer.from_pretrained(out)
-
-
-def encoder(tokenizer: Any) -> Encoder:
-    """A function from documents to token ids without special tokens."""
-
-    def encode(documents: list[str]) -> list[list[int]]:
-        backend = tokenizer.backend_tokenizer
-        return [e.ids for e in backend.encode_batch_fast(documents, add_special_tokens=False)]
-
-    return encode

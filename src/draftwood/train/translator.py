@@ -18,15 +18,7 @@ from draftwood.train import loop
 from draftwood.train.callbacks import measured
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.corpus import read_sentence_pairs
-from draftwood.train.pairs import (
-    IGNORED,
-    PairBatches,
-    TokenPairs,
-    batches_of,
-    encode_pairs,
-    held_out_batches,
-    padded,
-)
+from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, batches_of, encode_pairs, held_out_batches, padded
 from draftwood.train.tokenizer import tokenizer_in, train_pair_tokenizer
 
 _TRANSLATED_TOKENS = 3_000
@@ -51,16 +43,8 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
     def smoothed(model: Any, inputs: dict[str, Tensor], state: object) -> Tensor:
         return cross_entropy(model(**inputs, use_cache=False).logits, inputs["labels"], config.label_smoothing)
 
-    result = loop.fit(
-        config,
-        model,
-        dataset,
-        lambda m: quality(m, tokenizer, subset),
-        loss=smoothed,
-        what=f"{len(pairs):,} sentence pairs, {len(dataset):,} steps",
-        tokens_until=dataset.tokens_until,
-        whole_batches=True,
-    )
+    what = f"{len(pairs):,} sentence pairs, {len(dataset):,} steps"
+    result = loop.fit(config, model, dataset, lambda m: quality(m, tokenizer, subset), loss=smoothed, what=what)
     loop.save(model, tokenizer, config.out)
     figures = {
         "too_long_pairs": {"train": pairs.too_long, "val": held_out.too_long},

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from draftwood.cli.job.file import failed, run_file
+from draftwood.cli.job.file import failed
 from draftwood.cli.job.lines import Line
 from draftwood.cli.job.output import Output
 from draftwood.cli.job.resume import facts_of
@@ -21,18 +21,8 @@ from draftwood.ray.spec import ReplicaSpec
 from draftwood.ray.writer import TURNS, WriteSettings, mapped
 
 
-def run_cluster(settings: Settings, spec: ReplicaSpec, fleet: Fleet) -> int:
-    """As :func:`run_file`, by processes of a cluster.
-
-    Raises:
-        ConfigError: as :func:`run_file` and :func:`connected`.
-        ModelError: models that a process cannot load; it names the node.
-    """
-    return run_file(settings, partial(_complete, spec, fleet))
-
-
-def _complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, lines: Sequence[Line]) -> None:
-    """Do the remaining lines with the settings of the resumed run. A record is written as soon as its block is done."""
+def complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, lines: Sequence[Line]) -> None:
+    """Do the remaining lines, for :func:`run_file`. A record is written as soon as its block is done."""
     first_seed = seed_or_random(out.first_seed if settings.seed is None else settings.seed)
     wanted = WriteSettings(
         id="index",

@@ -35,14 +35,7 @@ _Task: TypeAlias = tuple[Request | None, Mapping[str, Any]]
 def run_file(settings: Settings, complete: Complete | None = None) -> int:
     """Answer every prompt, or translate every line, of the input for which the output holds no text yet.
 
-    Args:
-        complete: does the remaining lines; by default this process.
-
-    Returns:
-        The number of lines without a text.
-
-    Raises:
-        ConfigError: files that cannot be read, written or resumed.
+    Returns the number of lines without a text. ``complete`` does the remaining lines, by default in this process.
     """
     files, whole = settings.files, settings.kind == "translation"
     with locked(files.output):
@@ -56,11 +49,7 @@ def run_file(settings: Settings, complete: Complete | None = None) -> int:
 
 
 def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
-    """Do the remaining lines with the settings of the resumed run. Finished texts are written even if the rest fails.
-
-    Raises:
-        Interrupted: Ctrl-C.
-    """
+    """Do the remaining lines with the settings of the resumed run. Finished texts are written even if the rest fails."""
     opened: Opened[Session] = settings.open()
     first_seed = seed_or_random(out.first_seed if settings.seed is None else settings.seed)
     facts = facts_of(settings, opened, None if out.whole else first_seed)
@@ -112,11 +101,7 @@ def _decode(
 ) -> Stats:
     """Do the tasks, so many at a time: the next one takes the row of one that ends. Records are written in order.
 
-    Args:
-        extra: fields of every record of a text.
-
-    Returns:
-        The statistics of all texts.
+    Returns the statistics of all texts. ``extra`` joins the record of every text.
     """
     total, texts, waiting = Stats(), TokenTexts(opened.session.tokenizer), deque(record["index"] for _, record in tasks)
     finished = {record["index"]: record for request, record in tasks if request is None}

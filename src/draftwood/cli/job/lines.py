@@ -39,11 +39,7 @@ class Line:
     error: str | None = None
 
     def seed_after(self, first: int) -> int:
-        """The line's own seed, else the first line's plus the index.
-
-        Raises:
-            ConfigError: the sum is out of range.
-        """
+        """The line's own seed, else the first line's plus the index."""
         seed = self.seed if self.seed is not None else seed_at(first, self.index)
         if seed > MAX_SEED:
             raise ConfigError(f"seed {first} plus line number {self.index} is above {MAX_SEED}: give a smaller --seed")
@@ -59,9 +55,6 @@ def read_lines(path: Path) -> list[bytes]:
     """All lines of a file without their line feeds, or of standard input if the path is ``-``.
 
     Not ``splitlines()``: JSON and sentences may hold separators such as U+2028.
-
-    Raises:
-        ConfigError: a file that cannot be read.
     """
     try:
         if str(path) == "-" and sys.stdin is None:
@@ -74,11 +67,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def read_sentences(path: Path) -> list[Line]:
-    """A text per line of a file, or of standard input if the path is ``-``.
-
-    Raises:
-        ConfigError: a file that cannot be read.
-    """
+    """A text per line of a file, or of standard input if the path is ``-``."""
     return [_sentence(i, line.removesuffix(b"\r")) for i, line in enumerate(read_lines(path))]
 
 
@@ -88,11 +77,7 @@ def _sentence(index: int, data: bytes) -> Line:
 
 
 def check_files(source: Path | None, output: Path | None) -> None:
-    """Refuse files that cannot be read and written, before models are loaded; ``-`` is standard input.
-
-    Raises:
-        ConfigError: names the file, or both are the same one.
-    """
+    """Refuse files that cannot be read and written, before models are loaded; ``-`` is standard input."""
     if source is None:
         return
     if str(source) != "-":

@@ -20,9 +20,6 @@ def locked(output: Path | None) -> Iterator[None]:
 
     The operating system locks OUTPUT.lock, an empty file, and releases it when the process ends. The file is removed while
     the lock is held: another process that has just opened it notices and takes a new one.
-
-    Raises:
-        ConfigError: another process holds the lock, or the output cannot be locked.
     """
     if output is None:
         yield

@@ -100,11 +100,7 @@ class Output:
         return next((found["settings"].get("seed") for found in self._found if "settings" in found), None)
 
     def begin(self, settings: Facts) -> None:
-        """Compare the settings with those of the earlier run; a whole output without one stores them.
-
-        Raises:
-            ConfigError: they differ.
-        """
+        """Compare the settings with those of the earlier run; a whole output without one stores them."""
         if self.where is None:
             return
         where = self.where
@@ -150,11 +146,7 @@ class Output:
         return f"{len(self.done)} of {len(self._lines)} lines are done"
 
     def finish(self) -> None:
-        """Write a whole output and remove FILE.partial. All lines are done.
-
-        Raises:
-            ConfigError: another process has written the file in the meantime.
-        """
+        """Write a whole output and remove FILE.partial. All lines are done."""
         if not self.whole or self.where is None or self.path is None:
             return
         if self.path.exists():

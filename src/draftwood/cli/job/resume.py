@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -79,6 +80,7 @@ def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> d
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     if sampling.grammar is None:
         del drawn["grammar"]
+    limits = settings.limits_from(session.limits)
     return {
         **found,
         "dtype": str(session.model.dtype).removeprefix("torch."),
@@ -86,14 +88,9 @@ def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> d
         **({} if seed is None else {"seed": seed}),
         "eos": sorted(session.eos),
         "final_token": session.final_token,
-        **plain({**asdict(opened.method), **drawn, **asdict(settings.limits_from(session.limits))}),
+        **json.loads(json.dumps(asdict(opened.method) | drawn | asdict(limits), default=_named)),
         **({"logprobs": asdict(logprobs)} if (logprobs := settings.logprobs.wanted) else {}),
     }
-
-
-def plain(facts: Facts) -> dict[str, Any]:
-    """The values as JSON reads them back."""
-    return {name: _plain(value) for name, value in facts.items()}
 
 
 def difference(before: Facts, now: Facts) -> str | None:
@@ -123,15 +120,12 @@ def _files_digest(model: str | Path, patterns: Sequence[str]) -> str | None:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, Grammar):
-        short = len(value.text) <= _LONG
-        return f"{value.kind} {value.text if short else hashlib.sha256(value.text.encode()).hexdigest()[:_DIGITS]}"
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+def _named(value: Any) -> str:
+    """A setting that JSON does not have."""
+    if not isinstance(value, Grammar):
+        return str(value)
+    short = len(value.text) <= _LONG
+    return f"{value.kind} {value.text if short else hashlib.sha256(value.text.encode()).hexdigest()[:_DIGITS]}"
 
 
 def _unlike(before: Any, now: Any) -> bool:

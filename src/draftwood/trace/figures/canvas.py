@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, partial
+from html import escape
 from importlib.resources import files
 from typing import Final, TypeAlias, final
 
@@ -17,9 +17,8 @@ PILL: Final = 22.0  # height of a token
 Point = tuple[float, float]
 Group: TypeAlias = list["str | Group"]
 """A group's first tag without its end, and what is inside; strings are markup."""
-_SPECIAL: Final = re.compile('[&<>"\r\n\t]').search
-_IN_TEXTS: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_IN_ATTRIBUTES: Final = _IN_TEXTS | str.maketrans({'"': "&quot;", "\r": "&#13;", "\n": "&#10;", "\t": "&#09;"})
+_IN_ATTRIBUTES: Final = str.maketrans({'"': "&quot;", "\r": "&#13;", "\n": "&#10;", "\t": "&#09;"})
+_text = partial(escape, quote=False)
 
 
 @final
@@ -46,7 +45,7 @@ class Canvas:
         for key, value in (data or {}).items():
             if value is not None:
                 words = f"{value:.6g}" if isinstance(value, float) else visible(str(value), spaces=False)
-                tag += f' data-{key}="{_attribute(words)}"'
+                tag += f' data-{key}="{_text(words).translate(_IN_ATTRIBUTES)}"'
         group: Group = [tag]
         if title:
             words = "\n".join([visible(line, spaces=False) for line in title.split("\n")])
@@ -128,15 +127,6 @@ def _markup(group: Group) -> Iterator[str]:
         else:
             yield from _markup(part)
     yield "</g>"
-
-
-@lru_cache(maxsize=4096)
-def _text(words: str) -> str:
-    return words.translate(_IN_TEXTS) if _SPECIAL(words) else words
-
-
-def _attribute(words: str) -> str:
-    return words.translate(_IN_ATTRIBUTES) if _SPECIAL(words) else words
 
 
 @cache

@@ -41,11 +41,7 @@ def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
 
 
 def round_of(trace: Trace, number: int) -> TracedRound:
-    """The round at this place.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The round at this place."""
     if not 0 <= number < len(trace.rounds):
         kept = f"0 to {len(trace.rounds) - 1}" if trace.rounds else "none"
         raise ConfigError(f"the trace has no round {number}: its rounds are {kept}")

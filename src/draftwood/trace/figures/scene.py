@@ -28,13 +28,7 @@ class Scene:
     @cached_property
     def children(self) -> list[list[int]]:
         """Children of each node, in draw order."""
-        below: list[list[int]] = [[] for _ in self.round.nodes]
-        for number_, node in enumerate(self.round.nodes):
-            if node.parent is not None:
-                below[node.parent].append(number_)
-        for row in below:
-            row.sort(key=lambda child: self.round.nodes[child].rank)
-        return below
+        return children_of(self.round)
 
     @property
     def beam(self) -> bool:
@@ -94,12 +88,12 @@ class Scene:
         colour = "plain" if item.depth == 0 else colour_of(item.depth)
         self.canvas.pill(x, y, width, str(node), self.text(item.token), colour, within=group)
 
-    def own_pill(self, x: float, y: float, width: float, kind: str = "own-token") -> None:
+    def own_pill(self, x: float, y: float, width: float) -> None:
         """The round's last token: the target's own."""
         made = self.round
         source = "the residual of the target's distribution" if made.next_is_residual else "the target's distribution"
         title = f"{self.text(made.next_token)} (token {made.next_token})\nthe target's own token, from {source}"
-        group = self.canvas.group(f"node {kind}", title, data={"token": made.next_token, "verdict": "own"})
+        group = self.canvas.group("node own-token", title, data={"token": made.next_token, "verdict": "own"})
         self.canvas.pill(x, y, width, str(len(made.nodes)), self.text(made.next_token), "own", within=group)
 
     def bar(
@@ -135,15 +129,21 @@ def with_tokens(given: Distribution | None, more: Mapping[int, float | None]) ->
     return Distribution(tokens=[*given.tokens, *extra], probs=[*given.probs, *extra.values()], rest=rest)
 
 
+def children_of(made: TracedRound) -> list[list[int]]:
+    """Children of each node, in draw order, as nodes are numbered."""
+    below: list[list[int]] = [[] for _ in made.nodes]
+    for number, node in enumerate(made.nodes):
+        if node.parent is not None:
+            below[node.parent].append(number)
+    return below
+
+
 def drafted_chain(made: TracedRound) -> list[int]:
     """A chain through the tree: the accepted path, the first token rejected after it, and what hangs below that."""
-    chain = list(made.path)
-    while True:
-        last = chain[-1] if chain else 0
-        below = [n for n, node in enumerate(made.nodes) if node.parent == last]
-        if not below:
-            return chain
-        chain.append(min(below, key=lambda n: made.nodes[n].rank))
+    chain, children = list(made.path), children_of(made)
+    while below := children[chain[-1] if chain else 0]:
+        chain.append(below[0])
+    return chain
 
 
 def colour_of(depth: int) -> str:

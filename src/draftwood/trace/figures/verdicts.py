@@ -33,13 +33,11 @@ class VerdictPanel:
         kept: the height of every node of the path.
         last: the height of the target's own token.
         height: of the panel.
-        right: the right edge of the candidates.
     """
 
     kept: dict[int, float]
     last: float
     height: float
-    right: float
 
 
 @final
@@ -74,7 +72,7 @@ def draw_verdicts(scene: Scene, y: float, columns: VerdictColumns) -> VerdictPan
         top += 50
     else:
         height = kept.pop(-1)
-    return VerdictPanel(kept, height, top - y, columns.right)
+    return VerdictPanel(kept, height, top - y)
 
 
 def _why(scene: Scene, end: int) -> str:
@@ -200,5 +198,5 @@ def draw_output(scene: Scene, x: float, width: float, panel: VerdictPanel, top: 
         scene.pill(x, y, width, node)
     scene.own_pill(x, heights[-1], width)
     for y in heights if ordered else ():
-        scene.canvas.line([(panel.right + 2, y), (x - 3, y)], "line", arrow=True)
+        scene.canvas.line([(x - 24, y), (x - 3, y)], "line", arrow=True)
     return heights[-1]

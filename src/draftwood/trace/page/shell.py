@@ -24,11 +24,7 @@ class Shell:
     """A page of one element.
 
     Attributes:
-        title: of the window.
-        heading: above the element.
         without: the sentence for browsers without JavaScript.
-        element: the custom element's name.
-        script, style: of the page, whole.
         allowed: what the policy allows in addition, as for the header ``Content-Security-Policy``.
     """
 
