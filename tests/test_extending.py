@@ -15,7 +15,7 @@ from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
-from draftwood.runners.auto import VARIABLE
+from draftwood.runners.backends import VARIABLE
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive

@@ -33,13 +33,12 @@ FLOORS = [
 INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
-        ["protocols", "rows", "limits", "processes", "plain_config"],
-        ["cache", "forward", "sources"],
+        ["protocols", "rows", "processes", "plain_config"],
+        ["cache", "forward"],
         ["slots", "pairing", "context", "windows"],
         ["support", "window_check"],
         ["bart", "torch_runner", "native", "unpadded"],
         ["seq2seq", "blocks", "hidden", "parallel"],
-        ["auto"],
         ["backends"],
         ["factory"],
     ],
@@ -113,7 +112,7 @@ def test_imports_go_down_only(path):
 
 
 def test_control_an_arrow_that_goes_up_is_seen():
-    found = imports("from draftwood.engine.decode import Decoder\nimport draftwood.runners.auto\n")
+    found = imports("from draftwood.engine.decode import Decoder\nimport draftwood.runners.backends\n")
     assert [goes_up("draft.level", name) for name in found] == [True, False]
     assert goes_up("draft.level", "verify.coupled")
     assert goes_up("runners.slots", "runners.factory")

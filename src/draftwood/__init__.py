@@ -14,14 +14,7 @@ import draftwood.hardware.cores  # noqa: F401  # it measures what other processe
 
 if TYPE_CHECKING:
     from draftwood.api import Pair, load
-    from draftwood.core.errors import (
-        CacheError,
-        ConfigError,
-        DraftwoodError,
-        ModelError,
-        NumericsError,
-        PairingError,
-    )
+    from draftwood.core.errors import CacheError, ConfigError, DraftwoodError, ModelError, NumericsError, PairingError
     from draftwood.core.limits import Limits
     from draftwood.core.methods import METHODS
     from draftwood.core.rounds import Piece, Round, Stats, Verdict
@@ -63,40 +56,11 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "METHODS",
-    "VERIFIERS",
-    "CacheError",
-    "ConfigError",
-    "Decoder",
-    "DraftTree",
-    "DraftwoodError",
-    "Grammar",
-    "Limits",
-    "LoadOptions",
-    "LogprobSettings",
-    "Method",
-    "ModelError",
-    "NumericsError",
-    "Pair",
-    "PairingError",
-    "Piece",
-    "Request",
-    "Result",
-    "Round",
-    "Sampling",
-    "Stateless",
-    "Stats",
-    "TokenLogprob",
-    "TokenTexts",
-    "Trace",
-    "TraceSettings",
-    "Translator",
-    "Verdict",
-    "__version__",
-    "hf",
-    "load",
-    "load_translator",
-]
+    "METHODS", "VERIFIERS", "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Grammar", "Limits",
+    "LoadOptions", "LogprobSettings", "Method", "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request",
+    "Result", "Round", "Sampling", "Stateless", "Stats", "TokenLogprob", "TokenTexts", "Trace", "TraceSettings",
+    "Translator", "Verdict", "__version__", "hf", "load", "load_translator",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -60,8 +60,8 @@ def load(
 ) -> Pair:
     """Load a target and, optionally, a draft model: folders or hub names with safetensors, GGUF files, or short names.
 
-    A GGUF file, or a folder with just one, is dequantised once and kept in the user's cache. Short names, such as
-    ``smollm2``, are in :data:`draftwood.loading.names.SHORT_NAMES`. A draft may be an EAGLE-3, DFlash or DSpark checkpoint.
+    A folder with just one GGUF file stands for it. Short names, such as ``smollm2``, are in
+    :data:`draftwood.loading.names.SHORT_NAMES`. A draft may be an EAGLE-3, DFlash or DSpark checkpoint.
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive

@@ -19,7 +19,7 @@ from draftwood.engine.arguments import Array, LimitsLike, Prompt, limits_of, pro
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
 from draftwood.loading.generation import defaults_of, refuse_idle
-from draftwood.loading.models import check_tokenizers, is_encoder_decoder, load_model, load_tokenizer, model_type
+from draftwood.loading.models import check_tokenizers, is_encoder_decoder, load_model, load_tokenizer, raw_config
 from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
@@ -87,7 +87,7 @@ class Translator(Session):
         if draft is None:
             return model, None
         cls: Any = None  # a causal model
-        if model_type(draft, options) == MASKED_BLOCK:
+        if raw_config(draft, options).get("model_type") == MASKED_BLOCK:
             from draftwood.runners.blocks.masked_block import MaskedBlockDrafter  # whose modules are slow to import
 
             cls = MaskedBlockDrafter

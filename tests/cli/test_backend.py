@@ -20,8 +20,8 @@ from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
 from draftwood.native import library
-from draftwood.runners import auto, backends, torch_runner
-from draftwood.runners.auto import VARIABLE, why_no_room, why_not_native
+from draftwood.runners import backends, torch_runner
+from draftwood.runners.backends import VARIABLE, why_no_room, why_not_native
 from tests.cli.conftest import Run
 
 GREEDY = Sampling(temperature=0.0)
@@ -154,7 +154,7 @@ def test_other_reasons_for_pytorch(models, monkeypatch):
     assert re.fullmatch(r"the native engine does not run the models \(.* the model is in float64\..*\)", pair.fallback or "")
     assert why_not_native(torch.device("cpu")) is None
     assert why_not_native(torch.device("cuda:1")) == "the models are on cuda:1"
-    monkeypatch.setattr(auto, "why_missing", lambda: "it was not compiled")
+    monkeypatch.setattr(backends, "why_missing", lambda: "it was not compiled")
     pair = load(models)
     reason = "the native engine does not run the models (it was not compiled)"
     assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
@@ -192,20 +192,20 @@ def model_of(dtype: torch.dtype, device: str = "cpu"):
 @pytest.mark.parametrize(("dtype", "needed"), [(torch.float32, 4800), (torch.bfloat16, 2400)])
 def test_a_copy_in_memory_is_made_where_there_is_room(monkeypatch, dtype, needed):
     for room, fits in ((needed, True), (needed - 1, False)):
-        monkeypatch.setattr(auto, "available_memory", lambda room=room: room)
+        monkeypatch.setattr(backends, "available_memory", lambda room=room: room)
         assert (why_no_room([model_of(dtype)]) is None) == fits
     assert (why_no_room([model_of(dtype)] * 2) is None) is False
 
 
 def test_where_nobody_says_how_much_memory_there_is_a_small_model_is_converted(monkeypatch):
-    monkeypatch.setattr(auto, "available_memory", lambda: None)
+    monkeypatch.setattr(backends, "available_memory", lambda: None)
     assert why_no_room([model_of(torch.float32)]) is None
-    monkeypatch.setattr(auto, "_UNKNOWN", 100)
+    monkeypatch.setattr(backends, "_UNKNOWN", 100)
     assert "the available memory is unknown" in str(why_no_room([model_of(torch.float32)]))
 
 
 def test_without_memory_for_a_copy_pytorch_runs_the_models(models, monkeypatch):
-    monkeypatch.setattr(auto, "available_memory", lambda: 100_000)
+    monkeypatch.setattr(backends, "available_memory", lambda: 100_000)
     pair = load(models)
     assert engines(pair) == ["torch"] * 2
     reason = "does not run the models (its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available)"
@@ -273,7 +273,7 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     from draftwood.cli import facts
 
     def set_native(missing: str | None) -> None:
-        for module in (facts, auto):
+        for module in (facts, backends):
             monkeypatch.setattr(module, "why_missing", lambda: missing)
 
     for module in (library, facts):

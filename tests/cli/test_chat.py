@@ -22,7 +22,7 @@ from click.testing import Result
 import draftwood
 from draftwood import LoadOptions, Pair
 from draftwood.core.errors import ConfigError
-from draftwood.loading import gguf_convert
+from draftwood.loading import gguf_model
 from draftwood.loading.templates import refuse_without_template
 from draftwood.runners.torch_runner import TorchRunner
 from tests.cli.conftest import Run
@@ -190,7 +190,7 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(draftwood.api, "load", pytest.fail)
-    monkeypatch.setattr(gguf_convert, "convert", pytest.fail)
+    monkeypatch.setattr(gguf_model, "convert", pytest.fail)
     target = without_template(tmp_path / "model", kind)
     shown = run("chat", "--target", target, *message, stdin="")
     assert shown.exit_code == 2

@@ -11,6 +11,7 @@ from draftwood.core.scores import Scores
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.ladder.pairs import SEQ2SEQ, START, VOCAB, pair, requests_of, self_drafting
@@ -27,8 +28,8 @@ def test_control_another_model_or_another_source_is_another_distribution():
 
 def test_control_a_drafter_that_reads_another_source_is_seen():
     target, draft = self_drafting("marian")
-    read = draft._reader.read
-    draft._reader.read = lambda sources: read([[7, 3] for _ in sources])
+    encoded = draft._encoded
+    draft._encoded = lambda rows: encoded([Row(tokens=row.tokens, source=[7, 3]) for row in rows])
     results = decoder(target, draft, "chain", "3").generate(requests_of("marian"), Sampling())
     assert any(r.stats.accepted[0] for r in results)
 

@@ -11,10 +11,9 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ModelError
-from draftwood.loading import stored
-from draftwood.loading.gguf_convert import convert
+from draftwood.loading import gguf_model
 from draftwood.loading.gguf_header import read_header
-from draftwood.loading.gguf_model import stored_config
+from draftwood.loading.gguf_model import convert, stored_config
 from draftwood.loading.profile import default_path, document
 from draftwood.runners.native.stored import StoredModel
 from draftwood.tune.documents import text_of
@@ -32,7 +31,7 @@ def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
     tmp_path: Path, kind: Any, more: dict[str, bool], reads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reads == "transformers":
-        monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
+        monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     model, tokenizer = source(**more)
     path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata={"tokenizer.ggml.eot_token_id": 7})
     pair = draftwood.load(path, options=OPTIONS)
@@ -133,7 +132,7 @@ def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
 @pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
 def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path, reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if reads == "transformers":
-        monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
+        monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     scaling = {
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,

@@ -14,10 +14,10 @@ import pytest
 
 import draftwood
 from draftwood.core.errors import ModelError
-from draftwood.loading import causal, gguf_convert, stored
+from draftwood.loading import causal, gguf_model
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.names import resolve
-from draftwood.runners.auto import VARIABLE
+from draftwood.runners.backends import VARIABLE
 from tests.loading.gguf_files import F16, F32, source, write_gguf
 
 
@@ -121,10 +121,10 @@ def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path: Path, se
 def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    own = gguf_convert.version_of
-    monkeypatch.setattr(gguf_convert, "version_of", lambda name: None if name == missing else own(name))
+    own = gguf_model.version_of
+    monkeypatch.setattr(gguf_model, "version_of", lambda name: None if name == missing else own(name))
     assert draftwood.load(file, options={"backend": "torch"}).encode("the")
-    monkeypatch.setattr(stored, "why_missing", lambda: "it is missing")
+    monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     with pytest.raises(ModelError, match=rf'{missing}.*pip install "draftwood\[gguf\]"'):
         draftwood.load(file, options={"backend": "torch"})
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftwood.core.errors import ModelError, PairingError
-from draftwood.loading.published import load_published
+from draftwood.loading.drafts import load_published
 from draftwood.runners.factory import make_runners
 from tests.helpers import rows_of
 from tests.loading import published_cases as cases
@@ -187,7 +187,7 @@ def test_flags_that_cannot_be_honoured_are_refused_by_name(name, config, said, t
     else:
         folder = checkpoint(tmp_path, name, config=changed(name, **config))
     with pytest.raises((ModelError, PairingError), match=said):
-        loaded(folder)
+        make_runners(target_model(), loaded(folder))
 
 
 @pytest.mark.parametrize(("name", "change", "said"), [
@@ -215,5 +215,6 @@ def test_tensors_that_are_missing_or_not_known_are_refused_by_name(name, change,
     ("dspark", {"depth": 4}, "output of layer 4 before the final norm, and of this target layers 0 to 3"),
 ])  # fmt: skip
 def test_another_target_is_refused_with_both_numbers(name, target, said, tmp_path):
+    model = target_model(**target)
     with pytest.raises(PairingError, match=said):
-        loaded(checkpoint(tmp_path, name), target_model(**target))
+        make_runners(model, loaded(checkpoint(tmp_path, name), model))

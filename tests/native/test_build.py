@@ -15,7 +15,7 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.native import build, library
-from draftwood.runners import auto
+from draftwood.runners import backends
 from draftwood.runners.factory import make_runners
 from tests.helpers import tiny_gpt
 
@@ -145,18 +145,18 @@ def test_without_a_compiler_what_is_there_stays(small, monkeypatch):
 
 
 def test_an_instruction_set_that_the_processor_lacks_is_an_error_also_where_auto_chooses(monkeypatch):
-    for module in (library, auto):
+    for module in (library, backends):
         monkeypatch.setattr(module, "why_missing", lambda: None)
     monkeypatch.setattr(library, "instruction_sets", lambda: ["generic", "avx2"])
     assert library.instruction_set() == "avx2"
     monkeypatch.setenv(library.ISA_VARIABLE, "generic")
     assert library.instruction_set() == "generic"
-    assert auto.why_not_native(torch.device("cpu")) is None
+    assert backends.why_not_native(torch.device("cpu")) is None
     monkeypatch.setenv(library.ISA_VARIABLE, "sse9")
-    monkeypatch.setenv(auto.VARIABLE, "auto")
+    monkeypatch.setenv(backends.VARIABLE, "auto")
     said = "DRAFTWOOD_ISA is 'sse9': this processor has generic, avx2; set one of them, or unset it"
     with pytest.raises(ConfigError, match=said):
         make_runners(tiny_gpt(6, 1), None)
-    assert auto.why_not_native(torch.device("cuda")) == "the models are on cuda"
-    monkeypatch.setattr(auto, "why_missing", lambda: "it is missing")
-    assert auto.why_not_native(torch.device("cpu")) == "it is missing"
+    assert backends.why_not_native(torch.device("cuda")) == "the models are on cuda"
+    monkeypatch.setattr(backends, "why_missing", lambda: "it is missing")
+    assert backends.why_not_native(torch.device("cpu")) == "it is missing"

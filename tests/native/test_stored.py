@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood.loading.stored import stored_folder
+from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.families import facts_of, rotation
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import HEAD, StoredModel, rotary_frequencies, shapes_of, why_not_stored

@@ -13,10 +13,9 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
-from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.blocks.passes import MaskedBlockPasses
+from draftwood.runners.blocks.masked_block_runner import MaskedBlockPasses, MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
-from draftwood.runners.sources import Sources
+from draftwood.runners.rows import Sources
 from tests.helpers import begin, rows_of
 from tests.runners.test_masked_block import MASK, drafter_of, marian
 from tests.tables import BlockTableRunner
@@ -238,7 +237,7 @@ def test_control_answers_of_other_positions(monkeypatch):
 def test_control_a_mask_that_hides_nothing(monkeypatch):
     rounds = masked_rounds()
     rounds.round(scored=False)
-    monkeypatch.setattr("draftwood.runners.blocks.passes.padding_bias", lambda seen, dtype: None)
+    monkeypatch.setattr("draftwood.runners.blocks.masked_block_runner.padding_bias", lambda seen, dtype: None)
     assert rounds.round(BLOCK) > WRONG
 
 

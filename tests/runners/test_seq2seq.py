@@ -11,9 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.runners.bart import encoder as bart_encoder_file
-from draftwood.runners.bart import layers as bart_layers_file
-from draftwood.runners.bart.encoder import BartEncoder
+from draftwood.runners import bart
+from draftwood.runners.bart import BartEncoder
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
 from draftwood.runners.seq2seq import patched_decoder
@@ -346,15 +345,14 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
     ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
 ])  # fmt: skip
 def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
-    module = bart_encoder_file if broken == "padding_bias" else bart_layers_file
-    plain = getattr(module, broken)
+    plain = getattr(bart, broken)
     wrong = {
         "padding_bias": lambda mask, dtype: None,
         "feed": lambda layer, x: plain(layer, x) * 1.1,
         "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
     }
     model = tiny(kind)
-    monkeypatch.setattr(module, broken, wrong[broken])
+    monkeypatch.setattr(bart, broken, wrong[broken])
     walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
     assert isinstance(walk.runner._decoder, PatchedDecoder)
     assert walk.round() < 1e-9  # the model's own encoder reads the sources

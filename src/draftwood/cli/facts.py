@@ -22,8 +22,7 @@ from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
-from draftwood.runners.auto import VARIABLE, requested_backend
-from draftwood.runners.backends import BACKENDS
+from draftwood.runners.backends import BACKENDS, VARIABLE, requested_backend
 
 
 def gather() -> dict[str, Any]:

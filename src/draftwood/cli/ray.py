@@ -43,7 +43,7 @@ def serve(**options: Any) -> None:
     read_keys(spec.serving.api_key_file)
     installed()
 
-    from draftwood.ray.run import serve as run
+    from draftwood.ray.replica import serve as run
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     names = ", ".join(spec.serving.name or (name_of(spec.target),))

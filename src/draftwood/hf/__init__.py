@@ -138,7 +138,9 @@ class Recipe:
         check_fits(model, longest, context(model.config))
         if self.draft is not None:  # the draft is not run where it is not exact
             check_fits(self.draft, longest, own_context(self.draft.config))
-        sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
+        # Temperature, top-k, penalties and so on are processors.
+        processors = [_by_row(processor, len(padding)) for processor in logits_processor or ()]
+        sampling = Sampling(temperature=1.0 if config.do_sample else 0.0, processors=processors)
         with self._built(model, draft, padding, greedy=sampling.greedy) as built:
             texts = self._decode(Decoder(Unpadded(target, padding), *built), input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
@@ -256,12 +258,6 @@ class _Ends:
             raise ConfigError("rows end at different lengths, but there is no padding token: give pad_token_id")
         rows = [text[:length] + [pad] * (length - len(text)) for text in texts]
         return torch.tensor(rows, dtype=self._like.dtype, device=self._like.device)
-
-
-def _sampling(do_sample: bool, processors: Sequence[Any], rows: int) -> Sampling:
-    """The sampling settings. Temperature, top-k, penalties and so on are processors, so only greedy or not is set."""
-    own = [_by_row(processor, rows) for processor in processors]
-    return Sampling(temperature=1.0 if do_sample else 0.0, processors=own)
 
 
 def _by_row(processor: Any, rows: int) -> Any:

@@ -114,7 +114,7 @@ def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
         ModelError: names the first few tensors of each kind.
     """
     missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
-    shapes = [f"{key} is {_shape(came)} and should be {_shape(wanted)}" for key, came, wanted in found["mismatched_keys"]]
+    shapes = [f"{key} is {size_text(came)} and should be {size_text(due)}" for key, came, due in found["mismatched_keys"]]
     troubles = [
         *([f"lack {_counted(missing)} ({_first(missing)})"] if missing else []),
         *([f"hold {_counted(unexpected)} that the model has no place for ({_first(unexpected)})"] if unexpected else []),
@@ -206,7 +206,8 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
 
 
-def _shape(sizes: Any) -> str:
+def size_text(sizes: Any) -> str:
+    """The sizes of a tensor in words."""
     return " x ".join(map(str, sizes)) or "a single number"
 
 

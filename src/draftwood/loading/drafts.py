@@ -1,18 +1,30 @@
-"""Draft models from folders and hub names."""
+"""Draft models from folders and hub names: drafters of hidden states, of this package or published, and causal models."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import Tensor, nn
 
+from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
+from draftwood.loading.checkpoint import cannot_load, folder_of, refuse_gaps
 from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
-from draftwood.loading.tensors import fill, tensors_of
+from draftwood.loading.published_configs import Published, maker_of, published_config
+from draftwood.runners.context import layer_count
+from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
+from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.pairing import vocabulary_digest
+
+_LOG = logging.getLogger(__name__)
+_UNUSED: Final = "confidence_head."
 
 
 def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
@@ -22,8 +34,6 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
         drafter = load_hidden_drafter(name, model.device, model.dtype)
         drafter.check_target(model, vocabulary_digest(tokenizer))
         return drafter
-    from draftwood.loading.published import load_published  # it imports transformers
-
     if (published := load_published(name, config, model)) is not None:
         return published
     draft_model = load_causal(name, options, model.device, model.dtype)
@@ -33,10 +43,8 @@ def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any,
 
 def reads_target(name: str | Path, options: LoadOptions) -> bool:
     """Whether a draft model reads the target's hidden states, and may share its embeddings and output weights."""
-    from draftwood.loading.published_configs import is_published
-
     config = raw_config(name, options)
-    return config.get("model_type") == HiddenBlockConfig.model_type or is_published(config)
+    return config.get("model_type") == HiddenBlockConfig.model_type or maker_of(config) is not None
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
@@ -44,5 +52,89 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
     config = HiddenBlockConfig(**raw_config(name, LoadOptions()))
     with torch.device("meta"):
         drafter = HiddenBlockDrafter(config)
-    fill(name, drafter, tensors_of(name))
+    _fill(name, drafter, _tensors_of(name))
     return drafter.eval().to(device=device, dtype=dtype)
+
+
+def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> PublishedDrafter | None:
+    """An EAGLE-3, DFlash or DSpark drafter in evaluation mode, on the target's device and in its number format.
+
+    Its tokens cannot be compared with the target's, since checkpoints hold no tokenizer. The rest is, with its runner.
+
+    Args:
+        name: a folder, or the name of a hub model.
+        raw: its ``config.json``.
+        target: the target, a causal language model of ``transformers``.
+
+    Returns:
+        None if ``raw`` is the configuration of another model.
+
+    Raises:
+        ModelError: a flag, a kind or a tensor that is not known, or one that is missing; names it.
+    """
+    config = published_config(raw, layer_count(target.config))
+    if config is None:
+        return None
+    tensors = _tensors_of(name)
+    if unused := [tensor for tensor in tensors if tensor.startswith(_UNUSED)]:
+        _LOG.warning("the confidence head of %r is not used: trees are sized in other ways", str(name))
+        tensors = {tensor: value for tensor, value in tensors.items() if tensor not in unused}
+    draft_tokens = _draft_tokens(name, config, tensors.pop("d2t", None), tensors.pop("t2d", None))
+    config.own_embedding = "embed_tokens.weight" in tensors
+    config.own_head = not isinstance(config, DFlashConfig) or "lm_head.weight" in tensors
+    drafter: PublishedDrafter = DFlashDrafter(config) if isinstance(config, DFlashConfig) else Eagle3Drafter(config)
+    _fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
+    return drafter.eval().to(device=target.device, dtype=target.dtype)
+
+
+def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: Tensor | None) -> Tensor:
+    """The target's numbers of the drafter's tokens, from their offsets ``d2t``; ``t2d`` marks them."""
+    count, vocab = config.draft_vocab_size, config.vocab_size
+    if d2t is None:
+        if count != vocab:
+            refuse_gaps(name, {"missing_keys": ["d2t"], "unexpected_keys": [], "mismatched_keys": []})
+        return torch.arange(vocab)
+    if len(d2t) != count:
+        refuse_gaps(name, {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": [("d2t", d2t.shape, (count,))]})
+    tokens = torch.arange(count) + d2t.long()
+    marked = torch.zeros(vocab, dtype=torch.bool)
+    marked[tokens[(tokens >= 0) & (tokens < vocab)]] = True
+    if int(marked.sum()) != count or (t2d is not None and not torch.equal(t2d.bool(), marked)):
+        raise ModelError(
+            f"tensors d2t and t2d of {str(name)!r} do not describe {count} of {vocab} tokens: download the checkpoint again"
+        )
+    return tokens
+
+
+def _tensors_of(name: str | Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint; those of EAGLE's first layer under the name that speculators gives them."""
+    from safetensors.torch import load_file
+
+    try:
+        if not Path(name).is_dir():
+            from huggingface_hub import snapshot_download
+
+            snapshot_download(str(name), allow_patterns=["config.json", "*.safetensors"])
+        folder = folder_of(name)
+        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
+        found = {tensor: value for file in files for tensor, value in load_file(file).items()}
+    except Exception as error:
+        raise ModelError(cannot_load("drafter", name, error)) from error
+    if not found:
+        raise ModelError(f"the drafter {str(name)!r} has no file *.safetensors: save its weights with safetensors first")
+    return {tensor.replace("midlayer.", "layers.0.", 1): value for tensor, value in found.items()}
+
+
+def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
+    own = drafter.state_dict()
+    both = own.keys() & tensors.keys()
+    refuse_gaps(
+        name,
+        {
+            "missing_keys": own.keys() - tensors.keys(),
+            "unexpected_keys": tensors.keys() - own.keys(),
+            "mismatched_keys": [(n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape],
+        },
+    )
+    drafter.load_state_dict(tensors, assign=True)

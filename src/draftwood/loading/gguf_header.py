@@ -263,6 +263,11 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)
 
 
+def header_of(name: str | Path) -> Header | None:
+    """The header of a GGUF file; None for another name."""
+    return read_header(Path(name)) if Path(name).is_file() else None
+
+
 def cannot_read(what: str, header: Header, error: Exception) -> str:
     """A message for an error of ``transformers``; ``what`` is the part of a file that was being read."""
     return (

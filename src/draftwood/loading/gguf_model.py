@@ -1,16 +1,23 @@
-"""A GGUF file of a family that the native engine runs: its configuration and its weights, as they lie in the file."""
+"""The model of a GGUF file: as it lies in the file for the native engine, else as ``transformers`` dequantises it."""
 
 from __future__ import annotations
 
+import math
+import tempfile
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, refuse_part
+from draftwood.hardware.machine import version_of
+from draftwood.loading.checkpoint import size_text, without_bars
+from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
+from draftwood.native.library import why_missing
 from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, rotary_frequencies, shapes_of
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
+from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
 _ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 _LAYER: Final = {
@@ -20,11 +27,12 @@ _LAYER: Final = {
     "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 _OTHERS: Final = {EMBEDDING: "token_embd.weight", HEAD: "output.weight", "model.norm.weight": "output_norm.weight"}
-ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
+_ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
 _TURNED: Final = ("self_attn.q_proj", "self_attn.k_proj")  # of llama: heads in llama.cpp's order
+_TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
 _READ: Final = (
     "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length", "rope.dimension_count",
     "rope.freq_base", "rope.scaling.type", "attention.head_count", "attention.head_count_kv",
@@ -40,17 +48,14 @@ def stored_config(header: Header) -> dict[str, Any] | None:
     lacks = {"embedding_length", "block_count", "feed_forward_length", "attention.head_count"} - values.keys()
     known = own in _ARCHITECTURES and not lacks and not set(values) - set(_READ)
     known = known and all(tensor.kind in BLOCKS for tensor in header.tensors)
-    if not known or values.get("rope.scaling.type", "none") != "none":
-        return None
-    names = {tensor.name for tensor in header.tensors}
-    found = {tensor.name: tensor for tensor in header.tensors}.get(_OTHERS[EMBEDDING])
-    if found is None:
+    sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
+    if not known or values.get("rope.scaling.type", "none") != "none" or _OTHERS[EMBEDDING] not in sizes:
         return None
     width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
     return {
         "model_type": own,
         "architectures": [FAMILIES[own]],
-        "vocab_size": found.sizes[-1],
+        "vocab_size": sizes[_OTHERS[EMBEDDING]][-1],
         "hidden_size": width,
         "intermediate_size": int(values["feed_forward_length"]),
         "num_hidden_layers": int(values["block_count"]),
@@ -61,30 +66,31 @@ def stored_config(header: Header) -> dict[str, Any] | None:
         "max_position_embeddings": int(values.get("context_length", 2048)),
         "rope_parameters": {"rope_type": "default", "rope_theta": float(values.get("rope.freq_base", 10000.0))},
         "hidden_act": "silu",
-        "attention_bias": own != "qwen2" and "blk.0.attn_q.bias" in names,
-        "mlp_bias": "blk.0.ffn_down.bias" in names,
-        "tie_word_embeddings": _OTHERS[HEAD] not in names,
+        "attention_bias": own != "qwen2" and "blk.0.attn_q.bias" in sizes,
+        "mlp_bias": "blk.0.ffn_down.bias" in sizes,
+        "tie_word_embeddings": _OTHERS[HEAD] not in sizes,
         **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
     }
 
 
-_TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
-
-
-def stored_gguf(header: Header, config: Any, generation: Any, dtype: torch.dtype, *, coded: bool) -> StoredModel:
-    """The model of a file.
+def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> StoredModel | None:
+    """The model of a file; None for one that :func:`stored_config` does not read.
 
     Args:
-        config, generation: its configurations, which a rotary scaling and the end of a turn change.
+        header: of the file.
         dtype, coded: as for :class:`StoredModel`.
 
     Raises:
         ModelError: the file is a part of a model, lacks a tensor or has too many or one of another shape, ends before its
             tensors do, or scales its rotary embedding in an unknown way.
     """
+    if (values := stored_config(header)) is None:
+        return None
     refuse_part(header)
+    config = PlainConfig(**values)
+    generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors}, {}
-    divisors = tensors.pop(ROPE, None)
+    divisors = tensors.pop(_ROPE, None)
     for name, shape in shapes_of(config).items():
         held = _name(name)
         if name == HEAD and held not in tensors:
@@ -93,7 +99,7 @@ def stored_gguf(header: Header, config: Any, generation: Any, dtype: torch.dtype
             raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
         if (came := tuple(reversed(tensor.sizes))) != shape:
             raise ModelError(
-                f"{header} holds tensor {held!r} as {_sizes(came)}, but its metadata make it {_sizes(shape)}: {AGAIN}"
+                f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(shape)}: {AGAIN}"
             )
         turned = header.architecture == "llama" and name.rpartition(".")[0].endswith(_TURNED)
         weights[name] = _weight(header, tensor, shape, config.head_dim if turned else 0)
@@ -105,8 +111,8 @@ def stored_gguf(header: Header, config: Any, generation: Any, dtype: torch.dtype
             + OTHER_FILES
         )
     if divisors is not None:
-        scale_rotary(header, config, divisors)
-    add_end_of_turn(header, generation)
+        _scale_rotary(header, config, divisors)
+    _add_end_of_turn(header, generation)
     found = StoredModel(config, generation, weights, dtype, coded=coded)
     found.name_or_path = str(header.path)
     return found
@@ -128,7 +134,7 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
 
 
-def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
+def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
     """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors.
 
     Raises:
@@ -145,7 +151,7 @@ def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
         raise ModelError(f"{header} scales its rotary embedding in a way that is not known: {OTHER_FILES}")
 
 
-def add_end_of_turn(header: Header, generation: Any) -> None:
+def _add_end_of_turn(header: Header, generation: Any) -> None:
     """Let the end-of-turn token end a text, as it does in llama.cpp."""
     end, turn = generation.eos_token_id, header.metadata.get("tokenizer.ggml.eot_token_id")
     if turn is not None and end is not None:
@@ -158,5 +164,87 @@ def quantized(header: Header) -> bool:
     return any(tensor.kind not in FLOATS for tensor in header.tensors)
 
 
-def _sizes(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
+def model_of(header: Header, dtype: torch.dtype) -> Any:
+    """The model of ``transformers`` of a file; raises a ModelError as :func:`stored_file` or :func:`convert` does."""
+    found = None if why_missing() else stored_file(header, dtype if dtype == torch.bfloat16 else torch.float32)
+    return convert(header, dtype) if found is None else found.module.to(dtype)
+
+
+def convert(header: Header, dtype: torch.dtype) -> Any:
+    """The model of a GGUF file, a model of ``transformers`` in this number format.
+
+    Raises:
+        ModelError: a package is missing; the file is incomplete; it holds an architecture, data type, rotary scaling or
+            tensors that ``transformers`` does not read.
+    """
+    if missing := [package for package in ("gguf", "accelerate") if version_of(package) is None]:
+        raise ModelError(
+            f'a GGUF file needs the package {" and ".join(missing)}; install with: pip install "draftwood[gguf]"'
+        )
+    refuse_part(header)
+    with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
+        # Files next to the GGUF file, such as the configuration of another model, would be read too.
+        (Path(alone) / "model.gguf").symlink_to(header.path.resolve())
+        model, found = _load(header, Path(alone), dtype)
+    if gaps := [*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])]:
+        raise ModelError(f"{header} lacks tensor {min(gaps)!r}, or holds it in another shape: {AGAIN}")
+    # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
+    repeated = "output.weight" if model.config.tie_word_embeddings else None
+    read = sum(weight.numel() for weight in model.parameters())
+    held = sum(tensor.elements for tensor in header.tensors if tensor.name not in (_ROPE, repeated))
+    if read != held:
+        raise ModelError(
+            f"{header} holds {held:,} weights, but transformers {version_of('transformers')} reads {read:,} of architecture "
+            f"{header.architecture!r}: {OTHER_FILES}"
+        )
+    _refuse_unread(header, model.config)
+    if divisors := [tensor for tensor in header.tensors if tensor.name == _ROPE]:
+        _scale_rotary(header, model.config, *divisors)
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    _add_end_of_turn(header, model.generation_config)
+    vars(model.config).pop("quantization_config", None)  # it holds numbers now
+    model.is_quantized, model.hf_quantizer = False, None
+    return model
+
+
+def _load(header: Header, folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    """The model and the loading info of ``from_pretrained``."""
+    import gguf
+    import transformers
+
+    # Newer versions may otherwise keep the weights quantised.
+    extra = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
+    settings = {"output_loading_info": True, "ignore_mismatched_sizes": True, **extra}
+    try:
+        for tensor in header.tensors:
+            header.place_of(tensor, *gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)])
+        with without_bars():
+            auto = transformers.AutoModelForCausalLM
+            model, found = auto.from_pretrained(folder, gguf_file="model.gguf", dtype=dtype, **settings)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(cannot_read("model", header, error)) from error
+    return model, found
+
+
+def _refuse_unread(header: Header, config: Any) -> None:
+    """Refuse settings of the attention that ``transformers`` did not take from the file."""
+
+    def said(key: str) -> Any:
+        return header.metadata.get(f"{header.architecture}.{key}", 0)
+
+    rotary = getattr(config, "rope_parameters", None) or {}
+    parts = (rotary, *(part for part in rotary.values() if isinstance(part, dict)))
+    bases = [part["rope_theta"] for part in parts if "rope_theta" in part] or [said("rope.freq_base")]
+    window, own = said("attention.sliding_window"), getattr(config, "sliding_window", None) or 0
+    unread = {
+        "rope.scaling.type": said("rope.scaling.type") not in (0, "none") and header.architecture != "gpt-oss",
+        "rope.freq_base": all(not math.isclose(said("rope.freq_base") or base, base, rel_tol=1e-5) for base in bases),
+        "attention.sliding_window": 0 < window < config.max_position_embeddings and window != own,
+    }
+    if key := next((key for key, ignored in unread.items() if ignored), None):
+        raise ModelError(
+            f"{header} says {key} {said(key)}, which transformers does not read for architecture {header.architecture!r}: "
+            + OTHER_FILES
+        )

@@ -45,7 +45,8 @@ def _tokenizer(header: Header) -> Any:
     }
     if "tokens" not in found:
         raise ValueError("it holds no tokens")
-    named = {f"{name}_token": _token(found, f"{name}_token_id") for name in ("bos", "eos", "unk", "pad")}
+    numbers = {name: found.get(f"{name}_token_id") for name in ("bos", "eos", "unk", "pad")}
+    named = {f"{name}_token": None if at is None else str(found["tokens"][at]) for name, at in numbers.items()}
     backend, more = _byte_level(found, named.values()), dict[str, Any]()
     if not (own := backend is not None):
         try:
@@ -72,11 +73,6 @@ def _tokenizer(header: Header) -> Any:
         return tokenizer
 
     return StoredTokenizer(backend, more, template, whole) if own and not any(adds) else whole()
-
-
-def _token(found: Mapping[str, Any], name: str) -> str | None:
-    number = found.get(name)
-    return None if number is None else str(found["tokens"][number])
 
 
 def _byte_level(found: Mapping[str, Any], named: Iterable[str | None]) -> Tokenizer | None:

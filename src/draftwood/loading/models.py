@@ -25,10 +25,10 @@ from draftwood.loading.checkpoint import (
     refuse_gaps,
     without_bars,
 )
-from draftwood.loading.gguf_model import stored_config
+from draftwood.loading.gguf_header import header_of
+from draftwood.loading.gguf_model import model_of, stored_config
 from draftwood.loading.gguf_tokenizer import tokenizer_of
-from draftwood.loading.kept_tokenizer import kept_tokenizer
-from draftwood.loading.stored import header_of, model_of
+from draftwood.loading.stored_tokenizer import kept_tokenizer
 from draftwood.runners.native.stored import FAMILIES, StoredModel
 
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
@@ -110,7 +110,7 @@ def load_model(
 
 
 def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
-    """A model's ``config.json``.
+    """A model's ``config.json``. Its ``model_type`` is one of ``transformers``, such as ``marian``, or Draftwood's own.
 
     Raises:
         ModelError: no configuration was found.
@@ -128,24 +128,13 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     return dict(found)
 
 
-def model_type(name: str | Path, options: LoadOptions) -> str:
-    """The model type in a configuration, such as ``marian``; ``masked_block`` is Draftwood's own.
-
-    Raises:
-        ModelError: no configuration was found.
-    """
-    return str(raw_config(name, options).get("model_type", ""))
-
-
 def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
     """Whether a model of ``transformers`` has an encoder.
 
     Raises:
         ModelError: no configuration was found, or its type is unknown.
     """
-    if header_of(name) is not None:
-        return False
-    if model_type(name, options) in FAMILIES:
+    if header_of(name) is not None or raw_config(name, options).get("model_type") in FAMILIES:
         return False
     from transformers import AutoConfig
 

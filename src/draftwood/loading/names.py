@@ -161,7 +161,7 @@ def _meant(name: str | Path) -> str | Path:
 
 
 def check_models(kind: str, target: str | Path | None, draft: str | Path | None) -> None:
-    """Refuse the names that :func:`named_or_bundled` and :func:`locate` refuse, without PyTorch; nothing is converted.
+    """Refuse the names that :func:`named_or_bundled` and :func:`locate` refuse, without PyTorch.
 
     Raises:
         ConfigError, ModelError: as those functions.

@@ -94,7 +94,7 @@ def published_config(raw: Mapping[str, Any], target_depth: int) -> Published | N
     Raises:
         ModelError: a kind or a flag that is not supported, or a missing one; names it.
     """
-    make = _maker(raw)
+    make = maker_of(raw)
     if make is None:
         return None
     flags = _Flags(raw)
@@ -104,13 +104,12 @@ def published_config(raw: Mapping[str, Any], target_depth: int) -> Published | N
     return found
 
 
-def is_published(raw: Mapping[str, Any]) -> bool:
-    """Whether ``config.json`` is that of a published drafter; raises a ModelError if its kind is not supported."""
-    return _maker(raw) is not None
+def maker_of(raw: Mapping[str, Any]) -> _Maker | None:
+    """The translation of a published drafter's ``config.json``; None for other models.
 
-
-def _maker(raw: Mapping[str, Any]) -> _Maker | None:
-    """The translation for a format; None for other models."""
+    Raises:
+        ModelError: a kind that is not supported.
+    """
     architecture = (raw.get("architectures") or [""])[0]
     if kind := raw.get("speculators_model_type"):
         if kind in _SPECULATORS:

@@ -30,15 +30,14 @@ def join() -> None:
 
 
 def load_shared(name: str | Path, draft: str | Path | None, options: LoadOptions) -> Any:
-    """A target in evaluation mode of which each process has loaded its part.
+    """A target in evaluation mode of which each process has loaded its part, after :func:`join`.
 
     The parts of the vocabulary stay whole for a drafter that reads them.
 
     Raises:
-        ConfigError: as :func:`join`.
+        ConfigError: a device or number format that cannot be used.
         ModelError: the model cannot be loaded, or not be divided among so many processes.
     """
-    join()
     return _leader().load(name, options, draft is not None and reads_target(draft, options))
 
 

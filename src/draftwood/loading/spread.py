@@ -14,8 +14,8 @@ from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.drafts import reads_target
+from draftwood.loading.gguf_header import header_of
 from draftwood.loading.models import choose_device, load_model
-from draftwood.loading.stored import header_of
 
 _NAMES: Final = ("auto", "balanced", "balanced_low_0", "sequential")
 _DISK: Final = "disk"

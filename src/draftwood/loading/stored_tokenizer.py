@@ -1,15 +1,30 @@
-"""A tokenizer and its chat template without ``transformers``, whose modules are slow to import."""
+"""A tokenizer and its chat template without ``transformers``, whose modules are slow to import.
+
+Those of folders are kept in the user's cache, as ``transformers`` makes them.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, NoReturn, final
 
 from tokenizers import AddedToken, Tokenizer
 
-NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
+from draftwood.core.files import replacing
+from draftwood.hardware.machine import cache_folder, version_of
+from draftwood.loading.checkpoint import CONFIG
+
+_LOG = logging.getLogger(__name__)
+_FILES: Final = (CONFIG, "*token*", "vocab*", "merges.txt", "*.model", "chat_template*", "*.tiktoken")
+"""Patterns of the files that make a tokenizer."""
+_NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 _MORE: Final = re.compile(r"namespace|dict|tojson|strftime_now|{%-?\s*(end)?generation")
 """Names that ``transformers`` gives to templates, some in place of jinja's own."""
 _ALIASES: Final = {"reasoning_content", "thinking", "reasoning"}  # of each other, in templates
@@ -26,14 +41,14 @@ class StoredTokenizer:
         make: makes the same tokenizer of ``transformers``.
     """
 
-    SPECIAL_TOKENS_ATTRIBUTES: Final = (*NAMES, "sep_token", "cls_token", "mask_token")
+    SPECIAL_TOKENS_ATTRIBUTES: Final = (*_NAMES, "sep_token", "cls_token", "mask_token")
 
     def __init__(
         self, backend: Tokenizer, special: Mapping[str, str | None], chat_template: str | None, make: Callable[[], Any]
     ) -> None:
         self.backend_tokenizer, self.chat_template, self._make = backend, chat_template, make
-        self.special_tokens_map = {name: token for name in NAMES if (token := special.get(name)) is not None}
-        for name in NAMES:
+        self.special_tokens_map = {name: token for name in _NAMES if (token := special.get(name)) is not None}
+        for name in _NAMES:
             token = special.get(name)
             setattr(self, name, token)
             setattr(self, f"{name}_id", None if token is None else backend.token_to_id(token))
@@ -134,3 +149,61 @@ def _compiled(template: str) -> Any:
     found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     found.globals["raise_exception"] = refuse
     return found.from_string(template)
+
+
+def kept_tokenizer(folder: Path, load: Callable[[], Any]) -> Any:
+    """The tokenizer of a folder.
+
+    Args:
+        load: makes it by ``transformers``; called if these files with this version of ``transformers`` are new here, or the
+            tokenizer is of a kind that is not kept.
+    """
+    path = cache_folder() / "tokenizers" / f"{_digest(folder)}.json"
+    try:
+        return _stored(json.loads(path.read_text(encoding="utf-8")), load)
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # of a damaged file, which is replaced
+        _LOG.debug("%s cannot be read: %s", path, error)
+    made = load()
+    if (values := _values(made)) is None:
+        return made
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, path.with_name(f"{path.name}.{os.getpid()}")) as part:
+            part.write_text(json.dumps(values), encoding="utf-8")
+    except OSError as error:
+        _LOG.debug("%s cannot be written: %s", path, error)
+    return _stored(values, lambda: made)
+
+
+def _stored(values: dict[str, Any], whole: Callable[[], Any]) -> StoredTokenizer:
+    return StoredTokenizer(Tokenizer.from_str(values["tokenizer"]), values["special"], values["template"], whole)
+
+
+def _digest(folder: Path) -> str:
+    found = sha256(f"{version_of('transformers')} {version_of('tokenizers')}".encode())
+    for path in sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()}):
+        found.update(f"{path.name} {path.stat().st_size} ".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:32]
+
+
+def _values(made: Any) -> dict[str, Any] | None:
+    """What a :class:`StoredTokenizer` is made of; None for a tokenizer that does more than that."""
+    backend: Any = getattr(made, "backend_tokenizer", None)
+    template = getattr(made, "chat_template", None)
+    special = {name: token for name, token in made.special_tokens_map.items() if isinstance(token, str)}
+    whole = (
+        not isinstance(backend, Tokenizer)
+        or not isinstance(template, str | None)
+        or special.keys() - set(_NAMES)
+        or made.clean_up_tokenization_spaces
+        or getattr(made, "split_special_tokens", False)
+    )
+    if whole:
+        return None
+    text = Tokenizer.from_str(backend.to_str())
+    text.no_padding()
+    text.no_truncation()
+    return {"tokenizer": text.to_str(), "special": special, "template": template}

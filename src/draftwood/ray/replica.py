@@ -1,19 +1,22 @@
-"""A replica of the server for Ray Serve, and the application of several."""
+"""A replica of the server for Ray Serve, and the application of several, in a cluster until a signal ends it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.ray.cluster import Fleet, installed
+from draftwood.ray.cluster import Fleet, connected, installed, sentence_of
 from draftwood.ray.spec import ReplicaSpec, on_this_node
 from draftwood.serve.log import start_log
-from draftwood.serve.settings import ServeOptions, name_of, read_keys
+from draftwood.serve.settings import ServeOptions, is_loopback, name_of, read_keys
 
 NAME: Final = "draftwood"
 _SPARE: Final = 8
@@ -100,7 +103,7 @@ def app(
     Raises:
         ConfigError: no Ray, a value out of range, or both ``replicas`` and ``autoscaling``.
     """
-    serve = installed().serve
+    ray = installed()
     fleet, options = Fleet(replicas=replicas, cpus=cpus, gpus=gpus), spec.serving
     if autoscaling is not None and replicas != 1:
         raise ConfigError(f"replicas is {replicas}, and autoscaling chooses their number: leave one of them out")
@@ -108,7 +111,7 @@ def app(
         spec = replace(spec, serving=replace(options, max_traces=0))
     scaled = {"target_ongoing_requests": options.max_rows, **(autoscaling or {})}
     number = {"num_replicas": replicas} if autoscaling is None else {"autoscaling_config": scaled}
-    deployment = serve.deployment(
+    deployment = ray.serve.deployment(
         name=NAME,
         max_ongoing_requests=options.max_rows + options.max_queue + _SPARE,
         max_constructor_retry_count=_RETRIES,
@@ -116,7 +119,7 @@ def app(
         ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
         **number,
     )
-    return deployment(serve.ingress()(Replica)).bind(spec)
+    return deployment(ray.serve.ingress()(Replica)).bind(spec)
 
 
 def _serving(**values: Any) -> ServeOptions:
@@ -146,3 +149,73 @@ def build(args: Mapping[str, Any]) -> Any:
         if name in given:
             given[name] = kind(**given[name])
     return app(ReplicaSpec(**given), **scale)
+
+
+def serve(spec: ReplicaSpec, fleet: Fleet, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; texts that are written then get ``drain`` seconds to end.
+
+    Args:
+        spec: what each replica loads and how it serves.
+        fleet: how many there are, and where.
+        ready: is called with the address when all replicas answer.
+
+    Raises:
+        ConfigError: as :func:`connected`; a port of 0, or another one than that of the cluster's proxies.
+        ModelError: a replica that does not start; it names the node.
+    """
+    if not (options := spec.serving).port:
+        raise ConfigError("port is 0, but Ray has to know the port: give a number, such as 8000")
+    with connected(fleet) as ray, _signals() as ended:  # in this order: Ray sets handlers of its own
+        others = bool(ray.serve.status().proxies)
+        where = "HeadOnly" if is_loopback(options.host) else "EveryNode"
+        ray.serve.start(http_options={"host": options.host, "port": options.port, "location": where})
+        _check_proxies(ray, options.host, options.port)
+        try:
+            _run(ray, app(spec, replicas=fleet.replicas, cpus=fleet.cpus, gpus=fleet.gpus))
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            ready(f"http://{host}:{options.port}")
+            ended.wait()
+        finally:
+            ray.serve.delete(NAME)
+            if not others:
+                ray.serve.shutdown()
+
+
+def _run(ray: Any, application: Any) -> None:
+    """Start the application, and wait for its replicas; an error is in our own words where it is ours."""
+    try:
+        ray.serve.run(application, name=NAME, route_prefix="/")
+    except RuntimeError as error:
+        found = ray.serve.status().applications.get(NAME)
+        parts = [str(error)] if found is None else [one.message for one in found.deployments.values()] + [str(error)]
+        raise sentence_of("\n".join(parts)) or error from None
+
+
+def _check_proxies(ray: Any, host: str, port: int) -> None:
+    """Raise a ConfigError where Ray Serve runs in the cluster already, with another address, which it keeps."""
+    from ray.serve.context import _get_global_client
+
+    found = _get_global_client().http_config
+    if (found.host, found.port) != (host, port):
+        raise ConfigError(
+            f"Ray Serve runs in this cluster already, at {found.host}:{found.port}, and keeps this address: give --host "
+            f"{found.host} --port {found.port}, or end it with serve shutdown"
+        )
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
+    ended = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        if ended.is_set():
+            raise KeyboardInterrupt
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,22 +1,68 @@
-"""The libraries that run models: an entry each."""
+"""The libraries that run models: an entry each, and what ``auto`` asks them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, cast, final, get_args
 
 import torch
 
-from draftwood.core.errors import ModelError
-from draftwood.core.settings import Weights, check_weights
-from draftwood.runners.auto import why_no_room, why_not_native
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import BackendName, Weights, check_weights
+from draftwood.hardware.machine import available_memory
+from draftwood.native.library import instruction_set, why_missing
 from draftwood.runners.blocks import is_masked_block
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.runners.support import model_kind
+
+VARIABLE: Final = "DRAFTWOOD_BACKEND"
+_MARGIN = 1.2  # keys, values and what a forward computes come on top of the weights
+_UNKNOWN = 1 << 30  # bytes that may be used if the available memory is unknown
+
+
+def requested_backend(backend: BackendName) -> BackendName:
+    """The backend; for ``auto`` the one that the environment variable ``DRAFTWOOD_BACKEND`` names, if set.
+
+    Raises:
+        ConfigError: the variable names no backend.
+    """
+    if backend != "auto" or not (found := os.environ.get(VARIABLE)):
+        return backend
+    if found in get_args(BackendName):
+        return cast(BackendName, found)
+    raise ConfigError(f"{VARIABLE} is {found!r}: set it to one of {', '.join(get_args(BackendName))}, or unset it")
+
+
+def why_not_native(device: torch.device) -> str | None:
+    """Why ``auto`` does not try the native engine for any models on this device; None if it does.
+
+    Raises:
+        ConfigError: ``DRAFTWOOD_ISA`` names an instruction set that this processor lacks.
+    """
+    if device.type != "cpu":
+        return f"the models are on {device}"
+    if (reason := why_missing()) is None:
+        instruction_set()
+    return reason
+
+
+def why_no_room(models: Sequence[Any]) -> str | None:
+    """Why memory does not suffice to prepare these loaded models; None if it does.
+
+    The prepared weights are a copy in the models' number format.
+    """
+    room = available_memory()
+    needed = int(_MARGIN * sum(size for model in models for _, size in weight_sizes(model)))
+    if needed <= (_UNKNOWN if room is None else room):
+        return None
+    found = "the available memory is unknown" if room is None else f"{room / 1e9:.1f} GB are available"
+    return f"its copy of the models would take about {needed / 1e9:.1f} GB of memory, and {found}"
 
 
 def causal_only(*_: Any, **__: Any) -> Any:
@@ -89,12 +135,6 @@ BACKENDS: Final[Mapping[str, Library]] = {
         why_not=why_not_native,
         no_room=why_no_room,
     ),
-    "torch": Library(
-        name="PyTorch",
-        causal=_torch,
-        seq2seq=_seq2seq,
-        hidden=_hidden,
-        why_not=lambda device: None,
-    ),
+    "torch": Library(name="PyTorch", causal=_torch, seq2seq=_seq2seq, hidden=_hidden, why_not=lambda device: None),
 }
 """By name. ``auto`` takes the first that can run the models. PyTorch is the last resort, whose errors are shown."""

@@ -1,10 +1,15 @@
-"""The longest text on which a model's trees can be scored exactly, read from its configuration."""
+"""The longest text on which a model's trees can be scored exactly, read from its configuration, and the check of texts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from jaxtyping import Int
+from torch import Tensor
+
+from draftwood.core.errors import CacheError
 
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
 _NO_SIZE = {  # handled by the masks of sliding attention, or not a number of attended tokens
@@ -92,3 +97,34 @@ def vocabulary(model: Any) -> tuple[int, int]:
     if own is not None:
         return own
     return tuple(len(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()))  # type: ignore
+
+
+class TextLimits(NamedTuple):
+    """The texts and tokens that a target accepts; a draft model accepts every input.
+
+    Nothing is drafted beyond the context of a draft model. Tokens that it does not know only make its distribution worse.
+
+    Attributes:
+        longest: the longest text in tokens, the root included; None if unlimited.
+        said: what takes no longer text, and what to do.
+        known: number of token embeddings.
+        drafts: the model is a draft model.
+    """
+
+    longest: int | None
+    said: str
+    known: int
+    drafts: bool
+
+    def check(self, length: int) -> None:
+        """Raise a CacheError for a target's text that does not fit."""
+        if not self.drafts and self.longest is not None and length > self.longest:
+            raise CacheError(f"the text has {length} tokens, but {self.said}")
+
+    def clamp(self, tokens: Int[Tensor, "row new"]) -> Int[Tensor, "row new"]:
+        """The tokens that the model reads; a draft model reads its last known token for unknown ones."""
+        return tokens.clamp(max=self.known - 1) if self.drafts else tokens
+
+    def clamp_texts(self, texts: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """The same for lists of tokens."""
+        return [[min(token, self.known - 1) for token in text] for text in texts] if self.drafts else texts

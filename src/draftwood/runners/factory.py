@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import BackendName, Weights
-from draftwood.runners.auto import requested_backend
-from draftwood.runners.backends import BACKENDS, Library, causal_only
+from draftwood.runners.backends import BACKENDS, Library, causal_only, requested_backend
 from draftwood.runners.blocks import is_masked_block
 from draftwood.runners.hidden.module import DrafterModule, PublishedDrafter
 from draftwood.runners.native.stored import whole
@@ -29,13 +28,7 @@ class Runners(NamedTuple):
     fallback: str | None = None
 
 
-def make_runners(
-    model: Any,
-    draft_model: Any,
-    *,
-    backend: BackendName = "auto",
-    weights: Weights = "same",
-) -> Runners:
+def make_runners(model: Any, draft_model: Any, *, backend: BackendName = "auto", weights: Weights = "same") -> Runners:
     """Runners of two models by the same library.
 
     Args:
@@ -55,14 +48,15 @@ def make_runners(
     """
     if model.config.is_encoder_decoder and weights != "same":
         raise ConfigError(f"weights {weights!r} are for causal language models only: leave them out")
-    if requested_backend(backend) == "auto" and weights != "same":
-        backend = "native"
+    chosen = requested_backend(backend)
+    if chosen == "auto" and weights != "same":
+        chosen = "native"
     if isinstance(draft_model, PublishedDrafter) or is_masked_block(draft_model):
         draft_model.check_target(model)
-    return Runners(*_run_by(backend, model, draft_model, weights=weights))
+    return Runners(*_run_by(chosen, model, draft_model, weights=weights))
 
 
-def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any) -> tuple[Any, Any, str | None]:
+def _run_by(chosen: BackendName, model: Any, draft_model: Any, **settings: Any) -> tuple[Any, Any, str | None]:
     """The runners by the named library, or by the first that can run the models, and why those before it cannot."""
 
     def both(library: Library) -> tuple[Any, Any]:
@@ -77,12 +71,9 @@ def _run_by(backend: BackendName, model: Any, draft_model: Any, **settings: Any)
         draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
         return library.causal(model, hidden_layers=(), **settings), draft
 
-    chosen = requested_backend(backend)
-    if chosen != "auto":
-        return *both(BACKENDS[chosen]), None
     models = [model] if draft_model is None else [model, draft_model]
-    reads_source = model.config.is_encoder_decoder
-    *others, last = (one for one in BACKENDS.values() if not reads_source or one.seq2seq is not causal_only)
+    able = (one for one in BACKENDS.values() if not model.config.is_encoder_decoder or one.seq2seq is not causal_only)
+    *others, last = able if chosen == "auto" else [BACKENDS[chosen]]
     reasons: list[str] = []
     for library in others:
         if (reason := library.why_not(model.device)) is None:

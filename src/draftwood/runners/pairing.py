@@ -1,4 +1,4 @@
-"""Digests of models, and the check that a drafter fits its target."""
+"""Digests of models and vocabularies, by which a drafter knows its target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from draftwood.core.errors import PairingError
 from draftwood.core.token_texts import tokens_digest
 
 
@@ -27,13 +26,3 @@ def digest_of(model: Any) -> str:
 def vocabulary_digest(tokenizer: Any) -> str:
     """Digest (16 hexadecimal digits) of a tokenizer's tokens and their numbers."""
     return tokens_digest((index, token) for token, index in tokenizer.get_vocab().items())
-
-
-def check_target(drafter: Any, target: Any) -> None:
-    """Raise a PairingError, with both digests, if the drafter was trained for another target."""
-    wanted, found = drafter.config.target, digest_of(target)
-    if wanted != found:
-        raise PairingError(
-            f"the drafter was trained for the target with digest {wanted}, this target has {found}; "
-            "give the target of the drafter's training, or train a drafter for this one"
-        )

@@ -142,32 +142,6 @@ class KeepsTexts(Runner, Protocol):
         """Number of a row's first tokens that are in memory, of a present row or a kept text; 0 of any other."""
 
 
-class RowsInTable:
-    """For runners whose rows and kept texts are those of a table, which has methods of the same names."""
-
-    reads_source = reads_hidden = False
-    _rows: Any
-
-    @property
-    def memory_bytes(self) -> int:
-        return int(self._rows.memory_bytes)
-
-    def keep(self, row: Row, text: Row) -> None:
-        self._rows.keep(row, text)
-
-    def held(self, row: Row) -> int:
-        return int(self._rows.held(row))
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        self._rows.set_rows(rows)
-
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        self._rows.commit(nodes)
-
-
 @runtime_checkable
 class ModelRunner(Runner, Protocol):
     """A runner of a model of ``transformers``.

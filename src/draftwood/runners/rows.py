@@ -1,17 +1,18 @@
-"""Rows that come and go, and tensors of rows that are padded and joined."""
+"""Rows that come and go, tensors of rows that are padded and joined, and the encoded sources of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.sampling.rows import Row
 
 T = TypeVar("T")
+_PADDED = (1, 1, 3, 1)  # the padded dimension of each part of sources
 
 
 def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
@@ -60,3 +61,29 @@ def padded_tokens(
     tokens = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device)
     lengths = torch.tensor([[len(row)] for row in rows], device=device)
     return tokens, torch.arange(longest, device=device) < lengths
+
+
+class Sources(NamedTuple):
+    """Encoded sources, a row each. What a decoder does not read is None.
+
+    Attributes:
+        mask: True at tokens, False at padding.
+        states: the output of the encoder.
+        memory: keys and values of the decoder's layers, alternating.
+        answers: attention of the masked positions 0, 1, ... to the source.
+    """
+
+    mask: Bool[Tensor, "row source"]
+    states: Float[Tensor, "row source width"] | None = None
+    memory: Float[Tensor, "row part head source dim"] | None = None
+    answers: Float[Tensor, "row position width"] | None = None
+
+    def picked(self, rows: Sequence[int]) -> Sources:
+        """These rows, in this order."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.mask.device)
+        return Sources(*(None if part is None else part.index_select(0, index) for part in self))
+
+    def joined(self, other: Sources) -> Sources:
+        """These rows, then the others, padded to one length; both have the same answers."""
+        parts = zip(self, other, _PADDED, strict=True)
+        return Sources(*(None if a is None or b is None else padded_rows(a, b, dim) for a, b, dim in parts))

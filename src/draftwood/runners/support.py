@@ -15,9 +15,18 @@ import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
-from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count, own_context, unknown_sizes, vocabulary
-from draftwood.runners.limits import TextLimits
-from draftwood.runners.protocols import ModelRunner, TargetRunner
+from draftwood.runners.context import (
+    MAX_CHECKED,
+    Context,
+    TextLimits,
+    context,
+    layer_count,
+    own_context,
+    token_bytes,
+    unknown_sizes,
+    vocabulary,
+)
+from draftwood.runners.protocols import Hidden, ModelRunner, TargetRunner
 from draftwood.runners.windows import FULL, SLIDING
 from draftwood.sampling.rows import Row
 
@@ -38,11 +47,53 @@ _TEXT = 48  # tokens of the text that checks a conversion
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
-def check_hidden_layers(model: Any, hidden_layers: Sequence[int]) -> None:
-    """Raise a ConfigError if the model has no such layer; 0 is the embedding."""
-    layers = layer_count(model.config)
-    if not all(0 <= layer <= layers for layer in hidden_layers):
-        raise ConfigError(f"hidden_layers {hidden_layers}, but the model has {layers} layers: give 0 to {layers}")
+class CausalRunner:
+    """What runners of causal models have in common. Their rows and kept texts are those of a table with the same methods.
+
+    Args:
+        model: the model.
+        drafts: it is a draft model.
+        hidden_layers: layers whose hidden states are returned; 0 is the embedding.
+
+    Raises:
+        ConfigError: the model has no such layer.
+    """
+
+    reads_source = reads_hidden = False
+    _rows: Any
+
+    def __init__(self, model: Any, *, drafts: bool, hidden_layers: tuple[int, ...]) -> None:
+        layers = layer_count(model.config)
+        if not all(0 <= layer <= layers for layer in hidden_layers):
+            raise ConfigError(f"hidden_layers {hidden_layers}, but the model has {layers} layers: give 0 to {layers}")
+        longest, reason = context(model.config) or (None, "")
+        said = f"{model.config.model_type} takes {longest} ({reason}): shorten the prompt or lower max_new_tokens"
+        self._limits = TextLimits(longest, said, vocabulary(model)[0], drafts=drafts)
+        self.model, self.hidden_layers, self.device, self.max_length = model, hidden_layers, model.device, longest
+        self.forward_seconds = 0.0
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, self.model.dtype.itemsize)
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self._rows.memory_bytes)
+
+    def keep(self, row: Row, text: Row) -> None:
+        self._rows.keep(row, text)
+
+    def held(self, row: Row) -> int:
+        return int(self._rows.held(row))
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self._rows.set_rows(rows)
+
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
+        self._rows.commit(nodes)
 
 
 def check_architecture(model: Any) -> None:
@@ -97,13 +148,6 @@ def check_exact(model: Any, length: int) -> None:
     """As :func:`check_fits`, for limits within the model's context beyond which trees are not exact."""
     ours, own = context(model.config), own_context(model.config)
     check_fits(model, length, None if ours is None or (own is not None and own.length <= ours.length) else ours)
-
-
-def text_limits(model: Any, *, drafts: bool) -> TextLimits:
-    """The limits of a causal model."""
-    longest, reason = context(model.config) or (None, "")
-    said = f"{model.config.model_type} takes {longest} ({reason}): shorten the prompt or lower max_new_tokens"
-    return TextLimits(longest, said, vocabulary(model)[0], drafts=drafts)
 
 
 def check_scores(runner: TargetRunner) -> None:

@@ -11,24 +11,24 @@ from torch import nn
 
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import context, layer_count, token_bytes
+from draftwood.runners.context import layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, RowsInTable, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.slots import SlotTable
-from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
+from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
 from draftwood.sampling.rows import Row
 
 
 @final
-class TorchRunner(RowsInTable):
+class TorchRunner(CausalRunner):
     """A causal language model with a tree cache; eager, on the model's device, or on those of its ``device_map``.
 
     Args:
         model: a ``transformers`` causal language model in evaluation mode.
         check: compare a tree of five tokens with one forward per path.
-        drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`.
+        drafts: the model is a draft model, as in :class:`draftwood.runners.context.TextLimits`.
         hidden_layers: layers whose hidden states :class:`draftwood.core.scores.Scores` holds. They are numbered as in
             ``output_hidden_states``: 0 is the embedding, ``i`` the output of layer ``i``; the last is after the final norm.
 
@@ -43,34 +43,19 @@ class TorchRunner(RowsInTable):
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
-        check_hidden_layers(model, hidden_layers)
-        layers, longest = layer_count(model.config), context(model.config)
-        self.model = model
-        self.hidden_layers = hidden_layers
+        super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
+        self.network: nn.Module = model
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        self.max_length = longest.length if longest is not None else None
-        self.device = model.device
-        self.forward_seconds = 0.0
-        self._limits = text_limits(model, drafts=drafts)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         devices = list(dict.fromkeys(map(str, getattr(model, "hf_device_map", {}).values())))
         self.engine = f"torch ({', '.join(devices)})" if devices else "torch"
-        self._cache = TreeCache(layers, split=len(devices) > 1)
+        self._cache = TreeCache(layer_count(model.config), split=len(devices) > 1)
         self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length, window=used_window(model))
         if check:
             check_tree_forward(self)
 
     def another(self) -> TorchRunner:
         return TorchRunner(self.model, check=False, hidden_layers=self.hidden_layers)
-
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self.model.dtype.itemsize)
-
-    @property
-    def network(self) -> nn.Module:
-        model: nn.Module = self.model
-        return model
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         self._rows.begin(row, prefix)

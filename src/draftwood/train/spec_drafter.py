@@ -17,7 +17,7 @@ from transformers import MarianMTModel, TrainerState
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import load_tokenizer, model_type
+from draftwood.loading.models import load_tokenizer, raw_config
 from draftwood.loading.names import check_model
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
@@ -75,7 +75,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
 def load_translator(folder: Path) -> tuple[Any, Any]:
     """The frozen target in float32, and its tokenizer."""
     check_model(folder)
-    if (kind := model_type(folder, LoadOptions())) != "marian":
+    if (kind := raw_config(folder, LoadOptions()).get("model_type")) != "marian":
         raise ModelError(f"{folder} holds a model of type {kind!r}; give one of type 'marian'")
     tokenizer = load_tokenizer(folder, LoadOptions())
     if tokenizer.mask_token_id is None:

@@ -21,9 +21,9 @@ from transformers.models.marian.modeling_marian import (
     MarianSinusoidalPositionalEmbedding,
 )
 
-from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.errors import CacheError, ConfigError, PairingError
 from draftwood.runners.blocks import MASKED_BLOCK
-from draftwood.runners.pairing import check_target, digest_of
+from draftwood.runners.pairing import digest_of
 
 _SHARED = (
     *("vocab_size", "d_model", "encoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim"),
@@ -109,8 +109,13 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         return drafter
 
     def check_target(self, target: Any) -> None:
-        """Raise a PairingError if the drafter was trained for another target."""
-        check_target(self, target)
+        """Raise a PairingError, with both digests, if the drafter was trained for another target."""
+        wanted, found = self.config.target, digest_of(target)
+        if wanted != found:
+            raise PairingError(
+                f"the drafter was trained for the target with digest {wanted}, this target has {found}; "
+                "give the target of the drafter's training, or train a drafter for this one"
+            )
 
     def encode(self, tokens: Int[Tensor, "row source"], mask: Int[Tensor, "row source"] | None = None) -> Source:
         """Encode sources, once for all blocks; ``mask`` is 1 at tokens, 0 at padding, None without padding."""

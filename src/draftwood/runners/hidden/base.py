@@ -76,6 +76,7 @@ class HiddenRunner(ABC, Generic[P]):
     def __init__(self, drafter: Any, passes: P) -> None:
         self.model, self._passes = drafter, passes
         self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
+        self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
         tokens = drafter.draft_tokens.long()
         whole = torch.equal(tokens, torch.arange(self.vocab_size, device=tokens.device))
@@ -96,11 +97,6 @@ class HiddenRunner(ABC, Generic[P]):
     @abstractmethod
     def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
         """Rows in which the entry of the root becomes one of the text."""
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.model.device
-        return device
 
     @property
     def vocab_size(self) -> int:

@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.module import PublishedDrafter
-from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.module import BlockDrafter, PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
 
 

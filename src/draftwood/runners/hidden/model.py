@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.plain_config import PlainConfig
 
 

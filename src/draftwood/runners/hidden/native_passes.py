@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -12,16 +12,14 @@ from torch import Tensor, nn
 
 from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, instruction_set, library
 from draftwood.runners.hidden.base import Passes
-from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
 from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
 from draftwood.runners.native.stored import EMBEDDING, StoredModel
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import PerNode, Seen
-
-if TYPE_CHECKING:
-    from draftwood.runners.hidden.eagle import Eagle3Drafter  # imports transformers
 
 
 @final
@@ -182,42 +180,32 @@ class NativeEaglePasses(NativePasses):
         hidden, nothing = text.unread(self._nothing, root=False), torch.zeros(1, 0, dtype=torch.long)
         if not len(hidden):
             return
-        pending = text.entries.tokens[text.cached : text.cached + len(hidden)]
+        pending = [text.entries.tokens[text.cached : text.cached + len(hidden)]]
         seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        self._pass(nothing, nothing, seen, self._memories([text]), [pending], [hidden])
+        self._pass(nothing, nothing, seen, self._memories([text]), pending, sources=[hidden])
         text.entries_read()
 
     def score(
         self, texts: Sequence[HiddenText], tokens: PerNode, depths: PerNode, ancestors: Seen, features: Tensor | None
     ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
-        sources = [text.unread(self._nothing, root=True) for text in texts] if features is None else None
-        parents = None if features is None else features.contiguous()
-        out = self._pass(tokens, depths, ancestors, self.table.memories, self.table.pending(), sources, parents)
+        if features is None:
+            inputs: dict[str, Any] = {"sources": [text.unread(self._nothing, root=True) for text in texts]}
+        else:
+            inputs = {"features": features.contiguous()}
+        out = self._pass(tokens, depths, ancestors, self.table.memories, self.table.pending(), **inputs)
         for text in texts:
             text.entries_read()
         assert out.hidden is not None
         return out.hidden[0], out.logits
 
     def _pass(
-        self,
-        tokens: PerNode,
-        depths: PerNode,
-        seen: Seen,
-        memories: Sequence[RowMemory],
-        pending: Sequence[Sequence[int]],
-        sources: Sequence[Tensor] | None,
-        features: Tensor | None = None,
+        self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Any, pending: Any, **inputs: Any
     ) -> NativeOutput:
-        for waiting, hidden in zip(pending, sources or [], strict=False):
+        """A pass of the network, whose ``inputs`` are either ``sources`` or ``features``."""
+        for waiting, hidden in zip(pending, inputs.get("sources", []), strict=False):
             assert hidden.shape == (len(waiting) + tokens.shape[1], self._nothing.shape[1])
         out: NativeOutput = self.network(
-            input_ids=tokens,
-            depths=depths,
-            seen=seen,
-            memories=memories,
-            pending=pending,
-            sources=sources,
-            features=features,
+            input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending, **inputs
         )
         return out
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
+from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
-from draftwood.runners.hidden.network import BlockDrafter
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 if TYPE_CHECKING:
-    from draftwood.runners.hidden.eagle import Eagle3Drafter  # here and below: it imports transformers
-    from draftwood.runners.hidden.torch_passes import TorchBlockPasses, TorchEaglePasses
+    from draftwood.runners.hidden.torch_passes import TorchBlockPasses, TorchEaglePasses  # imports transformers
 BlockPasses: TypeAlias = "TorchBlockPasses | NativeBlockPasses"
 EaglePasses: TypeAlias = "TorchEaglePasses | NativeEaglePasses"
 

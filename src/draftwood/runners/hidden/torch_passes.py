@@ -14,7 +14,7 @@ from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
-from draftwood.runners.hidden.network import BlockDrafter
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.protocols import PerNode, Seen
 from draftwood.runners.slots import SlotTable

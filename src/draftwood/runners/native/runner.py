@@ -11,24 +11,16 @@ import torch
 
 from draftwood.core.scores import Scores
 from draftwood.native.library import instruction_set
-from draftwood.runners.context import context, token_bytes
 from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.table import MemoryTable
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, RowsInTable, Seen
-from draftwood.runners.support import (
-    check_architecture,
-    check_evaluates,
-    check_hidden_layers,
-    check_scores,
-    check_tree_forward,
-    text_limits,
-)
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.support import CausalRunner, check_architecture, check_evaluates, check_scores, check_tree_forward
 from draftwood.sampling.rows import Row
 
 
 @final
-class NativeRunner(RowsInTable):
+class NativeRunner(CausalRunner):
     """A causal language model in the native engine: a node's scores are the same bits in any tree, block or company.
 
     Args:
@@ -52,14 +44,10 @@ class NativeRunner(RowsInTable):
         if not stored:
             check_architecture(model)
             check_evaluates(model)
-        check_hidden_layers(model, hidden_layers)
-        longest = context(model.config)
-        self.model = model
-        self.max_length = longest.length if longest is not None else None
-        self.device = model.device
+        super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         self.engine = " ".join(filter(None, ("native", model.rounded if stored else "", instruction_set())))
         self.network = causal_network(model, hidden_layers, self.max_length)
-        self._limits = text_limits(model, drafts=drafts)
+        self.vocab_size = self.network.vocab_size
         self._begin()
         if check and not stored:
             check_scores(self)
@@ -74,14 +62,6 @@ class NativeRunner(RowsInTable):
         found = copy.copy(self)
         found._begin()
         return found
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.network.vocab_size)
-
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         memory = self._rows.begin(row, prefix)
@@ -100,12 +80,7 @@ class NativeRunner(RowsInTable):
         return Scores(logits, states, read, peaks=peaks)
 
     def _forward(
-        self,
-        tokens: PerNode,
-        depths: PerNode,
-        seen: Seen,
-        memories: Sequence[RowMemory],
-        pending: Sequence[Sequence[int]],
+        self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Sequence[RowMemory], pending: Sequence[Sequence[int]]
     ) -> NativeOutput:
         start = perf_counter()
         tokens, pending = self._limits.clamp(tokens), self._limits.clamp_texts(pending)

@@ -107,13 +107,7 @@ class StoredModel:
     training = False
 
     def __init__(
-        self,
-        config: Any,
-        generation_config: Any,
-        weights: Mapping[str, Weight],
-        dtype: torch.dtype,
-        *,
-        coded: bool = False,
+        self, config: Any, generation_config: Any, weights: Mapping[str, Weight], dtype: torch.dtype, *, coded: bool = False
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
         self.rounded = ""

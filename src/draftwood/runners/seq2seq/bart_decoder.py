@@ -11,9 +11,9 @@ from torch import Tensor, layer_norm
 from torch.nn.functional import embedding
 
 from draftwood.core.errors import ModelError
-from draftwood.runners.bart.encoder import BartEncoder
-from draftwood.runners.bart.layers import (
+from draftwood.runners.bart import (
     BartEmbedding,
+    BartEncoder,
     Layer,
     attend,
     by_layer,
@@ -29,8 +29,8 @@ from draftwood.runners.bart.layers import (
 )
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
+from draftwood.runners.rows import Sources
 from draftwood.runners.seq2seq.patched_decoder import layer_list
-from draftwood.runners.sources import Sources
 
 
 @final

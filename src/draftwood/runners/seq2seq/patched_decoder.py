@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.runners.bart.layers import padding_bias, position_table
+from draftwood.runners.bart import padding_bias, position_table
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
+from draftwood.runners.rows import Sources
 from draftwood.runners.seq2seq.source import refusal
-from draftwood.runners.sources import Sources
 
 
 @final

@@ -12,19 +12,19 @@ from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import changes, remaining
+from draftwood.runners.rows import Sources, changes, remaining
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.source import (
-    SourceReader,
     check_encoder_decoder,
+    check_source_trees,
+    longest_source,
     longest_text,
+    read_sources,
     refusal,
     source_text_limits,
 )
-from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
-from draftwood.runners.sources import Sources
 from draftwood.sampling.rows import Row
 
 
@@ -35,7 +35,7 @@ class Seq2SeqRunner(ReadsAtOnce):
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode.
         check: compare two small trees with plain forwards of their paths.
-        drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. It truncates long sources.
+        drafts: the model is a draft model, as in :class:`draftwood.runners.context.TextLimits`. It truncates long sources.
 
     Raises:
         ModelError: the architecture cannot score a tree; the message has the reason.
@@ -48,11 +48,11 @@ class Seq2SeqRunner(ReadsAtOnce):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
-        self.max_length = longest_text(model)
+        self.max_length, self.max_source = longest_text(model), longest_source(model)
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.device = model.device
         self.forward_seconds = 0.0
         self._limits = source_text_limits(model, drafts=drafts)
-        self._reader = SourceReader(model, drafts=drafts)
         self._sources: Sources | None = None
         try:
             self._use(BartDecoder, check)
@@ -68,14 +68,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         if check:
             check_source_trees(self)
 
-    @property
-    def vocab_size(self) -> int:
-        return int(self.model.get_output_embeddings().weight.shape[0])
-
-    @property
-    def max_source(self) -> int | None:
-        return self._reader.longest
-
     def clear(self) -> None:
         self._sources = None
         self._rows.clear()
@@ -85,7 +77,7 @@ class Seq2SeqRunner(ReadsAtOnce):
         gone, new = changes(old, rows)
         start = perf_counter()
         with torch.inference_mode():
-            encoded = self._decoder.encode(*self._reader.read([row.source for row in new])) if new else None
+            encoded = self._encoded(new) if new else None
             if gone:
                 self._attach_kept(remaining(range(len(old)), gone))
             if encoded is not None:
@@ -93,6 +85,10 @@ class Seq2SeqRunner(ReadsAtOnce):
                 self._decoder.attach(self._sources)
         self.forward_seconds += perf_counter() - start
         self._rows.set_rows(rows)
+
+    def _encoded(self, rows: Sequence[Row]) -> Sources:
+        sources = [row.source for row in rows]
+        return self._decoder.encode(*read_sources(self.model, sources, self.max_source, drafts=self._limits.drafts))
 
     def _attach_kept(self, kept: Sequence[int]) -> None:
         """Keep the sources of these rows."""

@@ -1,5 +1,5 @@
-"""A direct implementation of BART's layers. On small models and few tokens the calls between the modules of
-``transformers`` take longer than the arithmetic.
+"""A direct implementation of BART's layers, and of encoders of them. On small models and few tokens the calls between the
+modules of ``transformers`` take longer than the arithmetic.
 
 The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source in a decoder,
 feed-forward.
@@ -8,16 +8,18 @@ feed-forward.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, layer_norm, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 
 from draftwood.core.errors import ModelError
 
 _SMALL = 512  # up to this width copied weights are faster: one product instead of three, and contiguous columns
+_LARGEST = torch.finfo(torch.float16).max - 1000
 Weights: TypeAlias = tuple[Tensor, Tensor | None]  # [input, output] and [output]
 Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 
@@ -247,3 +249,46 @@ def norm_of(part: Any) -> Norm:
 
 def split(x: Tensor, heads: int) -> Float[Tensor, "row head new dim"]:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+@final
+class BartEncoder:
+    """An encoder like BART's, on the model's weights, which are copied in small models.
+
+    Norms come after each part (Marian, BART) or before it (mBART, Pegasus, M2M100).
+
+    Raises:
+        ModelError, AttributeError: the encoder has other parts.
+    """
+
+    def __init__(self, encoder: Any) -> None:
+        self._embedding = BartEmbedding(encoder)
+        # Positions that are not an nn.Embedding (M2M100) count the tokens that are not padding.
+        positions = encoder.embed_positions
+        self._padding = None if isinstance(positions, nn.Embedding) else int(positions.padding_idx)
+        self._layers = [layer_of(part) for part in encoder.layers]
+        self._final_norm = final_norm_of(encoder)
+
+    def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
+        """Encode sources; ``mask`` is False at padding."""
+        embedded = self.embedded(tokens)
+        return self.states(embedded, padding_bias(mask, embedded.dtype))
+
+    def embedded(self, tokens: Int[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
+        """Embedded tokens and positions."""
+        x, table, offset = self._embedding.words(tokens), self._embedding.table, self._embedding.offset
+        if self._padding is None:
+            return x + table[offset : offset + tokens.shape[1]]
+        counts = (tokens != self._padding).long()
+        return x + embedding(counts.cumsum(1) * counts + self._padding, table)
+
+    def states(
+        self, embedded: Float[Tensor, "row source width"], bias: Float[Tensor, "row 1 1 source"] | None
+    ) -> Float[Tensor, "row source width"]:
+        """The output of the layers; ``bias`` is :func:`padding_bias`."""
+        x, norm_first = self._embedding.normed(embedded), self._final_norm is not None
+        for layer in self._layers:
+            x = read_layer(layer, x, partial(attend_within, layer, mask=bias), norm_first=norm_first)
+            if x.dtype == torch.float16:  # where the models clamp overflows
+                x = x.clamp(-_LARGEST, _LARGEST)
+        return x if self._final_norm is None else layer_norm(x, *self._final_norm)

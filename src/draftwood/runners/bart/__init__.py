@@ -1,1 +1,0 @@
-"""BART's layers, written out."""
