@@ -79,4 +79,4 @@ def tested(pair: Pair, texts: Sequence[Text], temperature: float, seed: int) -> 
         logp = target_distribution(pair, text.prompt, text.new, sampling)
         pit.append(pit_values(logp, pair, text.prompt, text.new, sampling, generator))
         sums.append(sums_of(logp, text.new))
-    return {"texts": len(texts), **asdict(surprise_of(sums)), "fit": goodness_of_fit(torch.cat(pit)).to_json()}
+    return {"texts": len(texts), **asdict(surprise_of(sums)), "fit": asdict(goodness_of_fit(torch.cat(pit)))}

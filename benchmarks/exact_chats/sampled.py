@@ -32,4 +32,4 @@ def tested(pair: Pair, method: Method, answers: Iterable[Answer], seed: int) -> 
     for answer in answers:
         [text] = tests.add([Request(prompt=answer.prompt, seed=answer.seed)], [answer.tokens])
         sums.append(sums_of(text.probs.log(), answer.tokens))
-    return {**asdict(surprise_of(sums)), "fit": tests.report().to_json()}
+    return {**asdict(surprise_of(sums)), "fit": asdict(tests.report())}

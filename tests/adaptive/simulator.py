@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.expand import AcceptanceModel
 
+_ACCEPTANCE: WeakKeyDictionary[Controller, AcceptanceModel] = WeakKeyDictionary()  # what a drafter with it has learnt
 DEPTH, WIDTH, NODES, CHILDREN = 8, 4, 24, 3
 FIXED_DEPTHS, FIXED_NODES = (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
 
@@ -135,7 +137,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
     """Decode the text with the controller."""
     rng, at, total, last, behind = random.Random(seed), 0, 0.0, 0, 0
     marks, met = [(0, 0.0)], {0}
-    acceptance = controller.acceptance
+    acceptance = _ACCEPTANCE.setdefault(controller, AcceptanceModel())
     while at < len(written):
         place = at / len(written)
         slow, slow_draft = world.slow(place), world.slow(place) * world.slow_draft(place)

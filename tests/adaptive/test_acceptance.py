@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.expand import AcceptanceModel
 
 COUNT = 4
 TRUE = [2.5, -0.1, -1.5, 0.4]

@@ -11,10 +11,10 @@ from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.budget import RESTING
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.schedule import RESTING
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request

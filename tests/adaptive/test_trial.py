@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.trial import TRIAL
+from draftwood.draft.adaptive.controllers import TRIAL, Controllers
 from tests.adaptive.scenarios import WORLDS as SCENARIOS
 from tests.adaptive.scenarios import written
 from tests.adaptive.simulator import World, best_fixed, steer
@@ -70,7 +69,7 @@ def test_a_size_whose_every_round_was_slow_is_priced_by_the_next_larger_one():
     world, of_three = World(block=(6, 4.0)), frozenset(i for i, size in enumerate(TRIAL) if size == 3)
     assert worst(tried(world, slow=of_three), world) < 0.2
     costs = tried(world, slow=of_three).at(1).costs
-    assert costs.factors[2] > 2.0  # control: the trial was deceived
+    assert costs.sizes.factors[2] > 2.0  # control: the trial was deceived
 
 
 @pytest.mark.parametrize("name", ["usual", "blocks", "cheap"])
@@ -83,8 +82,8 @@ def test_a_disturbed_trial_costs_little(name):
 
 
 def test_a_text_that_ends_within_the_trial_leaves_the_costs_unknown():
-    assert not tried(World(), rounds=4).timed
-    assert tried(World()).timed
+    assert not tried(World(), rounds=4).at(1).costs.timed
+    assert tried(World()).at(1).costs.timed
 
 
 def test_after_a_trial_the_first_short_text_is_drafted_for():

@@ -13,8 +13,7 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, m
 from transformers import PreTrainedTokenizerFast
 
 from draftwood import ConfigError, LoadOptions, load
-from draftwood.engine.chat import ChatTemplate
-from draftwood.engine.contents import SpecialNames
+from draftwood.engine.chat import ChatTemplate, SpecialNames
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 calm = settings(deadline=None, derandomize=True, max_examples=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -14,10 +15,9 @@ from draftwood.cli.check import CheckConfig
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
-from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare
+from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare, ratios
 from draftwood.exactness.goodness import SIGNIFICANCE
 from draftwood.exactness.report import check
-from draftwood.exactness.reuse import ratios
 from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt
@@ -81,7 +81,7 @@ def test_sound_engines_are_called_exact(pair, method):
     report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))
     assert report.exact, report.summary()
     assert sum(test.level for test in report.tests) <= SIGNIFICANCE * (1 + 1e-9)
-    json.dumps(report.to_json())
+    json.dumps(asdict(report))
 
 
 def test_ratios_of_reused_noise_are_those_of_a_simulation():

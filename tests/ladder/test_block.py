@@ -80,7 +80,7 @@ def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level
 
 
 def at_once(runner, shape):
-    return BestFirstDrafter(BlockGrower(runner, expander := GumbelExpander(3), shape, LevelGrower(runner, expander, shape)))
+    return BestFirstDrafter(BlockGrower(runner, LevelGrower(runner, GumbelExpander(3), shape)))
 
 
 def paths(tree, row):

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from draftwood.core.draws import Draw
 from draftwood.draft.adaptive.candidates import Children
 from draftwood.draft.adaptive.expand import SampledExpander
 from draftwood.engine.decode import Decoder
@@ -46,10 +45,8 @@ def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, voc
     assert max(map(len, first_round)) <= nodes + 1
 
 
-class Vain:
+class Vain(SampledExpander):
     """Children have their own probability as priority, so a node's own token decides whether the node stays."""
-
-    name, draw, count = "dynamic", Draw.WITHOUT_REPLACEMENT, 2
 
     def expand(self, logp, rng, depth, first):
         drawn = rng.ordered(logp, 2, first, 0).tolist()
@@ -61,14 +58,11 @@ class Vain:
             for row, distributions in zip(drawn, logp, strict=True)
         ]
 
-    def learn(self, children, choice):
-        pass
-
 
 @BOTH
 def test_control_values_that_know_their_own_token_are_seen(verifier):
     target, draft = pair("model", 3)
-    assert distance(Decoder(target, best_first(draft, Vain(), nodes=1, width=1, depth=1), verifier()), 2) > WRONG
+    assert distance(Decoder(target, best_first(draft, Vain(2), nodes=1, width=1, depth=1), verifier()), 2) > WRONG
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])

@@ -8,8 +8,9 @@ import pytest
 
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
-from draftwood.tune.choose import ADAPTIVE, LOOKUP, PLAIN, candidates, faster_half, fastest
+from draftwood.tune.compare import PLAIN
 from draftwood.tune.measure import Speed, Timed
+from draftwood.tune.run import ADAPTIVE, LOOKUP, candidates, faster_half, fastest
 from tests.helpers import tiny_runner
 
 CHAIN, BEAM = Method(method="chain", shape="2"), Method(method="rsd-s", shape="4x8")

@@ -10,9 +10,9 @@ import pytest
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.tune import run
-from draftwood.tune.choose import ADAPTIVE, LOOKUP, PLAIN, faster_half
+from draftwood.tune.compare import PLAIN
 from draftwood.tune.measure import Timed
-from draftwood.tune.run import Ladder
+from draftwood.tune.run import ADAPTIVE, LOOKUP, Ladder, faster_half
 from draftwood.tune.sizes import Sizes
 
 METHODS = [PLAIN, LOOKUP, ADAPTIVE, *(Method(method="chain", shape=str(n)) for n in range(1, 14))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import click
@@ -63,7 +63,7 @@ def command(**options: Any) -> None:
     models, loading = pick(Models, options), pick(LoadOptions, options)
     report, facts = _check(config, models, loading, pick(Method, options), pick(Sampling, options))
     text = f"{facts['method']} by {facts['engine']}: {report.summary()}"
-    click.echo(json.dumps(report.to_json() | facts) if config.json else text)
+    click.echo(json.dumps(asdict(report) | facts) if config.json else text)
     if not report.exact:
         raise click.exceptions.Exit(1)
 

@@ -44,14 +44,6 @@ def integer(name: str, value: Any) -> int:
         raise ConfigError(f"{name} is {short_repr(value)}: give a whole number") from None
 
 
-def _as_float(value: Real) -> float:
-    """A number as a float; infinity where it is too large for one."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 def is_unicode(text: str) -> bool:
     """Whether UTF-8 can hold a text. It cannot hold half of a surrogate pair, which also stands for bytes of another
     encoding.
@@ -69,7 +61,10 @@ def number(name: str, value: Any) -> float:
     Raises:
         ConfigError: anything else.
     """
-    found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else _as_float(value)
+    try:
+        found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        found = math.inf
     if not abs(found) < math.inf:
         raise ConfigError(f"{name} is {short_repr(value)}: give a finite number")
     if abs(found) > LARGEST:

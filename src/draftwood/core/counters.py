@@ -5,6 +5,7 @@ The host uses the finaliser of SplitMix64 (Steele et al. 2014), the device the f
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,16 +49,11 @@ def _signed(x: int) -> int:
     return x - (1 << 64) if x >= (1 << 63) else x
 
 
+@cache
 def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
     """The token part of the counters; made once per vocabulary and device."""
-    key = (vocab, str(device))
-    if key not in _TOKEN_BASES:
-        counters: Counters = np.arange(1, vocab + 1, dtype=np.uint64) * STEP
-        _TOKEN_BASES[key] = torch.from_numpy(mix(counters).view(np.int64)).to(device)
-    return _TOKEN_BASES[key]
-
-
-_TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
+    counters: Counters = np.arange(1, vocab + 1, dtype=np.uint64) * STEP
+    return torch.from_numpy(mix(counters).view(np.int64)).to(device)
 
 
 def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"], dtype: torch.dtype) -> Float[Tensor, "*batch n"]:

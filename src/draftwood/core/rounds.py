@@ -187,15 +187,11 @@ class Stats:
 
 @final
 class Clock:
-    """Wall time per stage of one round; unclaimed time is ``other``."""
+    """Wall time per stage of one round; callers add to ``seconds``, and time that nobody claimed is ``other``."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._start = perf_counter()
-
-    def claim(self, name: str, seconds: float) -> None:
-        """Add time measured elsewhere to a stage."""
-        self.seconds[name] += seconds
 
     def stop(self) -> dict[str, float]:
         """Seconds per stage since the clock was made; ``other`` takes what no stage claimed."""

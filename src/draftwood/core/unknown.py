@@ -30,7 +30,6 @@ _OTHER_ADVICE: Final = {
     "do_sample": "give temperature=0 for the most likely text, and a higher temperature to sample",
     "n": "give the prompt several times",
     "num_return_sequences": "give the prompt several times",
-    "device_map": "give options=LoadOptions(device=...)",
 }
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
 """Arguments that are settings -> the name of their type, and its fields."""

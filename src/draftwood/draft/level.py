@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,7 +99,9 @@ class LevelDrafter:
         self._evaluated = 0
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        limits = [min(limit, self._levels(row.nodes)) for limit, row in zip(limits, sampler.rows, strict=True)]
+        sizes = list(accumulate(self.policy.widths))  # nodes of the first level, of the first two, ...
+        rows = zip(limits, sampler.rows, strict=True)
+        limits = [min(limit, len(sizes) if row.nodes is None else bisect_right(sizes, row.nodes)) for limit, row in rows]
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
         level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
@@ -121,22 +124,6 @@ class LevelDrafter:
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
-        return self._finish(builder, sampler, log_probs, stop, failure)
-
-    def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
-        """The draft's distributions at the newest level."""
-        scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
-        self._evaluated = builder.size
-        return sampler.draft(scores.logits, builder.prefixes, scores.tokens)
-
-    def _levels(self, nodes: int | None) -> int:
-        """How many whole levels have at most ``nodes`` nodes together."""
-        sizes = accumulate(self.policy.widths)
-        return len(self.policy.widths) if nodes is None else sum(size <= nodes for size in sizes)
-
-    def _finish(
-        self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None, error: Exception | None
-    ) -> DraftTree:
         certain = sampler.greedy
         keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
@@ -145,8 +132,14 @@ class LevelDrafter:
             draft_log_probs=LogProbs.joined(log_probs) if keeps_log_probs else None,
             ranking=partial(LogProbs.joined, log_probs) if log_probs and not keeps_log_probs else None,
             stop=stop,
-            error=error,
+            error=failure,
         )
+
+    def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
+        """The draft's distributions at the newest level."""
+        scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
+        self._evaluated = builder.size
+        return sampler.draft(scores.logits, builder.prefixes, scores.tokens)
 
     def commit(self, this_round: Round) -> None:
         seen = [[node for node in chain if node < self._evaluated] for chain in this_round.joined]

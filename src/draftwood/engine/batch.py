@@ -203,10 +203,10 @@ class Batch:
         with torch.inference_mode():
             before, own = drafting.forward_seconds, sampler.for_round()
             tree = drafting.draft(root, own, rng, [self.pipeline.limit(entry) for entry in self._entries])
-            clock.claim("draft", drafting.forward_seconds - before)
+            clock.seconds["draft"] += drafting.forward_seconds - before
             before = target.forward_seconds
             scores = target.extend(tree.tokens, tree.depths, tree.ancestors)
-            clock.claim("target", target.forward_seconds - before)
+            clock.seconds["target"] += target.forward_seconds - before
             matches = verifier.reads == "argmax"
             target_log_probs = own.target(
                 scores.logits,
@@ -218,7 +218,7 @@ class Batch:
             drafting.look_at(own)
             began = perf_counter()
             verdict = verify(verifier, tree, target_log_probs, rng)
-            clock.claim("verify", perf_counter() - began)
+            clock.seconds["verify"] += perf_counter() - began
         return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
 
     def _take(self, index: int, this_round: Round) -> Piece | None:

@@ -15,9 +15,8 @@ from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
-from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.controllers import TRIAL, Controllers
 from draftwood.draft.adaptive.learnt import Knowledge
-from draftwood.draft.adaptive.trial import TRIAL
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
@@ -121,7 +120,7 @@ class Decoders:
         if not (spec.grows and spec.needs == "draft") or method.shape or method.nodes:
             return
         controllers = self.controllers(method, greedy=sampling.greedy)
-        if controllers.timed:
+        if controllers.at(1).costs.timed:
             return
         prompt = [token % self._target.vocab_size for token in range(_TRIAL_PROMPT)]
         rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)

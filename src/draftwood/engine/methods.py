@@ -142,7 +142,7 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
 
 def _grower(runner: Runner, expander: Expander, shape: TreeShape) -> Grower:
     levels = LevelGrower(runner, expander, shape)
-    return BlockGrower(runner, expander, shape, levels) if isinstance(runner, BlockRunner) else levels
+    return BlockGrower(runner, levels) if isinstance(runner, BlockRunner) else levels
 
 
 def _tree_shape(args: BuildArgs) -> TreeShape:

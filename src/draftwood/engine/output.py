@@ -39,7 +39,6 @@ class RowOutput:
         self.limits = limits
         self.finish_reason: FinishReason | None = None
         self.stop_text: str | None = None  # the stop string that ended the text
-        self.text = ""
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - row.prompt_length)
@@ -67,8 +66,9 @@ class RowOutput:
             self.row.tokens.append(token)
             if self.limits.stop:  # only stop strings need the text after every token
                 new_text += self._read([token])
-            if self.finish_reason is None and token == chosen and self._ends(token):
-                self.finish_reason = "stop"
+            if self.finish_reason is None and token == chosen:
+                ends = token in self.row.stops or (self._criterion is not None and self._criterion(self.row.tokens))
+                self.finish_reason = "stop" if ends else None
             if self.finish_reason is None and self.remaining <= 0:
                 self.finish_reason = "length"
             if self.finish_reason is not None:
@@ -77,11 +77,7 @@ class RowOutput:
             new_text += self._read(self.row.tokens[len(self.row.tokens) - count :])
         if self.finish_reason is not None:
             new_text += self._flush()
-        self.text += new_text
         return count, new_text
-
-    def _ends(self, token: int) -> bool:
-        return token in self.row.stops or (self._criterion is not None and self._criterion(self.row.tokens))
 
     def _read(self, tokens: Sequence[int]) -> str:
         if self._words is None:

@@ -90,7 +90,6 @@ class Pipeline:
             CacheError: a prompt that fills the models' context.
         """
         self.check(sampling)
-        self._check_logprobs(number, request)
         check_bias(sampling, self.target.vocab_size)
         own = self.drafter.name
         if method not in (None, own, PLAIN):
@@ -116,14 +115,12 @@ class Pipeline:
             row.constraint = self.grammars.constraint(sampling.grammar, stops)
         return Entry(row=row, request=request, drafts=method != PLAIN, output=output)
 
-    def _check_logprobs(self, number: int, request: Request) -> None:
+    def _check_request(self, number: int, request: Request) -> None:
         if request.logprobs is not None and request.logprobs.of == "sampled" and not self.verifier.lossless:
             raise ConfigError(
                 f"request {number} wants logprobs of the sampled distribution, but verifier {self.verifier.name!r} also "
                 'keeps other tokens: give of="model", or another verifier'
             )
-
-    def _check_request(self, number: int, request: Request) -> None:
         check_seed(request.seed)
         vocab = self.target.vocab_size
         if not request.prompt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, final
@@ -42,10 +43,9 @@ class Prompts:
         self._prefixes = prefixes
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
-        self._left: int | None = None  # tokens of this step; None for no limit
+        self._left = math.inf  # tokens of this step
         self._given = 0  # rows that both models have
-        self._pads = target.pads
-        self._padding = PADDING if target.pads and target.device.type == "cpu" else None  # of a round; None for no limit
+        self._padding = PADDING if target.pads and target.device.type == "cpu" else math.inf  # of a round
 
     def join(self, coming: Sequence[Entry], rows: Sequence[Entry], clock: Clock) -> list[Entry]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
@@ -53,7 +53,7 @@ class Prompts:
             if not any(row is self._current for row in coming):
                 self._current = None
             self.clear()
-        self._left, self._given = self._chunk if rows else None, len(rows)
+        self._left, self._given = self._chunk if rows else math.inf, len(rows)
         now, width = list(rows), 0
         for i, row in enumerate(coming):
             prefix = None if row is self._current else self._prefix(row, now)
@@ -64,14 +64,14 @@ class Prompts:
                     self._set_rows(now, clock)
                     self._prefill(row, 0, prefix, now, clock)
                     self._set_rows([*now, row], clock)
-                self._spend(padded)
+                self._left -= padded
                 width = wider
             else:
                 self._set_rows(now, clock)
                 if not self._read(row, prefix, now, clock):
                     break
                 self._set_rows([*now, row], clock)
-                self._spend(width)
+                self._left -= width
             now.append(row)
         self._set_rows(now, clock)
         return now[len(rows) :]
@@ -102,7 +102,7 @@ class Prompts:
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""
-        if not self._pads:
+        if not self._target.pads:
             return 0, length
         wider = max(width, length)
         return wider, wider * (rows + 1) - width * rows
@@ -127,24 +127,18 @@ class Prompts:
             _may_share(row, other) and serves(row.context, copied, other.context) for other in later
         ):
             return False
-        if self._padding is not None and padded - unread > self._padding:
-            return False
-        return self._left is None or padded <= self._left
-
-    def _spend(self, tokens: int) -> None:
-        if self._left is not None:
-            self._left -= tokens
+        return padded - unread <= self._padding and padded <= self._left
 
     def _read(self, row: Entry, prefix: Prefix | None, rows: Sequence[Entry], clock: Clock) -> bool:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
-        if self._left is not None and self._left <= 0:
+        if self._left <= 0:
             return False
         length = len(row.context)
         if row is not self._current:
             self._current, self._done = row, 0 if prefix is None else prefix.length
-        end = length if self._left is None else min(length, self._done + self._left)
+        end = int(min(length, self._done + self._left))
         self._prefill(row, end, prefix, rows, clock)
-        self._spend(end - self._done)
+        self._left -= end - self._done
         self._done = end
         if end == length:
             self._current = None
@@ -163,11 +157,11 @@ class Prompts:
             began = perf_counter()
             hidden = self._target.prefill(row, end, prefix=copied)
             read = perf_counter()
-            clock.claim("target", read - began)
+            clock.seconds["target"] += read - began
             if drafts and (draft := self._drafting.runner) is not None:
                 with self._drafting.errors_cost_drafts():
                     draft.prefill(row, end, prefix=prefix, hidden=hidden)
-                clock.claim("draft", perf_counter() - read)
+                clock.seconds["draft"] += perf_counter() - read
 
     def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
         """Give both models their rows, if new ones are among them; the clock takes the encoder's seconds."""
@@ -177,10 +171,10 @@ class Prompts:
         rows = [entry.row for entry in entries]
         before = self._target.forward_seconds
         self._target.set_rows(rows)
-        clock.claim("target", self._target.forward_seconds - before)
+        clock.seconds["target"] += self._target.forward_seconds - before
         before = self._drafting.forward_seconds
         self._drafting.set_rows(rows)
-        clock.claim("draft", self._drafting.forward_seconds - before)
+        clock.seconds["draft"] += self._drafting.forward_seconds - before
 
 
 def _may_share(row: Entry, other: Entry) -> bool:

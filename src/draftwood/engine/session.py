@@ -25,10 +25,10 @@ from draftwood.engine import arguments, tracing
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLike, Prompt, limits_of, sampling_of
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
+from draftwood.engine.in_use import in_worker
 from draftwood.engine.memory import Memory
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request, Result
-from draftwood.engine.workers import in_worker
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import check_parts, eos_of
 from draftwood.loading.profile import Profile, ProfileKey

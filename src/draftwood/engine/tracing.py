@@ -54,6 +54,7 @@ def recorder(
 ) -> Recorder:
     """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
     verifier = decoder.pipeline.verifier
+    mask = getattr(getattr(getattr(draft, "model", None), "config", None), "mask_token_id", None)  # of one that fills blocks
     head = Trace(
         target=name_of(decoder.pipeline.target),
         draft=None if draft is None else name_of(draft),
@@ -64,7 +65,7 @@ def recorder(
         seed=0,
         prompt=[],
         source=[],
-        mask=_mask_of(draft),
+        mask=None if mask is None else int(mask),
         beta=None if verifier.lossless else method.beta,
         tau=None if verifier.lossless else method.tau,
     )
@@ -80,9 +81,3 @@ def name_of(runner: Runner) -> str:
     if not name:
         return type(runner if model is None else model).__name__
     return "/".join(Path(name).parts[-2:]) if Path(name).is_absolute() else name
-
-
-def _mask_of(draft: Runner | None) -> int | None:
-    """The ``[MASK]`` token of a draft model that fills blocks."""
-    found = getattr(getattr(getattr(draft, "model", None), "config", None), "mask_token_id", None)
-    return None if found is None else int(found)

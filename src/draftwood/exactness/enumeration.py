@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -56,10 +56,6 @@ class Enumerated:
     total_variation: float
     allowed: float
     exact: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
     def summary(self) -> str:
         """The verdict and its reasons, as one line."""

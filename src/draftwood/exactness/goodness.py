@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -82,10 +82,6 @@ class Report:
     exact: bool
     tests: tuple[Evidence, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
     def summary(self) -> str:
         """The verdict and its reasons, as one line."""
         verdict = "exact" if self.exact else "NOT exact"
@@ -150,23 +146,6 @@ def rounding(dtype: torch.dtype) -> float:
     return max(1e-3, 64 * torch.finfo(dtype).eps)
 
 
-def greedy_report(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
-    """The report at temperature 0: every token must be the best one, up to rounding.
-
-    Args:
-        gaps: the best log-probability at each prefix minus that of the token, 0 or more.
-        dtype: the target's number format.
-    """
-    worst, allowed = float(gaps.max()), rounding(dtype)
-    return Report(
-        tokens=len(gaps),
-        differing=int((gaps > 0).sum()),
-        gap=worst,
-        allowed=allowed,
-        exact=worst < allowed,
-    )
-
-
 def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
     """Scores at the prefixes of the last ``new`` tokens of ``ids``, from one forward over the text."""
     with torch.inference_mode():
@@ -201,30 +180,15 @@ def pit_values(
 
     Args:
         logp: the target's distributions at their prefixes.
-        pair: tokens are ordered by the ratio of the draft's distribution to the target's; without a draft, by the target's
-            own.
+        pair: tokens are ordered by the ratio of the draft's distribution to the target's; without a draft that reads texts,
+            or with a text that is too long for it, by the target's own.
         generator: draws the point within a token's own probability.
     """
-    share = torch.rand(len(ids), generator=generator, dtype=torch.float64)
-    return pit(logp.exp(), torch.tensor(ids), share, _order(pair, prompt, ids, sampling, logp))
-
-
-def _order(
-    pair: Pair,
-    prompt: list[int],
-    ids: list[int],
-    sampling: Sampling,
-    logp: Float[Tensor, "token vocab"],
-) -> Float[Tensor, "token vocab"]:
-    """The key by which tokens are sorted: the log-ratio of the draft's distribution to the target's.
-
-    Without a draft that reads texts, or with a text that is too long for it, the key is the target's own log-probability.
-    """
-    draft, model = pair.draft, pair.draft_model
-    longest = None if draft is None else draft.max_length
+    model, order, longest = pair.draft_model, logp, None if pair.draft is None else pair.draft.max_length
     reads_text = model is not None and model.can_generate()  # a drafter of hidden states does not
-    if not reads_text or (longest is not None and len(prompt) + len(ids) > longest):
-        return logp
-    scores = scores_of(model, prompt + ids, len(ids))
-    draft_logp = _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
-    return torch.nan_to_num(draft_logp - logp, 0.0)
+    if reads_text and (longest is None or len(prompt) + len(ids) <= longest):
+        scores = scores_of(model, prompt + ids, len(ids))
+        draft_logp = _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+        order = torch.nan_to_num(draft_logp - logp, 0.0)
+    share = torch.rand(len(ids), generator=generator, dtype=torch.float64)
+    return pit(logp.exp(), torch.tensor(ids), share, order)

@@ -6,7 +6,7 @@ recorded (:mod:`draftwood.exactness.rounds`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import ne
 from typing import final
@@ -21,15 +21,7 @@ from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.evidence import pit
-from draftwood.exactness.goodness import (
-    BINS,
-    Report,
-    goodness_of_fit,
-    greedy_report,
-    pit_values,
-    rounding,
-    target_distribution,
-)
+from draftwood.exactness.goodness import BINS, Report, goodness_of_fit, pit_values, rounding, target_distribution
 from draftwood.exactness.rounds import Rounds
 from draftwood.exactness.texts import Choice, Text, Texts
 from draftwood.sampling.settings import Sampling
@@ -50,7 +42,9 @@ def check(
             f"{samples} samples of {new_tokens} tokens say nothing: give {20 * BINS} tokens or more altogether"
         )
     tests = GreedyTests(pair, sampling) if sampling.greedy else SampledTests(pair, decoder, sampling, seed)
-    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if _repeats_plain(pair, decoder) else None
+    plain = None
+    if pair.target.same_bits and decoder.pipeline.verifier.reads == "argmax":  # a seed gives the text of plain decoding
+        plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature)
     other = 0
     for first in range(0, samples, BATCH):
         chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
@@ -63,11 +57,6 @@ def check(
             other += sum(map(ne, texts, _texts(plain, requests, sampling, None)))
     report = tests.report()
     return report if plain is None else replace(report, other=other, exact=report.exact and not other)
-
-
-def _repeats_plain(pair: Pair, decoder: Decoder) -> bool:
-    """Whether a seed gives the text of plain decoding, not only its distribution."""
-    return pair.target.same_bits and decoder.pipeline.verifier.reads == "argmax"
 
 
 def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, rounds: Rounds | None) -> list[list[int]]:
@@ -88,7 +77,8 @@ def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, ro
 class GreedyTests:
     """Tests at temperature 0: how far each token's log-probability lies below the best one.
 
-    At temperature 0 the target's distribution is a point mass, so the log-probabilities are those at temperature 1.
+    At temperature 0 the target's distribution is a point mass, so the log-probabilities are those at temperature 1. Every
+    token must be the best one, up to rounding.
     """
 
     pair: Pair
@@ -105,7 +95,9 @@ class GreedyTests:
 
     def report(self) -> Report:
         """The report on all batches so far."""
-        return greedy_report(torch.cat(self.gaps), self.pair.model.dtype)
+        gaps, allowed = torch.cat(self.gaps), rounding(self.pair.model.dtype)
+        worst, differing = float(gaps.max()), int((gaps > 0).sum())
+        return Report(tokens=len(gaps), differing=differing, gap=worst, allowed=allowed, exact=worst < allowed)
 
 
 @final
@@ -115,36 +107,27 @@ class SampledTests:
     def __init__(self, pair: Pair, decoder: Decoder, sampling: Sampling, seed: int) -> None:
         self._pair, self._sampling = pair, sampling
         self._generator = torch.Generator().manual_seed(seed)
-        others = torch.Generator().manual_seed(seed + 1)  # so the marginal test does not depend on the other tests
-        self._others = others
+        self._others = torch.Generator().manual_seed(seed + 1)  # so the marginal test does not depend on the other tests
         self._pit: list[Tensor] = []
-        self._texts, self.rounds = Texts(), Rounds(decoder.pipeline.verifier.name, others)
+        self._texts, self.rounds = Texts(), Rounds(decoder.pipeline.verifier.name, self._others)
         self._choice = Choice(rounding(pair.model.dtype)) if decoder.pipeline.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> list[Text]:
         """Test a batch; returns its texts with the target's distributions."""
         batch = []
         for request, ids in zip(requests, texts, strict=True):
-            text = self._text(list(request.prompt), ids)
-            batch.append(text)
+            prompt, tokens = list(request.prompt), torch.tensor(ids)
+            logp = target_distribution(self._pair, prompt, ids, self._sampling)
+            self._pit.append(pit_values(logp, self._pair, prompt, ids, self._sampling, self._generator))
+            probs, share = logp.exp(), torch.rand(len(ids), generator=self._others, dtype=torch.float64)
+            text = Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit(probs, tokens, share))
             if self._choice is not None:
                 self._choice.add(text, request.seed)
+            batch.append(text)
         self._texts.add(batch)
         return batch
 
-    def _text(self, prompt: list[int], ids: list[int]) -> Text:
-        pair, tokens = self._pair, torch.tensor(ids)
-        logp = target_distribution(pair, prompt, ids, self._sampling)
-        self._pit.append(pit_values(logp, pair, prompt, ids, self._sampling, self._generator))
-        probs, share = logp.exp(), torch.rand(len(ids), generator=self._others, dtype=torch.float64)
-        return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit(probs, tokens, share))
-
-    def _p_values(self) -> Iterator[tuple[str, float]]:
-        yield from self._texts.p_values()
-        if self._choice is not None:
-            yield from self._choice.p_values()
-        yield from self.rounds.p_values()
-
     def report(self) -> Report:
         """The report on all batches so far."""
-        return goodness_of_fit(torch.cat(self._pit), list(self._p_values()))
+        choice = () if self._choice is None else self._choice.p_values()
+        return goodness_of_fit(torch.cat(self._pit), [*self._texts.p_values(), *choice, *self.rounds.p_values()])

@@ -18,8 +18,7 @@ from torch import Tensor
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, pit, wealth
-from draftwood.exactness.reuse import LIKELY, ratios
+from draftwood.exactness.evidence import LIKELY, STAKES, of_events, of_mean, of_pairs, of_wealth, pit, ratios, wealth
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.walks import WALKS
 

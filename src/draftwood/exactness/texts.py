@@ -2,7 +2,7 @@
 
 Given its own prefix, a freshly drawn token is independent of how earlier tokens, or tokens of other texts, were picked. Two
 tests check pairs of tokens. *Noise*: is the later token likelier to be the pick of the earlier one's Gumbel noise
-(:mod:`draftwood.exactness.reuse`)? *Order*: are their PIT values, with tokens ordered by id, correlated? They are if both
+(:func:`ratios`)? *Order*: are their PIT values, with tokens ordered by id, correlated? They are if both
 tokens came from one uniform number.
 """
 
@@ -19,8 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.exactness.evidence import STAKES, of_pairs, of_rare, of_wealth, wealth
-from draftwood.exactness.reuse import LIKELY, ratios
+from draftwood.exactness.evidence import LIKELY, STAKES, of_pairs, of_rare, of_wealth, ratios, wealth
 
 LAGS: Final = tuple(range(1, 9))  # distances in tokens between the two tokens of a pair
 ROUNDED: Final = 0.0005  # share of tokens that two forwards may pick differently with the same noise

@@ -57,12 +57,6 @@ def timed(pair: Pair, method: Method, temperature: float, prompt: Sequence[int],
     return rounds[1:]
 
 
-def steady(seconds: Sequence[float]) -> float:
-    """The mean without interrupted rounds."""
-    most = _INTERRUPTED * median(seconds)
-    return fmean(one for one in seconds if one <= most)
-
-
 @final
 @dataclass
 class Speed:
@@ -101,7 +95,9 @@ class Speed:
 
     @property
     def seconds_per_round(self) -> float:
-        return steady([one.seconds for one in self.rounds])
+        """The mean without interrupted rounds."""
+        most = _INTERRUPTED * median(one.seconds for one in self.rounds)
+        return fmean(one.seconds for one in self.rounds if one.seconds <= most)
 
     @property
     def tokens_per_second(self) -> float:

@@ -7,17 +7,18 @@ same time, so the few best methods write most texts.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.core.methods import METHODS, MethodSpec
 from draftwood.core.settings import Method
-from draftwood.tune.choose import candidates, faster_half, fastest
-from draftwood.tune.compare import check_room
+from draftwood.runners.protocols import Runner
+from draftwood.tune.compare import PLAIN, check_room
 from draftwood.tune.measure import ROOM, Speed, Timed, timed
 from draftwood.tune.sizes import Sizes
 
@@ -27,6 +28,64 @@ Write: TypeAlias = Callable[[Method, float, Sequence[int], int, int], list[Timed
 """Times the rounds of one text, as :func:`timed`: method, temperature, prompt, seed, new tokens."""
 
 _WARM_UP = 2  # the unmeasured first text of a method is shorter by this factor
+ADAPTIVE: Final = Method(method="adaptive")
+LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
+GROWN_LOOKUP: Final = Method(method="lookup")
+GROWING: Final = (ADAPTIVE, GROWN_LOOKUP)  # the first of those that are nearly as fast is chosen
+GROWING_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
+
+
+def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
+    """The methods to measure at temperature 0 (``greedy``, where all verifiers are the same) or above it."""
+    if draft is None:
+        return [PLAIN, LOOKUP, GROWN_LOOKUP]
+    return [PLAIN, LOOKUP, *(m for spec in METHODS.values() if spec.needs == "draft" for m in _of_spec(spec, greedy))]
+
+
+def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
+    """Traversal accepts more and takes longer, which pays in large trees: the medium shape is run with both verifiers."""
+    methods = [Method(method=spec.name, shape=shape) for shape in spec.tuned]
+    if greedy or len(spec.tuned_verifiers) == 1:
+        return methods
+    small, medium, large = methods
+    first, second = spec.tuned_verifiers
+    return [
+        replace(small, verifier=first),
+        replace(medium, verifier=first),
+        replace(medium, verifier=second),
+        replace(large, verifier=second),
+    ]
+
+
+def faster_half(found: Mapping[Method, Speed]) -> list[Method]:
+    """The faster half of the methods, at least two, and those that may be chosen without being the fastest: plain decoding,
+    and those that grow as far as they pay.
+
+    A method without measured rounds counts as fast.
+    """
+    ranked = sorted(found, key=lambda method: found[method].tokens_per_second, reverse=True)
+    kept = {*ranked[: max(2, -(-len(ranked) // 2))], PLAIN, *GROWING}
+    return [method for method in found if method in kept]
+
+
+def fastest(found: Mapping[Method, Speed]) -> Method:
+    """The fastest of the methods that wrote all texts: others may have had easier ones.
+
+    Plain decoding is chosen unless a method is faster by more than the spread of its texts: the fastest of many methods
+    looks faster than it is. Of those methods, one that grows as far as it pays is chosen if it is nearly as fast, because it
+    adapts to texts unlike the measured ones.
+    """
+    most, plain = max(speed.texts for speed in found.values()), found.get(PLAIN)
+    speeds = {
+        method: speed.tokens_per_second
+        for method, speed in found.items()
+        if speed.texts == most and (plain is None or speed.beats(plain))
+    }
+    if not speeds:
+        return PLAIN
+    best = max(speeds, key=lambda method: speeds[method])
+    growing = [method for method in GROWING if speeds.get(method, 0.0) >= GROWING_SHARE * speeds[best]]
+    return growing[0] if growing else best
 
 
 @final
@@ -44,7 +103,7 @@ class Findings:
 
     @property
     def choices(self) -> dict[float, Method]:
-        """The chosen method at every temperature (:func:`draftwood.tune.choose.fastest`)."""
+        """The chosen method at every temperature (:func:`fastest`)."""
         return {t: fastest(found) for t, found in self.measured.items()}
 
     def ranked(self) -> Iterator[tuple[float, Method, Speed]]:
@@ -133,9 +192,12 @@ class Ladder:
         for rung in range(1, rungs + 1):
             self._run_rung(f"rung {rung} of {rungs}", rung / rungs)
             self._methods = {t: faster_half({m: self._found[t][m] for m in ms}) for t, ms in self._methods.items()}
-        for found in self._found.values():
-            for method, speed in found.items():
-                _check_rounds(method, speed)
+        for method, speed in (measured for found in self._found.values() for measured in found.items()):
+            if not speed.rounds:
+                raise ConfigError(
+                    f"the texts ended before a whole round of {method.method} {method.shape or ''} was seen: give other "
+                    "prompts, or raise max_new_tokens"
+                )
         return Findings(measured=self._found, seconds=self._clock() - self._start)
 
     def _elapsed(self) -> float:
@@ -168,11 +230,3 @@ class Ladder:
         cases = [(temperature, method) for temperature, methods in self._methods.items() for method in methods]
         random.Random(self._sizes.seed + self._texts).shuffle(cases)
         return cases
-
-
-def _check_rounds(method: Method, found: Speed) -> None:
-    if not found.rounds:
-        raise ConfigError(
-            f"the texts ended before a whole round of {method.method} {method.shape or ''} was seen: give other prompts, or "
-            "raise max_new_tokens"
-        )

@@ -118,10 +118,7 @@ def parents_of(tree: DraftTree, level: list[tuple[int, int]]) -> Parents:
 
 
 def weigh_children(
-    tree: DraftTree,
-    parents: Parents,
-    weights: Float[Tensor, "row node"],
-    target_logp: Float[Tensor, "row node vocab"],
+    tree: DraftTree, parents: Parents, weights: Float[Tensor, "row node"], target_logp: Float[Tensor, "row node vocab"]
 ) -> Float[Tensor, "parent vocab"]:
     """Set the children's weights, and replace the parents' weights by what is left of them after all children.
 

@@ -1,11 +1,16 @@
-"""The limits of a best-first tree: its full shape, or what a controller estimates to pay."""
+"""The limits of a best-first tree (its full shape, or what a controller estimates to pay), and the rounds under them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from draftwood.core.rounds import Round
+from draftwood.draft.adaptive.estimates import RunningMean
+from draftwood.sampling.rows import Row
 
 PLAIN_ROUND: Final = "a round without a tree, to time it"
+RESTING: Final = "no draft has paid lately"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
 
 
@@ -79,3 +84,103 @@ class Budget:
 
     def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
         """Record such rounds, with their new tokens per row and their seconds."""
+
+
+@final
+class Rest:
+    """The rounds between two that look whether a draft pays. Such a round goes the way of plain decoding.
+
+    Looking (the guess, its comparison with the text, the decisions and estimates) takes some fifty microseconds. That is
+    nothing next to the forward of a large model, and several per cent of a small one's. The budget says how many rounds
+    follow without it. Whether a round rests depends on rounds before it alone.
+    """
+
+    def __init__(self) -> None:
+        self._looking = RunningMean()
+        self._left = self._rounds = 0
+        self._tokens = self._seconds = 0.0
+
+    def goes_on(self, budget: Budget, *, awake: bool) -> bool:
+        """Whether the next round rests, which it does not if it must be ``awake``. Before one that looks, the budget learns
+        of the rest."""
+        if self._left > 0 and not awake:
+            self._left -= 1
+            return True
+        if self._rounds:
+            budget.end_rest(self._rounds, self._tokens, self._seconds)
+        self._left = self._rounds = 0
+        self._tokens = self._seconds = 0.0
+        return False
+
+    def add(self, this_round: Round, seconds: float) -> None:
+        """Record a resting round."""
+        self._rounds += 1
+        self._tokens += sum(map(len, this_round.tokens)) / this_round.tree.rows
+        self._seconds += seconds
+
+    def begin(self, budget: Budget, seconds: float) -> None:
+        """Record the seconds that looking took in a round without a tree, after which a rest may begin."""
+        self._looking.add(seconds)
+        self._left = budget.rest(self._looking.value)
+
+
+@final
+class Schedule:
+    """Begins and ends the rounds of a drafter.
+
+    Args:
+        budgets: a budget by the number of rows.
+        clock: a clock in seconds.
+
+    Attributes:
+        budget: that of this round.
+        resting: this round looks for no draft.
+        plain: the budget wants no tree in this round.
+        joined: a row is in its first round. This reads its prompt, so its seconds say nothing about costs.
+    """
+
+    def __init__(self, budgets: Callable[[int], Budget], clock: Callable[[], float]) -> None:
+        self._budgets = budgets
+        self.clock = clock
+        self.budget = Budget()
+        self.resting = self.plain = self.joined = False
+        self._rest = Rest()
+        self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
+
+    def begin_round(self, rows: Sequence[Row]) -> None:
+        """Begin a round with these rows."""
+        self._began, budget = self.clock(), self._budgets(len(rows))
+        self.joined = not all(row.has_state(self) for row in rows)
+        if self.joined:
+            for row in rows:
+                row.state(self, bool)
+        awake = self.joined or budget is not self.budget
+        self.resting = self._rest.goes_on(self.budget, awake=awake)
+        if self.resting:
+            return
+        if awake:
+            budget.begin_text()
+        self.budget = budget
+        self.plain = budget.begin_round()
+
+    def end_draft(self) -> None:
+        """The draft has no tree."""
+        self._looked = self.clock() - self._began
+
+    def end_rest(self, this_round: Round) -> None:
+        """End a resting round."""
+        self._rest.add(this_round, self.clock() - self._began)
+
+    def end_round(self, this_round: Round, expected: float, drafting: float, committing: float) -> None:
+        """Report a round to the budget.
+
+        Args:
+            expected: accepted tokens that were expected per row.
+            drafting: seconds of the levels.
+            committing: when its commit began.
+        """
+        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
+        seconds = self.clock() - self._began
+        self.budget.end_round(tree.size, expected, new_tokens / tree.rows, drafting, seconds)
+        if tree.size == 1 and not drafting:
+            self._rest.begin(self.budget, self._looked + self.clock() - committing)

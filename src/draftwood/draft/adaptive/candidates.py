@@ -123,11 +123,11 @@ class CandidateTree:
         """Probability that the text runs through the candidate and not on to its guessed child."""
         return math.exp(self.log_probs[candidate]) * (1.0 - self._guess(candidate)[1])
 
-    def path(self, candidate: int) -> list[int]:
-        """The candidates from the root's child to this one."""
+    def prefix(self, candidate: int) -> list[int]:
+        """Tokens after the root up to this candidate."""
         out: list[int] = []
         while candidate:
-            out.append(candidate)
+            out.append(self.tokens[candidate])
             candidate = self.parents[candidate]
         return out[::-1]
 
@@ -136,7 +136,4 @@ class CandidateTree:
 
         A parent comes before its children: a child's path probability is never larger, and the order is stable.
         """
-        return sorted(range(len(self.log_probs)), key=self._rank)[: nodes + 1]
-
-    def _rank(self, candidate: int) -> float:
-        return -self.log_probs[candidate]
+        return sorted(range(len(self.log_probs)), key=lambda candidate: -self.log_probs[candidate])[: nodes + 1]

@@ -15,11 +15,9 @@ from operator import mul
 from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import CostModel
-from draftwood.draft.adaptive.estimates import Ratio
-from draftwood.draft.adaptive.gains import GainModel
+from draftwood.draft.adaptive.estimates import GainModel, Ratio
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
 
@@ -32,11 +30,6 @@ class _Probes(NamedTuple):
     plain: Probe
     draft: Probe
     guess: Probe
-
-    @property
-    def show_a_tree(self) -> bool:
-        """Whether this round must have a tree."""
-        return self.draft.left > 0 or self.guess.left > 0
 
 
 @dataclass
@@ -56,29 +49,20 @@ class Controller(Budget):
     Args:
         learnt: the knowledge of another controller, to start from.
         rows: texts of a round.
-        acceptance: the acceptance model; a new one by default.
 
     Attributes:
         costs: the model of seconds.
         gains: the model of tokens.
-        acceptance: the acceptance model, shared with the tree's expander.
         speed: tokens per second and row: of recent rounds, or of plain decoding if that is faster.
     """
 
     learns = True
 
-    def __init__(
-        self,
-        learnt: Learnt | None = None,
-        *,
-        rows: int = 1,
-        acceptance: AcceptanceModel | None = None,
-    ) -> None:
+    def __init__(self, learnt: Learnt | None = None, *, rows: int = 1) -> None:
         known = learnt or NOTHING
         costs = known.costs if known.costs.base else None
         self.costs = CostModel(costs, rows=rows, timed=known.timed, factors=known.factors)
         self.gains = GainModel(known.gains, known.reach, known.calibration)
-        self.acceptance = acceptance or AcceptanceModel()
         self.speed = 0.0
         self._recent = Ratio(constants.FORGET)
         self._worth = Ratio(constants.FORGET_CALIBRATION, known.worth, constants.CALIBRATION_PRIOR)
@@ -95,7 +79,7 @@ class Controller(Budget):
         return Learnt(
             costs=self.costs.value(),
             timed=self.costs.timed,
-            factors=self.costs.factors,
+            factors=self.costs.sizes.factors,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
@@ -197,17 +181,14 @@ class Controller(Budget):
         probe = self._probes.draft
         if probe.left and probe.size:
             return min(probe.size, len(values))
-        prices = self._prices(len(self._curve), free=self.costs.tree if self._probes.show_a_tree else 0.0)
+        free = self.costs.tree if probe.left or self._probes.guess.left else 0.0  # a probe must show a tree
+        prices = [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(len(self._curve))[1:]]
         nets, means = _net(values, calibration, prices), _net(self._curve, calibration, prices)
         best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
         size = usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
         if probe.left:
             probe.size = size
         return size
-
-    def _prices(self, most: int, *, free: float) -> list[float]:
-        """The tokens that plain decoding writes in the seconds of trees of one node to ``most``, less ``free`` seconds."""
-        return [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(most)[1:]]
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base

@@ -1,18 +1,31 @@
-"""Controllers by the size of a batch: a forward's costs depend on its rows."""
+"""Controllers by the size of a batch, whose costs depend on its rows, and rounds that only measure what trees cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import final
+from statistics import fmean, linear_regression
+from typing import Final, TypeVar, final
 
-from draftwood.draft.adaptive.acceptance import AcceptanceModel
+import numpy as np
+
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.controller import Controller
-from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
+from draftwood.draft.adaptive.expand import AcceptanceModel
+from draftwood.draft.adaptive.learnt import NOTHING, Costs, Knowledge, Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.trial import CostTrial
+
+_Key = TypeVar("_Key")
+PLAIN: Final = 0
+_GROUP: Final = 3  # rounds of one size; the first is not counted
+_SIZES: Final = ((2, 3), (4, 5), (6, 8), (11, 16))  # nodes without the root
+TRIAL: Final[Sequence[int]] = (
+    *(PLAIN,) * 4,  # the first reads the prompt
+    *(size for sizes in _SIZES for size in (*(nodes for nodes in sizes for _ in range(_GROUP)), PLAIN, PLAIN)),
+)
+"""Nodes of a trial's trees without the root, by round. Forwards of SmolLM2 on two cores take longer from 7 tokens on."""
 
 
 @final
@@ -37,11 +50,6 @@ class Controllers:
     def budget(self, rows: int) -> Budget:
         """The budget of rounds of ``rows`` texts: their controller, or the trial that is under way."""
         return self._trial or self.at(rows)
-
-    @property
-    def timed(self) -> bool:
-        """Whether the costs of trees of a single row are known."""
-        return self.at(1).costs.timed
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -68,7 +76,7 @@ class Controllers:
             if learnt is None and (others := self._learnt()):
                 near = others[min(others, key=lambda other: abs(other.bit_length() - size.bit_length()))]
                 learnt = replace(NOTHING, gains=near.gains, reach=near.reach, calibration=near.calibration)
-            self._made[size] = Controller(learnt, rows=size, acceptance=self.acceptance)
+            self._made[size] = Controller(learnt, rows=size)
         return self._made[size]
 
     @property
@@ -83,3 +91,75 @@ class Controllers:
 
     def _learnt(self) -> dict[int, Learnt]:
         return self._known | {size: made.learnt for size, made in self._made.items() if made.costs.base}
+
+
+@final
+class CostTrial(Budget):
+    """A budget whose trees have the sizes of a trial. Only their costs are measured.
+
+    Of equal rounds the fastest counts: other processes may delay one. Rounds after the trial have no tree.
+    """
+
+    learns = True
+
+    def __init__(self) -> None:
+        self._sizes = iter(TRIAL)
+        self._size = self._last = PLAIN
+        self._rounds: dict[int, float] = {}  # size of a tree -> seconds of a round without its levels
+        self._back = math.inf  # seconds of a round without a tree after one with a tree
+        self._levels: dict[tuple[int, int], float] = {}  # depth and nodes of a forward -> seconds
+
+    def begin_round(self) -> bool:
+        self._last, self._size = self._size, next(self._sizes, PLAIN)
+        return self._size == PLAIN
+
+    def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
+        return False
+
+    def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
+        if seconds is not None:
+            _keep_least(self._levels, (depth, nodes), seconds)
+
+    def tree_size(self, values: Sequence[float]) -> int:
+        return min(self._size, len(values))
+
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+        if self._last == self._size:  # else engines have prepared themselves for a new size
+            _keep_least(self._rounds, nodes - 1, seconds - drafting)
+        elif self._size == PLAIN:
+            self._back = min(self._back, seconds)
+
+    @property
+    def costs(self) -> Costs | None:
+        """What was measured; None if the text ended before there was a tree of a known size."""
+        trees, levels = dict(self._rounds), self._levels
+        base = trees.pop(PLAIN, 0.0)
+        if not (base and trees and levels):
+            return None
+        node, mean_nodes, mean = _line([*trees], [*trees.values()])
+        node = min(node, max(0.0, mean - base) / mean_nodes)  # nodes take at most what exceeds a plain round
+        frontier_node, mean_frontier, mean_level = _line([nodes for _, nodes in levels], [*levels.values()])
+        return Costs(
+            base=base,
+            tree=max(0.0, mean - base - node * mean_nodes),
+            node=node,
+            back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
+            level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
+            frontier_node=frontier_node,
+        )
+
+    def factors(self, costs: Costs) -> tuple[float, ...]:
+        """By nodes of a tree, from one on, its seconds over those of these costs."""
+        sizes = sorted(self._rounds.keys() - {PLAIN})
+        found = [self._rounds[n] / (costs.base + costs.tree + costs.node * n) for n in sizes]
+        return tuple(np.interp(range(1, sizes[-1] + 1), sizes, found).tolist())
+
+
+def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:
+    seconds[key] = min(new, seconds.get(key, new))
+
+
+def _line(x: Sequence[int], y: Sequence[float]) -> tuple[float, float, float]:
+    """The slope of a line through points, 0 at least, and the means of both coordinates."""
+    slope = linear_regression(x, y).slope if len(set(x)) > 1 else 0.0
+    return max(0.0, slope), fmean(x), fmean(y)

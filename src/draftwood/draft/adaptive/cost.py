@@ -15,7 +15,7 @@ _TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it take
 
 
 @final
-class _Sizes:
+class Sizes:
     """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward.
 
     A factor of a size is the ratio of its trees' seconds to those of the line through all sizes. On a CPU a few nodes cost
@@ -62,7 +62,7 @@ class CostModel:
         level + frontier_node * (frontier - 1)            each level
 
     ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
-    the plane's height above ``base``. ``factor`` belongs to a size (:class:`_Sizes`). ``level`` and ``frontier_node`` are a
+    the plane's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level`` and ``frontier_node`` are a
     line through recent levels. ``back`` is a mean. The past counts less and less, and outliers count as ``outlier`` means.
 
     The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node``,
@@ -78,15 +78,11 @@ class CostModel:
     Attributes:
         base, tree, node, change, back, level, frontier_node: seconds, as above; 0 while unknown.
         timed: trees with levels were timed, by this model or the other one.
+        sizes: the numbers of nodes so far, with their factors.
     """
 
     def __init__(
-        self,
-        known: Costs | None = None,
-        *,
-        rows: int = 1,
-        timed: bool = False,
-        factors: Sequence[float] = (),
+        self, known: Costs | None = None, *, rows: int = 1, timed: bool = False, factors: Sequence[float] = ()
     ) -> None:
         shares = _shares(rows), constants.FIRST_WEIGHT
         self.timed = timed
@@ -95,7 +91,7 @@ class CostModel:
         self._plain = RunningMean()
         self._trees = Plane()
         self._levels = Plane()
-        self._sizes = _Sizes(factors)
+        self.sizes = Sizes(factors)
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
@@ -107,7 +103,7 @@ class CostModel:
         self._levels = Plane((c.frontier_node, 0.0))
         self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
-        self._sizes.back = RunningMean(1.0 + c.back / c.base, weight)
+        self.sizes.back = RunningMean(1.0 + c.back / c.base, weight)
 
     @property
     def base(self) -> float:
@@ -115,7 +111,7 @@ class CostModel:
 
     @property
     def back(self) -> float:
-        return self.base * max(0.0, self._sizes.back.value - 1.0)
+        return self.base * max(0.0, self.sizes.back.value - 1.0)
 
     def value(self) -> Costs:
         """The terms as a value."""
@@ -145,7 +141,7 @@ class CostModel:
 
         Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
-        changed, first = self._sizes.add(nodes)
+        changed, first = self.sizes.add(nodes)
         if first:
             return False
         if nodes:
@@ -153,15 +149,10 @@ class CostModel:
             self._trees.add(float(nodes), float(changed), seconds)
             self._split()
             if self.base and not changed:
-                self._sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
+                self.sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
         elif changed and self.base:
-            self._sizes.back.add(seconds / self.base)
+            self.sizes.back.add(seconds / self.base)
         return True
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        """The factors of sizes, from one node on."""
-        return self._sizes.factors
 
     def beyond(self, most: int) -> list[float]:
         """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes.
@@ -169,7 +160,7 @@ class CostModel:
         A tree takes at most what a larger one takes. So a size that looked slow by chance is priced by the next larger one,
         and is tried again.
         """
-        factors = self.factors or (1.0,)
+        factors = self.sizes.factors or (1.0,)
         sized = enumerate(islice(chain(factors, repeat(factors[-1])), most), 1)
         seconds = [(self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized]
         return [0.0, *reversed([*accumulate(reversed(seconds), min)])]

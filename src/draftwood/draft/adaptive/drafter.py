@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -33,12 +34,10 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.shapes import MAX_NODES
 from draftwood.core.tree import DraftTree
-from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget, Schedule
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.schedule import RESTING, Schedule
-from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.sampling.sampler import Sampler
 
@@ -134,16 +133,18 @@ class BestFirstDrafter:
         return [sorted(best[: count + 1]) for best, count in zip(ranked, most, strict=True)]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
-        tree = tree_tensors(draft.trees, self._kept, device)
+        tree = _tensors(draft.trees, self._kept, device)
         has_distributions = bool(draft.distributions)
         needed = has_distributions and self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         children = 0 if self.grower is None else self.grower.expander.count
         return DraftTree(
-            **tree._asdict(),
+            **tree,
             branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
-            draft_log_probs=_distributions(draft, self._kept, tree) if needed else None,
-            ranking=partial(_distributions, draft, self._kept, tree) if has_distributions and not needed else None,
+            draft_log_probs=_distributions(draft, self._kept, tree["parents"]) if needed else None,
+            ranking=partial(_distributions, draft, self._kept, tree["parents"])
+            if has_distributions and not needed
+            else None,
             stop=draft.stop,
         )
 
@@ -168,7 +169,7 @@ class BestFirstDrafter:
         self._read(this_round, seen)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if schedule.learns:
+        if schedule.budget.learns and not schedule.joined:
             rows = zip(draft.trees, self._kept, strict=True)
             expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
             schedule.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
@@ -181,19 +182,34 @@ class BestFirstDrafter:
             self.runner.commit(seen, this_round.hidden)
 
 
-def _distributions(draft: DraftRound, kept: Sequence[list[int]], tree: TreeTensors) -> LogProbs:
+def _tensors(trees: Sequence[CandidateTree], kept: Sequence[list[int]], device: torch.device) -> dict[str, Any]:
+    """The kept candidates of all rows, parents first, as the fields of a :class:`DraftTree`."""
+    size = max(map(len, kept))
+    numbers = np.zeros((3, len(trees), size), dtype=np.int64)  # token, parent and depth per node
+    valid = np.zeros((len(trees), size), dtype=np.bool_)
+    ancestors: list[list[list[bool]]] = []
+    for row, (tree, nodes) in enumerate(zip(trees, kept, strict=True)):
+        node_of = {candidate: i for i, candidate in enumerate(nodes)}
+        parents = [node_of[tree.parents[candidate]] for candidate in nodes]
+        numbers[:, row, : len(nodes)] = [tree.tokens[i] for i in nodes], parents, [tree.depths[i] for i in nodes]
+        valid[row, : len(nodes)] = True
+        visible: list[list[bool]] = []
+        for i in range(size):  # padding sees itself
+            visible.append(visible[parents[i]].copy() if 0 < i < len(parents) else [False] * size)
+            visible[i][i] = True
+        ancestors.append(visible)
+    masks = [torch.from_numpy(mask).to(device) for mask in (valid, np.array(ancestors, np.bool_))]
+    parts = [*torch.from_numpy(numbers).to(device).unbind(), *masks]
+    return dict(zip(("tokens", "parents", "depths", "valid", "ancestors"), parts, strict=True))
+
+
+def _distributions(draft: DraftRound, kept: Sequence[list[int]], parents: Int[Tensor, "row node"]) -> LogProbs:
     """The draft's distributions at the nodes up to the last one with children; arbitrary at nodes without."""
-    inner = 1 + int(tree.parents.max())  # host sync
-    numbers = [
-        [_number(draft, candidates, candidate) for candidate in (nodes + [0] * inner)[:inner]]
-        for candidates, nodes in zip(draft.trees, kept, strict=True)
-    ]
-    return LogProbs.joined(draft.distributions).pick(torch.tensor(numbers, device=tree.tokens.device))
-
-
-def _number(draft: DraftRound, tree: CandidateTree, candidate: int) -> int:
-    """The place of a candidate's distribution among those of the round; 0 where there is none."""
-    if not draft.by_depth:
-        return tree.numbers.get(candidate, 0)
-    depth = tree.depths[candidate]
-    return depth if depth < draft.distributions[0].logp.shape[1] else 0
+    inner, found = 1 + int(parents.max()), LogProbs.joined(draft.distributions)  # host sync
+    numbers = []
+    for tree, nodes in zip(draft.trees, kept, strict=True):
+        known = tree.numbers
+        if draft.by_depth:
+            known = {i: depth for i, depth in enumerate(tree.depths) if depth < found.logp.shape[1]}
+        numbers.append([known.get(candidate, 0) for candidate in (nodes + [0] * inner)[:inner]])
+    return found.pick(torch.tensor(numbers, device=parents.device))

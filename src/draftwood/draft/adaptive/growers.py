@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
@@ -15,7 +16,6 @@ from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.expand import Expander
-from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.sampling.sampler import Sampler
 
@@ -134,12 +134,12 @@ class LevelGrower:
         """Score the frontiers, and add their children to the trees."""
         trees, device = draft.trees, self.runner.device
         n = max(map(len, frontiers))
-        ancestors = ancestor_mask(trees, frontiers, seen).to(device)
+        ancestors = _ancestors(trees, frontiers, seen).to(device)
         rows = zip(trees, frontiers, strict=True)
         tokens = [[tree.tokens[i] for i in frontier] + [0] * (n - len(frontier)) for tree, frontier in rows]
         depths = torch.full((len(trees), n), depth, device=device)
         scores = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
-        draft.distributions.append(draft.sampler.draft(scores.logits, lambda: prefixes(trees, frontiers), scores.tokens))
+        draft.distributions.append(draft.sampler.draft(scores.logits, lambda: _prefixes(trees, frontiers), scores.tokens))
         logp, rng, columns = drawing_space(draft.distributions[-1], draft.rng)
         padding = [[i >= len(frontier) for i in range(n)] for frontier in frontiers]
         if any(map(any, padding)):
@@ -155,6 +155,28 @@ class LevelGrower:
                     tree.add_children(candidate, its)
 
 
+def _ancestors(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:
+    """What each frontier node attends to: the ``seen`` nodes and the new ones. Gives the new nodes their numbers."""
+    n = max(map(len, frontiers))
+    sees = np.zeros((len(trees), n, seen + n), dtype=np.bool_)
+    sees[:, range(n), range(seen, seen + n)] = True
+    sees[:, :, 0] = True
+    for tree, frontier, its in zip(trees, frontiers, sees, strict=True):
+        for i, candidate in enumerate(frontier):
+            tree.numbers[candidate] = seen + i
+            while candidate:
+                its[i, tree.numbers[candidate]] = True
+                candidate = tree.parents[candidate]
+    return torch.from_numpy(sees)
+
+
+def _prefixes(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]) -> list[list[list[int] | None]]:
+    """Tokens after the root up to each frontier node; None for padding."""
+    width = max(map(len, frontiers))
+    rows = zip(trees, frontiers, strict=True)
+    return [[*map(tree.prefix, frontier), *[None] * (width - len(frontier))] for tree, frontier in rows]
+
+
 def _named(grown: list[list[Children]], columns: Int[Tensor, "n"]) -> list[list[Children]]:
     """The children with the tokens of their columns (host sync)."""
     chosen = [column for row in grown for its in row for column in its.tokens]
@@ -167,14 +189,12 @@ class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
     Args:
-        runner, expander, shape: as for every grower; the depth is the length of the block.
-        levels: grows the tree instead where distributions depend on earlier tokens of the tree.
+        runner: the draft model.
+        levels: grows the tree instead where distributions depend on earlier tokens; as deep as the block.
     """
 
-    def __init__(self, runner: BlockRunner, expander: Expander, shape: TreeShape, levels: LevelGrower) -> None:
-        self.runner = runner
-        self.expander = expander
-        self.shape = shape
+    def __init__(self, runner: BlockRunner, levels: LevelGrower) -> None:
+        self.runner, self.expander, self.shape = runner, levels.expander, levels.shape
         self._levels = levels
 
     def expand(self, draft: DraftRound) -> None:

@@ -36,24 +36,10 @@ class PromptLookup:
         probabilities: that the next token of a guess is right, by the same number.
     """
 
-    def __init__(
-        self,
-        length: int = constants.NODES,
-        *,
-        hits: Sequence[float] = (),
-        guesses: Sequence[float] = (),
-    ) -> None:
+    def __init__(self, length: int = constants.NODES, *, hits: Sequence[float] = (), guesses: Sequence[float] = ()) -> None:
         self._length = length
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
         self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
-        self.probabilities = self._estimates()
-
-    def _fade(self) -> None:
-        """Hits in earlier texts count less."""
-        for at, weight in enumerate(self.guesses):
-            if weight > constants.LOOKUP_TEXT:
-                keep = constants.LOOKUP_TEXT / weight
-                self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
         self.probabilities = self._estimates()
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
@@ -62,7 +48,11 @@ class PromptLookup:
         Hits in earlier texts count less where all rows are new.
         """
         if not any(row.has_state(self) for row in sampler.rows):
-            self._fade()
+            for at, weight in enumerate(self.guesses):
+                if weight > constants.LOOKUP_TEXT:
+                    keep = constants.LOOKUP_TEXT / weight
+                    self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
+            self.probabilities = self._estimates()
         self._found, guesses = [], []
         for number, (row, limit) in enumerate(zip(sampler.rows, limits, strict=True)):
             index = row.state(self, partial(NgramIndex, row.source))
