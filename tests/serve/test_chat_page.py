@@ -85,7 +85,9 @@ def test_a_conversation_of_three_turns_by_the_keyboard_alone(opened: Browser, li
     assert trace.prompt_text.count("assistant\n") == 3
     assert "assistant" not in opened.js("return document.querySelector('dw-text .text').textContent")  # the answer alone
     facts = opened.js("return [...document.querySelectorAll('dw-bubble footer p')].at(-1).textContent")
-    assert facts.startswith(f"cut at the most tokens · 12 tokens · {12 / len(trace.rounds):.2f} per pass")
+    count = len(trace.tokens)  # the page draws a seed, and a text may end before it is cut
+    end = "cut at the most tokens" if count == 12 else "ended by the model"
+    assert facts.startswith(f"{end} · {count} tokens · {count / len(trace.rounds):.2f} per pass")
     allowed = {"origin": live.url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     opened.driver.execute_cdp_cmd("Browser.grantPermissions", allowed)
     opened.driver.find_element("css selector", "dw-bubble.assistant:last-child footer button").click()
