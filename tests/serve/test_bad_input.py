@@ -109,6 +109,12 @@ def test_messages_that_are_none_are_refused(client: TestClient, messages: Any) -
     refused(client, chat(messages=messages))
 
 
+@pytest.mark.parametrize("value", [0, 0.0, True])
+def test_what_can_only_be_false_is_no_number_that_equals_it(client: TestClient, value: Any) -> None:
+    error = refused(client, completion(stream=True, stream_options={"include_obfuscation": value}))
+    assert error["message"].startswith(f"stream_options is {value}: ")
+
+
 def test_settings_that_exclude_each_other_are_refused(client: TestClient) -> None:
     refused(client, chat(max_completion_tokens=3))
     refused(client, completion(min_tokens=2, stop="a"))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 from draftwood.core.settings import MAX_SEED
 from draftwood.core.token_logprobs import MAX_TOP
@@ -28,6 +29,14 @@ Length = Annotated[Annotated[int, Field(ge=-1, le=MOST)] | None, AfterValidator(
 """Tokens of a text. -1 is none."""
 Seed = Annotated[Annotated[int, Field(ge=-1, le=MAX_SEED)] | None, AfterValidator(_unless_minus_one)]
 """-1 is none."""
+
+
+def a_flag(value: Any) -> Any:
+    """The value; refused if it is no flag. 0 is equal to False, and would be taken for it."""
+    if not isinstance(value, bool | None):
+        raise PydanticKnownError("bool_type")
+    return value
+
 
 MOST_BIAS = 100
 _Pairs: TypeAlias = Annotated[list[list[int | float | bool]], Field(fail_fast=True)]

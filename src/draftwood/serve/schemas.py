@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from draftwood.serve.fields import MOST, Body, Count, Length, LogitBias, Penalty, Seed, Text, Tokens, Top
+from draftwood.serve.fields import MOST, Body, Count, Length, LogitBias, Penalty, Seed, Text, Tokens, Top, a_flag
 from draftwood.serve.tools import ToolChoice, Tools
 
 MAX_CHOICES = 128
@@ -94,7 +94,7 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Annotated[Literal[False], BeforeValidator(a_flag)] | None = None
 
 
 class Speculative(Body):
