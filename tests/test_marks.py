@@ -36,14 +36,15 @@ def marked(
     tokenizer = tokenizer or Bytes()
     most = sum(len(block) for block, _ in blocks)
     output = output_of(prompt, Limits(max_new_tokens=most, **limits), tokenizer=tokenizer)
-    marks, found = Marks(tokenizer, prompt), []
+    marks, found, whole = Marks(tokenizer, prompt), [], ""
     for block, drafted in blocks:
         count, text = output.take(block)
+        whole += text
         found.append(marks.take(block[:count], min(drafted, count), text, last=output.finish_reason is not None))
         assert "".join(part for part, _ in found[-1]) == text
         if output.finish_reason is not None:
             break
-    return output.text, found
+    return whole, found
 
 
 @calm
