@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.pages.tables import first_table, in_float32, sections, tables
+from scripts.pages.tables import first_table, sections, tables
 
 STORED = "benchmarks/results"
 MADE = "<!-- Written by `python -m scripts.pages` from the stored reports; change it there. -->\n\n"
@@ -54,8 +54,6 @@ def _programs(reports: Mapping[str, str]) -> str:
     ]
     for name, report in reports.items():
         for section in sections(report):
-            if name == "all-peers-cpu.md" and not in_float32(section):
-                continue
             title = section.split("\n", 1)[0].rstrip(":")
             parts += [f"## {title}\n", _made_by(_quoted(section), name), _machine(section)]
             for temperature, table in tables(section, "### Against"):

@@ -19,22 +19,15 @@ class Run:
         stored: its file.
         begins: how its title begins.
         title: a short one.
-        backend: what ran Draftwood in the figures that are shown.
     """
 
     stored: str
     begins: str
     title: str
-    backend: str
 
 
-CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2", backend="native")
-INFLATED = Run(
-    stored="benchmarks/results/all-peers-cpu.md",
-    begins="Inflated to 110 M",
-    title="inflated to 110 M",
-    backend="openvino",
-)
+CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2")
+INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M")
 RUNS = (CHAT, INFLATED)
 TEMPERATURES = ("0", "1")
 NAMES = {
@@ -57,14 +50,13 @@ def ratios(root: Path) -> dict[tuple[Run, str], dict[str, str]]:
         for section in sections((root / run.stored).read_text(encoding="utf-8")):
             if section.startswith(run.begins):
                 against = dict(tables(section, "### Against"))
-                found |= {(run, t): _over_generate(against[t], run.backend) for t in TEMPERATURES}
+                found |= {(run, t): _over_generate(against[t]) for t in TEMPERATURES}
     return found
 
 
-def _over_generate(table: Table, backend: str) -> dict[str, str]:
+def _over_generate(table: Table) -> dict[str, str]:
     column = table.columns.index("÷ generate")
-    speeds = {re.sub(r" \d+(x\d+)?$", "", row[0]): row[column].split()[0] for row in table.rows}
-    return {name.removesuffix(f" ({backend})"): speed for name, speed in speeds.items()}
+    return {re.sub(r" \d+(x\d+)?$", "", row[0]): row[column].split()[0] for row in table.rows}
 
 
 def readme_table(root: Path) -> str:

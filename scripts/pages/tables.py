@@ -27,11 +27,6 @@ def sections(report: str) -> list[str]:
     return [report[start:stop] for start, stop in zip(starts, [*starts[1:], len(report)], strict=True)]
 
 
-def in_float32(section: str) -> bool:
-    """Whether the title of a run says nothing of another number format."""
-    return "bfloat16" not in section.split("\n", 1)[0]
-
-
 def tables(report: str, heading: str) -> Iterator[tuple[str, Table]]:
     """Below every heading that begins so: the temperature that it stands under, and the first table."""
     for part in re.split(r"^## Temperature ", report, flags=re.MULTILINE)[1:]:
