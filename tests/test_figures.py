@@ -111,7 +111,7 @@ def test_the_table_holds_the_figures_of_the_stored_run():
         assert {"adaptive", "ar", "genai"} <= set(systems)
         assert "llama.cpp" in systems
         for system in systems:
-            names = {system, f"{system} ({run.backend})"}
+            names = {system}
             assert any(
                 re.search(rf"^\| {re.escape(n)}(?: [\dx]+)? \|.* {case[system]} \(", stored, re.MULTILINE) for n in names
             )
