@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks import genai, llama_cpp
 from benchmarks.start.config import PEERS
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import load_model, load_tokenizer
+from draftwood.loading.models import load_tokenizer
 
 
-def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def files(system: str, job: Mapping[str, Any], folder: Path, model: Any) -> dict[str, Any]:
     """Convert the target for a system.
 
     Args:
         job: ``target``, ``dtype`` and ``prompt``, as in :func:`benchmarks.start.process.started`.
         folder: for the files.
+        model: the target, a model of ``transformers``.
 
     Returns:
         What its process needs: for ``transformers`` the folder of a ``target`` that is a GGUF file; for others ``model``, a
@@ -32,12 +31,11 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         ModelError: a model that cannot be converted.
     """
     if system == "transformers" and Path(job["target"]).is_file():
-        target_model(job).save_pretrained(folder / system)
+        model.save_pretrained(folder / system)
         load_tokenizer(job["target"], LoadOptions()).save_pretrained(folder / system)
         return {"target": str(folder / system)}
     if system not in PEERS:
         return {}
-    model = target_model(job)
     ids = load_tokenizer(job["target"], LoadOptions())(job["prompt"])["input_ids"]
     if system == "genai":
         network = genai.saved(model, None, folder / "genai")
@@ -45,8 +43,3 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / "target.gguf"
     llama_cpp.write_gguf(model, path)
     return {"model": str(path), "options": llama_cpp.options(model, llama_cpp.kind(model)), "ids": ids}
-
-
-def target_model(job: Mapping[str, Any]) -> Any:
-    """The target in its number format, a model of ``transformers``; arguments and errors as in :func:`files`."""
-    return load_model(job["target"], LoadOptions(), torch.device("cpu"), getattr(torch, job["dtype"]))

@@ -22,10 +22,11 @@ from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import spread_cell, table
 from benchmarks.settings import PACKAGES
 from benchmarks.start.config import PEERS, StartConfig
-from benchmarks.start.peers import files, target_model
+from benchmarks.start.peers import files
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
 from draftwood.hardware import machine
-from draftwood.loading.models import choose_dtype
+from draftwood.loading.models import choose_dtype, load_model
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.tune.compare import spread
@@ -78,7 +79,14 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
     job["prompt"] = prompt(config.prompt_words)
     load_before = machine.load_average()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder:
-        jobs, skipped = _jobs(config, job, Path(folder))
+        model = load_model(str(target), LoadOptions(), torch.device("cpu"), getattr(torch, dtype))
+        described = {
+            "parameters": sum(count for count, _ in weight_sizes(model)),
+            "label": getattr(model.config, LABEL, None),
+            "dtype": dtype,
+        }
+        jobs, skipped = _jobs(config, job, Path(folder), model)
+        del model  # its memory is for the starts
         found = _all_starts(config, jobs, skipped, on_step)
     if not found:
         raise ConfigError("nothing could be started: " + "; ".join(f"{name}: {why}" for name, why in skipped.items()))
@@ -88,7 +96,7 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         "kind": "start",
         "config": plain(asdict(config)),
         **surroundings(torch.device("cpu"), load_before, packages),
-        "model": {**_model(job), "dtype": dtype},
+        "model": described,
         "skipped": [{"system": system, "why": why} for system, why in skipped.items()],
         "results": [
             {"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))}
@@ -105,13 +113,15 @@ def prompt(words: int | None) -> str:
     return " ".join(islice(cycle(word for part in BUILT_IN.values() for text in part for word in text.split()), words))
 
 
-def _jobs(config: StartConfig, job: dict[str, Any], folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _jobs(
+    config: StartConfig, job: dict[str, Any], folder: Path, model: Any
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """What the process of each system needs, and the reasons why the others cannot have the target."""
     jobs: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
     for system in config.system_names():
         try:
-            jobs[system] = job | {"system": system} | files(system, job, folder)
+            jobs[system] = job | {"system": system} | files(system, job, folder, model)
         except (ConfigError, ModelError, ImportError) as error:
             skipped[system] = str(error)
     return jobs, skipped
@@ -135,12 +145,6 @@ def _all_starts(
                     skipped[system] = str(error)
             on_step()
     return found
-
-
-def _model(job: dict[str, Any]) -> dict[str, Any]:
-    """Number of parameters, and what an inflated model is called."""
-    model = target_model(job)
-    return {"parameters": sum(count for count, _ in weight_sizes(model)), "label": getattr(model.config, LABEL, None)}
 
 
 def start(job: dict[str, Any], cache: Path) -> dict[str, Any]:

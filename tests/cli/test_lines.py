@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from draftwood.cli.job.lines import check_output
+from draftwood.core.errors import ConfigError
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 
@@ -121,3 +123,11 @@ def test_tuning_measures_no_text_that_nobody_gave(job: Job, run: Run, pair: list
     result = run("tune", *pair, "--input", job.input)
     assert result.exit_code == 2
     assert f"{job.input}, line 2: this is not JSON" in result.stderr
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "texts.jsonl"
+    out.touch()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != out)
+    with pytest.raises(ConfigError, match=r"texts\.jsonl cannot be written: permission denied"):
+        check_output(out)

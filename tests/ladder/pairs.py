@@ -52,7 +52,12 @@ def new_pair(kind: str, vocab: int = VOCAB, proposes: int | None = None, backend
     return tiny_runner(vocab, 1), tiny_runner(vocab, 2, layers=1)
 
 
-pair = cache(new_pair)
+_pair = cache(new_pair)
+
+
+def pair(kind: str, vocab: int = VOCAB, proposes: int | None = None, backend: str = "torch") -> tuple[Runner, Runner]:
+    """:func:`new_pair`, made once."""
+    return _pair(kind, vocab, proposes, backend)
 
 
 def self_drafting(kind: str) -> tuple[Runner, Runner]:

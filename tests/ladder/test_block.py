@@ -1,20 +1,24 @@
-"""Blocks from one forward are the chains and trees that are grown level by level; their laws stand with the other kinds'
-of drafts."""
+"""Blocks from one forward are the chains and trees that are grown level by level. The tests of their distribution are those
+of other drafts."""
 
 from __future__ import annotations
+
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Round
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter
+from draftwood.draft.none import FAILED
 from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.methods import BLOCK, build
 from draftwood.engine.requests import Request
@@ -80,7 +84,7 @@ def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level
 
 
 def at_once(runner, shape):
-    return BestFirstDrafter(BlockGrower(runner, LevelGrower(runner, GumbelExpander(3), shape)))
+    return BestFirstDrafter(BlockGrower(runner, GumbelExpander(3), shape))
 
 
 def paths(tree, row):
@@ -96,6 +100,20 @@ def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
     assert counts == [4]
     trees(at_once(runner, TreeShape(9, 3, 4)), Sampling(), [0] * ROWS)
     assert counts == [4]
+
+
+def test_a_forward_that_fails_is_a_root_alone_that_the_draft_has_not_read():
+    drafter, read = BlockChain(blocks(), LENGTH), []
+
+    def fails(root, count):
+        raise ModelError("no forward")
+
+    drafter.runner.score_block = fails
+    drafter.runner.commit = lambda nodes, hidden: read.append(nodes)
+    tree = trees(drafter, Sampling(), LIMITS)
+    assert (tree.size, tree.stop) == (1, FAILED)
+    drafter.commit(Mock(spec=Round, joined=[[0]] * ROWS, hidden=None))
+    assert read == [[[]] * ROWS]
 
 
 def test_the_tree_is_as_long_as_the_longest_row_needs():

@@ -1,5 +1,5 @@
-"""What is of encoder-decoder models alone: controls of their source, ``generate``, and prompt lookup in the source. The
-laws of ``test_rung3_tape.py`` and ``test_rung5_metamorphic.py`` hold for them too."""
+"""Tests of encoder-decoder models alone: controls of their source, ``generate``, and prompt lookup in the source.
+``test_rung3_tape.py`` and ``test_rung5_metamorphic.py`` test them too."""
 
 from __future__ import annotations
 

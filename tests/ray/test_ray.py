@@ -289,6 +289,11 @@ def test_the_service_of_kuberay_makes_an_application() -> None:
     assert made.ray_actor_options["num_cpus"] <= int(workers["cpu"])
 
 
+@pytest.mark.parametrize(("given", "names"), [("fox", ("fox",)), (["fox", "hen"], ("fox", "hen")), (None, ())])
+def test_a_configuration_names_a_model_once_or_several_times(given: Any, names: tuple[str, ...]) -> None:
+    assert build({"serving": {"name": given}})._bound_deployment.init_args[0].serving.name == names
+
+
 def test_wrong_arguments_of_a_configuration_are_named() -> None:
     with pytest.raises(ConfigError, match="args hold 'replica'"):
         build({"replica": 2})

@@ -12,17 +12,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import httpx2
 import pytest
+import torch
 from starlette.requests import ClientDisconnect
 
 from draftwood import Limits, Pair, Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.processors import Stateless
+from draftwood.serve import prepare
 from draftwood.serve.answers import Answer, while_present
 from draftwood.serve.jobs import TextDelta
 from draftwood.serve.prepare import Prepared
@@ -33,9 +37,6 @@ from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, comple
 from tests.serve.conftest import Fault, Live, live_server, make_service, serving, until
 
 DRAFTING = 'round_failure_total{cause="drafter"}'
-
-
-# ---- jobs ----
 
 
 # ---- rounds that fail ----
@@ -86,6 +87,29 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served: Pair, target: Fau
         shapes.check_error(last)
         assert first
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
+
+
+def test_a_text_that_fails_leaves_the_others_alone(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = prepare.sampling_of
+
+    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if ids.shape[1] > 12:  # it is tried on shorter texts
+            raise ValueError("a fault of the test")
+        return scores
+
+    def faulty(pair: Pair, body: Any, *given: Any) -> Sampling:
+        found = plain(pair, body, *given)
+        return replace(found, processors=[Stateless(fails)]) if body.seed == 9 else found
+
+    monkeypatch.setattr(prepare, "sampling_of", faulty)
+    with serving(make_service(served)) as client, ThreadPoolExecutor() as threads:
+        good = [completion(seed=seed) for seed in range(3)]
+        wanted = [text_of(*answer(client, body)["choices"]) for body in good]
+        bad = threads.submit(client.post, COMPLETIONS, json=completion(seed=9))
+        assert [text_of(*found["choices"]) for found in threads.map(lambda body: answer(client, body), good)] == wanted
+        assert bad.result().status_code == 500
+        assert metric(client, 'round_failure_total{cause="request"}') == 1
+        assert [text_of(*answer(client, body)["choices"]) for body in good] == wanted
 
 
 def test_a_silent_stream_gets_comments(served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch) -> None:

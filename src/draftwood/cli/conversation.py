@@ -39,10 +39,7 @@ def ask(settings: Settings, options: ChatOptions, message: str) -> None:
 
 
 def converse(settings: Settings, options: ChatOptions) -> None:
-    """Answer every line of standard input until it ends.
-
-    On a terminal an error is reported and the chat goes on.
-    """
+    """Answer every line of standard input until it ends. On a terminal an error is reported and the chat goes on."""
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
     terminal = sys.stdin.isatty()

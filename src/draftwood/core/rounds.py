@@ -187,7 +187,7 @@ class Stats:
 
 @final
 class Clock:
-    """Wall time per stage of one round; callers add to ``seconds``, and time that nobody claimed is ``other``."""
+    """Wall time per stage of one round; callers add to ``seconds``; the rest is ``other``."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)

@@ -57,11 +57,12 @@ class BlockChain:
         self._by_level = sampler.looks_back
         if self._by_level:
             return self._level.draft(root, sampler, rng, limits)
-        self._scored = max(limits) > 0
-        if not self._scored:
+        self._scored = False
+        if max(limits) <= 0:
             return root_alone(root)
         try:
             log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
+            self._scored = True
         except Exception as error:
             return root_alone(root, FAILED, error)
         tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)

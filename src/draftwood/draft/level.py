@@ -97,11 +97,12 @@ class LevelDrafter:
         self.policy = policy
         self.name, self.draw = policy.name, policy.draw
         self._evaluated = 0
+        self._sizes = list(accumulate(policy.widths))  # nodes of the first level, of the first two, ...
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        sizes = list(accumulate(self.policy.widths))  # nodes of the first level, of the first two, ...
-        rows = zip(limits, sampler.rows, strict=True)
-        limits = [min(limit, len(sizes) if row.nodes is None else bisect_right(sizes, row.nodes)) for limit, row in rows]
+        sizes = self._sizes
+        most = [len(sizes) if row.nodes is None else bisect_right(sizes, row.nodes) for row in sampler.rows]
+        limits = [*map(min, limits, most)]
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
         level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])

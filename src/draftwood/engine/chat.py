@@ -218,7 +218,7 @@ class SpecialNames:
 
     @cached_property
     def _copy(self) -> tuple[Tokenizer, dict[str, str]]:
-        """A tokenizer that reads special tokens by their aliases, and the alias of each name. Nobody can guess them."""
+        """A tokenizer that reads special tokens by their aliases, and the alias of each name. Aliases are random."""
         if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is None:
             raise _refused(min(self._tokens))
         copy, key = deepcopy(backend), _private(uuid4().hex)

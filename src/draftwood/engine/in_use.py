@@ -1,4 +1,4 @@
-"""Models that one batch uses at a time: calls of other threads wait, and a call that would wait for itself is refused."""
+"""A lock around models, which refuses calls that would wait for themselves, and streams whose rounds run in a thread."""
 
 from __future__ import annotations
 

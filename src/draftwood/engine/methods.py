@@ -141,8 +141,9 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
 
 
 def _grower(runner: Runner, expander: Expander, shape: TreeShape) -> Grower:
-    levels = LevelGrower(runner, expander, shape)
-    return BlockGrower(runner, levels) if isinstance(runner, BlockRunner) else levels
+    if isinstance(runner, BlockRunner):
+        return BlockGrower(runner, expander, shape)
+    return LevelGrower(runner, expander, shape)
 
 
 def _tree_shape(args: BuildArgs) -> TreeShape:

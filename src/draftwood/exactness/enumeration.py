@@ -163,7 +163,8 @@ def target_distribution(
         if len(text) == tokens:
             out[text] += weight
         else:
-            logp = goodness.target_distribution(pair, prompt, [*text, 0], sampling)[-1].double()  # after the text
+            after = goodness.target_distribution(pair, prompt, [*text, 0], sampling, first=len(text))
+            logp = after[0].double()
             waiting += [((*text, token), weight * p) for token, p in _next(logp, noise)]
     return dict(out)
 

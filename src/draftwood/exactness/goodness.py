@@ -160,10 +160,12 @@ def _sampler(pair: Pair, prompt: list[int], sampling: Sampling) -> Sampler:
     return Sampler([Row(tokens=prompt, sampling=sampling)], pair.target.vocab_size)
 
 
-def target_distribution(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
-    """Log-probabilities at the prefixes of ``ids``, the new tokens of a text."""
-    scores = scores_of(pair.model, prompt + ids, len(ids))
-    found = _sampler(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]])
+def target_distribution(
+    pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, *, first: int = 0
+) -> Float[Tensor, "token vocab"]:
+    """Log-probabilities at the prefixes of ``ids``, the new tokens of a text, from that of ``first`` tokens on."""
+    scores = scores_of(pair.model, prompt + ids, len(ids) - first)
+    found = _sampler(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(first, len(ids))]])
     found.require_all()
     return found.dense()[0]
 

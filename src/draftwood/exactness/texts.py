@@ -2,8 +2,8 @@
 
 Given its own prefix, a freshly drawn token is independent of how earlier tokens, or tokens of other texts, were picked. Two
 tests check pairs of tokens. *Noise*: is the later token likelier to be the pick of the earlier one's Gumbel noise
-(:func:`ratios`)? *Order*: are their PIT values, with tokens ordered by id, correlated? They are if both
-tokens came from one uniform number.
+(:func:`draftwood.exactness.evidence.ratios`)? *Order*: are their PIT values, with tokens ordered by id, correlated? They
+are if both tokens came from one uniform number.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
 def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> PublishedDrafter | None:
     """An EAGLE-3, DFlash or DSpark drafter in evaluation mode, on the target's device and in its number format.
 
-    Its tokens cannot be compared with the target's, since checkpoints hold no tokenizer. The rest is, with its runner.
+    Its tokens cannot be compared with the target's: checkpoints hold no tokenizer. ``make_runners`` checks the rest.
 
     Args:
         name: a folder, or the name of a hub model.

@@ -135,11 +135,8 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
 
 
 def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
-    """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors.
-
-    Raises:
-        ModelError: another scaling.
-    """
+    """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors; raises a
+    ModelError for another scaling."""
     begin = header.data_start + tensor.offset
     divisors = torch.from_numpy(np.fromfile(header.path, np.float32, tensor.elements, offset=begin))
     if torch.allclose(divisors, torch.ones(())):
@@ -182,12 +179,20 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
             f'a GGUF file needs the package {" and ".join(missing)}; install with: pip install "draftwood[gguf]"'
         )
     refuse_part(header)
+    if (
+        header.metadata.get(f"{header.architecture}.rope.scaling.type", "none") != "none"
+        and header.architecture != "gpt-oss"
+    ):
+        raise _unread(header, "rope.scaling.type")
     with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
         # Files next to the GGUF file, such as the configuration of another model, would be read too.
         (Path(alone) / "model.gguf").symlink_to(header.path.resolve())
         model, found = _load(header, Path(alone), dtype)
-    if gaps := [*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])]:
-        raise ModelError(f"{header} lacks tensor {min(gaps)!r}, or holds it in another shape: {AGAIN}")
+    if missing := found["missing_keys"]:
+        raise ModelError(f"{header} lacks tensor {min(missing)!r}: {AGAIN}")
+    if others := found["mismatched_keys"]:
+        kind = f"architecture {header.architecture!r} of transformers {version_of('transformers')}"
+        raise ModelError(f"{header} holds tensor {min(others)[0]!r} in another shape than {kind}: {OTHER_FILES}")
     # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
     repeated = "output.weight" if model.config.tie_word_embeddings else None
     read = sum(weight.numel() for weight in model.parameters())
@@ -239,12 +244,16 @@ def _refuse_unread(header: Header, config: Any) -> None:
     bases = [part["rope_theta"] for part in parts if "rope_theta" in part] or [said("rope.freq_base")]
     window, own = said("attention.sliding_window"), getattr(config, "sliding_window", None) or 0
     unread = {
-        "rope.scaling.type": said("rope.scaling.type") not in (0, "none") and header.architecture != "gpt-oss",
         "rope.freq_base": all(not math.isclose(said("rope.freq_base") or base, base, rel_tol=1e-5) for base in bases),
         "attention.sliding_window": 0 < window < config.max_position_embeddings and window != own,
     }
     if key := next((key for key, ignored in unread.items() if ignored), None):
-        raise ModelError(
-            f"{header} says {key} {said(key)}, which transformers does not read for architecture {header.architecture!r}: "
-            + OTHER_FILES
-        )
+        raise _unread(header, key)
+
+
+def _unread(header: Header, key: str) -> ModelError:
+    said = header.metadata.get(f"{header.architecture}.{key}", 0)
+    return ModelError(
+        f"{header} says {key} {said}, which transformers does not read for architecture {header.architecture!r}: "
+        + OTHER_FILES
+    )

@@ -76,11 +76,8 @@ def _tokenizer(header: Header) -> Any:
 
 
 def _byte_level(found: Mapping[str, Any], named: Iterable[str | None]) -> Tokenizer | None:
-    """The tokenizer of a file whose kind is split here, as ``transformers`` makes it; None for any other.
-
-    Args:
-        named: tokens with a meaning, which are special whatever their kind.
-    """
+    """The tokenizer of a file whose kind is split here, as ``transformers`` makes it; None for any other. Tokens that are
+    ``named`` have a meaning, and are special whatever their kind."""
     tokens, kinds = found["tokens"], found.get("token_type", [])
     known = found.get("tokenizer_type") == "gpt2" and found.get("pre_tokenizer_type") in _DIGITS_APART
     if not known or _END not in tokens or "merges" not in found:

@@ -182,9 +182,7 @@ class _Notes(logging.Handler):
 
 def quiet_loading() -> None:
     """For command lines: switch off loading bars and advice of transformers; downloads still show their progress.
-
-    Notes of this package, for example on a conversion, go to standard error.
-    """
+    Notes of this package go to standard error."""
     own = logging.getLogger("draftwood")
     if not any(isinstance(handler, _Notes) for handler in own.handlers):
         own.addHandler(_Notes(logging.INFO))

@@ -237,10 +237,8 @@ def identity(name: str | Path) -> dict[str, str] | None:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """A digest of files: configurations whole, of weights the size, the header and some samples.
-
-    Further training changes it. Large files are not read completely.
-    """
+    """A digest of files: configurations whole, of weights the size, the header and some samples. Further training changes
+    it. Large files are not read completely."""
     digest = hashlib.sha256()
     for path in paths:
         if not path.is_file():

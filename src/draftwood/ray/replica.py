@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -19,6 +19,7 @@ from draftwood.serve.log import start_log
 from draftwood.serve.settings import ServeOptions, is_loopback, name_of, read_keys
 
 NAME: Final = "draftwood"
+_SCALE: Final = ("replicas", "cpus", "gpus", "autoscaling")  # arguments of :func:`app`
 _SPARE: Final = 8
 """Requests beyond those for which a replica has room: what it refuses, and those for its health, metrics and models."""
 _RETRIES: Final = 3
@@ -126,7 +127,8 @@ def _serving(**values: Any) -> ServeOptions:
     """Options of the server from values that JSON knows."""
     if values.get("api_key_file") is not None:
         values["api_key_file"] = Path(values["api_key_file"])
-    return ServeOptions(**values | {"name": tuple(values.get("name", ()))})
+    name = values.get("name") or ()
+    return ServeOptions(**values | {"name": (name,) if isinstance(name, str) else tuple(name)})
 
 
 def build(args: Mapping[str, Any]) -> Any:
@@ -140,11 +142,11 @@ def build(args: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: an unknown name, or a value out of range.
     """
-    known = {f.name for f in fields(ReplicaSpec)} | {"replicas", "cpus", "gpus", "autoscaling"}
+    known = {f.name for f in fields(ReplicaSpec)} | {*_SCALE}
     if unknown := sorted(args.keys() - known):
         raise ConfigError(f"args hold {unknown[0]!r}, which is none of {', '.join(sorted(known))}: leave it out")
     given = dict(args)
-    scale = {name: given.pop(name) for name in ("replicas", "cpus", "gpus", "autoscaling") if name in given}
+    scale = {name: given.pop(name) for name in _SCALE if name in given}
     for name, kind in (("loading", LoadOptions), ("method", Method), ("serving", _serving)):
         if name in given:
             given[name] = kind(**given[name])
@@ -165,7 +167,8 @@ def serve(spec: ReplicaSpec, fleet: Fleet, ready: Callable[[str], None]) -> None
     """
     if not (options := spec.serving).port:
         raise ConfigError("port is 0, but Ray has to know the port: give a number, such as 8000")
-    with connected(fleet) as ray, _signals() as ended:  # in this order: Ray sets handlers of its own
+    with connected(fleet) as ray:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # after Ray, which sets a handler of its own
         others = bool(ray.serve.status().proxies)
         where = "HeadOnly" if is_loopback(options.host) else "EveryNode"
         ray.serve.start(http_options={"host": options.host, "port": options.port, "location": where})
@@ -174,7 +177,8 @@ def serve(spec: ReplicaSpec, fleet: Fleet, ready: Callable[[str], None]) -> None
             _run(ray, app(spec, replicas=fleet.replicas, cpus=fleet.cpus, gpus=fleet.gpus))
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready(f"http://{host}:{options.port}")
-            ended.wait()
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
         finally:
             ray.serve.delete(NAME)
             if not others:
@@ -201,21 +205,3 @@ def _check_proxies(ray: Any, host: str, port: int) -> None:
             f"Ray Serve runs in this cluster already, at {found.host}:{found.port}, and keeps this address: give --host "
             f"{found.host} --port {found.port}, or end it with serve shutdown"
         )
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
-    ended = threading.Event()
-
-    def end(number: int, frame: object) -> None:
-        if ended.is_set():
-            raise KeyboardInterrupt
-        ended.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

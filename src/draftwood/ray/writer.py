@@ -174,7 +174,7 @@ class _Texts:
                 left.pop(order[place])
                 yield order[place], {**result.to_json(self._texts), **self._more}
         except NumericsError as error:
-            if len(requests) == 1:
+            if len(left) == 1:
                 yield from ((i, {"error": str(error), **self._held}) for i in left)
                 return
             for i, request in left.items():

@@ -1,4 +1,5 @@
-"""Which architectures can score a tree: a check of the configuration, then of the scores of a tree of five tokens.
+"""What runners of causal models have in common, and which architectures can score a tree: a check of the configuration,
+then of the scores of a tree of five tokens.
 
 If the configuration has an unknown size (a window, a chunk, a number of kept keys), the tree is also scored after a text
 longer than that. A size beyond ``MAX_CHECKED`` tokens would make loading slow, so the context ends there.
@@ -42,7 +43,7 @@ _BY_CONTENT: Mapping[str, str] = {
     "index_topk": "an indexer chooses the attended tokens by their content",
     "index_topk_blocks": "an indexer chooses the attended blocks by their content",
 }
-_TEXT = 48  # tokens of the text that checks a conversion
+_TEXT = 48  # tokens of the text of :func:`check_scores`
 # Many models compute norms and attention in float32 with any weights.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
@@ -170,7 +171,7 @@ def check_scores(runner: TargetRunner) -> None:
         refuse_nan(model, found, wanted)
         raise ModelError(
             f"model type {model.config.model_type!r} scores a text differently in {type(runner).__name__}, by "
-            f"{worst:.2g}: the conversion is wrong. Use --backend torch"
+            f"{worst:.2g}: one of the two is wrong. Use --backend torch"
         )
 
 

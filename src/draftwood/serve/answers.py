@@ -1,4 +1,4 @@
-"""The texts of one response, and its trace, as they come from the decoding thread. In the event loop only."""
+"""The texts of one response, and its trace, as they come from the decoding thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LiveTrace:
         self._emit()
 
     def close(self) -> None:
-        """The text has ended, or nobody writes it any more."""
+        """The text has ended, or was given up."""
         if not self.ended:
             self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
             self.ended = True

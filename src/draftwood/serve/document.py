@@ -13,6 +13,7 @@ from draftwood.serve.fields import Body
 from draftwood.serve.other_fields import OTHER_FIELDS
 from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from draftwood.serve.settings import ServeOptions
+from draftwood.serve.streams import EVENTS
 
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
@@ -33,6 +34,17 @@ class Described(Route):
     ) -> None:
         super().__init__(path, handler, methods=["GET" if body is None else "POST"])
         self.summary, self.body, self.query = summary, body, query
+
+    @property
+    def media(self) -> list[str]:
+        """The types of its answers."""
+        if kind := {"/docs": "text/html", "/metrics": "text/plain"}.get(self.path):
+            return [kind]
+        streams = self.path == "/v1/traces/{id}" or (self.body is not None and "stream" in self.body.model_fields)
+        return [
+            "application/json",
+            *(["application/x-ndjson" if self.path.startswith("/api/") else EVENTS] if streams else []),
+        ]
 
 
 def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
@@ -55,7 +67,8 @@ def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOp
     paths: dict[str, Any] = {}
     for route in described:
         failed = error if route.body is None or route.body in _OWN else _FAILED
-        found = {"summary": route.summary, "responses": {"200": {"description": route.summary}, "default": failed}}
+        good = {"description": route.summary, "content": {kind: dict[str, Any]() for kind in route.media}}
+        found = {"summary": route.summary, "responses": {"200": good, "default": failed}}
         if route.body is None:
             paths[route.path] = {"get": {**found, "parameters": _parameters(route)}}
         else:

@@ -207,10 +207,8 @@ def _one(text: str, at: int, form: ToolFormat, names: Set[str] | None, last: boo
 
 
 def _end(text: str, at: int, within: str = "") -> int | None:
-    """Where the JSON value ends that begins at a place of a text, or what closes the place; None if it does not yet.
-
-    What closes nothing is passed over.
-    """
+    """Where the JSON value ends that begins at a place of a text, or what closes the place; None if it does not yet. What
+    closes nothing is passed over."""
     closers = list(within)
     for sign in _SIGNS.finditer(text, at):
         if sign[0] in "{[":

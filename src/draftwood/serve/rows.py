@@ -43,7 +43,7 @@ class Admission:
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
         self.rows = rows
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
-        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)  # None for no limit
+        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)
 
     def share(self, requests: Iterable[Request]) -> float:
         """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
@@ -226,10 +226,8 @@ class Rows:
         self._ended()
 
     def _restart(self, error: Exception) -> None:
-        """Go on after an error of the target, with the texts that wait.
-
-        Where none is written yet, the error came from reading the first prompt, and its text ends.
-        """
+        """Go on after an error of the target, with the texts that wait. Where none is written yet, the error came from
+        reading the first prompt, and its text ends."""
         _LOG.error("a round failed", exc_info=error)
         self._metrics.count("round_failure", 1, "target")
         admitted = self._admitted

@@ -24,9 +24,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float) -> None:
         super().__init__(config)
-        self._scheduler = scheduler
-        self._drain = drain
-        self._signals = 0
+        self._scheduler, self._drain, self._signals = scheduler, drain, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second one ends all texts as they are, the third one waits for nothing.
@@ -50,10 +48,11 @@ class Server(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; raises a ConfigError if the address is in use, or not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6)
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
-        raise ConfigError(f"cannot listen: {error.strerror}; give another --host or --port") from None
+        raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
 
 
 def make_server(service: Service, keys: Sequence[str] = ()) -> Server:

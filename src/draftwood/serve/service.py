@@ -41,7 +41,6 @@ class Service:
     Attributes:
         names: of the model in the interface, the usual one first.
         scheduler: writes texts; the caller starts and stops it.
-        method: of drafting, without ``auto``.
 
     Raises:
         ConfigError: a method for temperature 0 only; what the decoder refuses.
@@ -62,7 +61,7 @@ class Service:
         admission = Admission(pair, options.max_rows, options.max_memory)
         self.pair, self.options = pair, options
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
-        self.method, self._created = chosen, int(time.time())
+        self._method, self._created = chosen, int(time.time())
         self.texts = TokenTexts(pair.tokenizer)
         self.metrics = Metrics(replica)
         if admission.budget is not None:
@@ -84,8 +83,8 @@ class Service:
         settings = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return {
             "object": "model", "created": self._created, "owned_by": "draftwood", "max_model_len": most,
-            "chat_template": self.preparation.chats, "methods": list(dict.fromkeys([self.method.method, PLAIN])),
-            "nodes": most_nodes(self.method),
+            "chat_template": self.preparation.chats, "methods": list(dict.fromkeys([self._method.method, PLAIN])),
+            "nodes": most_nodes(self._method),
             "meta": {
                 "architecture": model.config.model_type, "dtype": str(model.dtype).removeprefix("torch."),
                 "n_vocab": self.pair.target.vocab_size, "n_ctx_train": self.pair.target.max_length,
@@ -99,9 +98,11 @@ class Service:
 
     async def scored(self, prepared: Prepared) -> Prepared:
         """The same with the log-probabilities that its echoes want, equal prompts once; raises an ApiError if that fails."""
+        if not prepared.echoes:
+            return prepared
         known: dict[tuple[int, ...], list[TokenLogprob]] = {}
         found = []
-        for echo, request in zip(prepared.echoes, prepared.requests, strict=False):
+        for echo, request in zip(prepared.echoes, prepared.requests, strict=True):
             wanted, prompt = request.logprobs, tuple(request.prompt)
             if wanted is not None and prompt not in known:
                 parts = self.scheduler.work(of_prompt(self.pair.target.another(), prompt, wanted.top))

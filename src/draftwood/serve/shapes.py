@@ -171,10 +171,8 @@ def _of_chat(entries: Sequence[TokenLogprob], texts: TokenTexts) -> dict[str, An
 
 @final
 class _CompletionLogprobs:
-    """The log-probabilities of a completion, part by part: offsets count on.
-
-    A token that is no whole characters is named by its bytes, as in ``bytes:\\xf0\\x9f``.
-    """
+    """The log-probabilities of a completion, part by part: offsets count on. A token that is no whole characters is named
+    by its bytes, as in ``bytes:\\xf0\\x9f``."""
 
     def __init__(self, texts: TokenTexts) -> None:
         self._texts = texts

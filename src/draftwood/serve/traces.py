@@ -1,4 +1,4 @@
-"""The page, and the traces of texts: the last few, whole, as events while they grow, and drawn. In the event loop only."""
+"""The page, and the traces of texts: the last few, whole, as events while they grow, and drawn; kept in the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.page import page
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.streams import DONE, KEEP_ALIVE, event, event_stream
+from draftwood.serve.streams import DONE, EVENTS, KEEP_ALIVE, event, event_stream
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
 from draftwood.trace.files import from_json, to_json
@@ -116,7 +116,7 @@ class Traces:
 
     async def trace(self, request: Request) -> Response:
         found = self.of(request.path_params["id"])
-        if "text/event-stream" in request.headers.get("accept", ""):
+        if EVENTS in request.headers.get("accept", ""):
             return event_stream(_events(found))
         trace = await while_present(request.receive, found.finished())
         return await asyncio.to_thread(lambda: JSONResponse(to_json([trace])))

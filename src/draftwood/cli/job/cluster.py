@@ -44,16 +44,16 @@ def complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, l
             written = mapped(blocks, spec, wanted, fleet, partial(_facts, settings, first_seed))
             began = False
             for block in written.iter_batches(batch_size=None, batch_format="pyarrow"):
-                records = [_record(by_index[row["index"]], row) for row in block.select(_COLUMNS).to_pylist()]
+                found = block.select(_COLUMNS).to_pylist()
                 if not began:
-                    out.begin(records[0]["settings"])
+                    out.begin(json.loads(found[0]["record"])["settings"])
                     began = True
-                out.write(record for record in records if record["index"] not in out.done)
+                out.write(_record(by_index[row["index"]], row) for row in found if row["index"] not in out.done)
     except KeyboardInterrupt:
         raise out.interrupted(f"seed {first_seed}") from None
     except Exception as error:
         raise sentence_of(str(error)) or error from error
-    click.echo(f"{len(left)} prompts by {fleet.replicas} processes, seed {first_seed}", err=True)
+    click.echo(f"{len(left)} lines by {fleet.replicas} processes, seed {first_seed}", err=True)
 
 
 _COLUMNS = ["index", "error", "record"]

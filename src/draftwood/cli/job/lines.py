@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,3 +95,5 @@ def check_output(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise ConfigError(f"output {path} is not a regular file: name one, or leave --output out for standard output")
     check_writable(path, "--output")
+    if path.exists() and not os.access(path, os.W_OK):  # records are appended
+        raise ConfigError(f"output {path} cannot be written: permission denied; name another --output")

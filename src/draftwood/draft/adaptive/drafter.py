@@ -134,17 +134,15 @@ class BestFirstDrafter:
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
         tree = _tensors(draft.trees, self._kept, device)
-        has_distributions = bool(draft.distributions)
-        needed = has_distributions and self.draw in DRAWS_WITH_LOG_PROBS and not greedy
+        found = partial(_distributions, draft, self._kept, tree["parents"]) if draft.distributions else None
+        needed = self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         children = 0 if self.grower is None else self.grower.expander.count
         return DraftTree(
             **tree,
             branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
-            draft_log_probs=_distributions(draft, self._kept, tree["parents"]) if needed else None,
-            ranking=partial(_distributions, draft, self._kept, tree["parents"])
-            if has_distributions and not needed
-            else None,
+            draft_log_probs=found() if found is not None and needed else None,
+            ranking=None if needed else found,
             stop=draft.stop,
         )
 

@@ -125,14 +125,13 @@ class SampledExpander:
 
     Args:
         count: the most children of a node.
-        name: the method's name on the command line.
     """
 
+    name = "dynamic"
     draw = Draw.WITHOUT_REPLACEMENT
 
-    def __init__(self, count: int, *, name: str = "dynamic") -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
-        self.name = name
 
     def expand(
         self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int, depths: int = 1

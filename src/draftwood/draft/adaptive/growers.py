@@ -189,13 +189,13 @@ class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
     Args:
-        runner: the draft model.
-        levels: grows the tree instead where distributions depend on earlier tokens; as deep as the block.
+        runner, expander, shape: as for :class:`LevelGrower`, which grows the tree where distributions depend on earlier
+            tokens.
     """
 
-    def __init__(self, runner: BlockRunner, levels: LevelGrower) -> None:
-        self.runner, self.expander, self.shape = runner, levels.expander, levels.shape
-        self._levels = levels
+    def __init__(self, runner: BlockRunner, expander: Expander, shape: TreeShape) -> None:
+        self.runner, self.expander, self.shape = runner, expander, shape
+        self._levels = LevelGrower(runner, expander, shape)
 
     def expand(self, draft: DraftRound) -> None:
         if draft.sampler.looks_back:

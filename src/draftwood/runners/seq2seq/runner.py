@@ -19,7 +19,6 @@ from draftwood.runners.seq2seq.source import (
     check_encoder_decoder,
     check_source_trees,
     longest_source,
-    longest_text,
     read_sources,
     refusal,
     source_text_limits,
@@ -48,11 +47,11 @@ class Seq2SeqRunner(ReadsAtOnce):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
-        self.max_length, self.max_source = longest_text(model), longest_source(model)
+        self._limits = source_text_limits(model, drafts=drafts)
+        self.max_length, self.max_source = self._limits.longest, longest_source(model)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.device = model.device
         self.forward_seconds = 0.0
-        self._limits = source_text_limits(model, drafts=drafts)
         self._sources: Sources | None = None
         try:
             self._use(BartDecoder, check)

@@ -177,10 +177,8 @@ class Dialect(Wire, ABC):
 
 
 def _chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
-    """The body of a chat: what was made of the fields of another interface, and the rest of them.
-
-    Raises an ApiError for a field that this server does not have and that changes something, or that is also made of others.
-    """
+    """The body of a chat: what was made of the fields of another interface, and the rest of them. Raises an ApiError for a
+    field that this server does not have and that changes something, or that is also made of others."""
     chat, others = {name: value for name, value in made.items() if value is not None}, {**_ONE, **others}
     for name, value in rest.items():
         if (other := others.get(name)) is not None and not other.takes(value):

@@ -8,7 +8,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import PILL, SMALL, Canvas
 from draftwood.trace.figures.draft import DraftColumns, draw_draft, draw_target
 from draftwood.trace.figures.scene import PITCH, Scene
-from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
+from draftwood.trace.figures.verdicts import OUTPUT_GAP, TITLES, VerdictColumns, draw_output, draw_verdicts
 from draftwood.trace.labels import sans_width, shorten, title_of
 from draftwood.trace.records import Trace, TracedRound
 
@@ -87,7 +87,7 @@ def _in_one_row(scene: Scene) -> str:
         canvas.line([(_MARGIN + columns.width - 4, y), (target - 2, y)], arrow=True)
     verdicts = VerdictColumns(target + 250 + 28, 130, 96)
     tried = draw_verdicts(scene, top, verdicts)
-    output = verdicts.right + 26
+    output = verdicts.right + OUTPUT_GAP
     end = draw_output(scene, output, 96, tried, top - 12)
     _draft_heads(scene, _MARGIN, columns, _TOP - 2)
     _head(scene, target, _TOP - 2, "Target model|probability")

@@ -85,7 +85,7 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
         y += 18
     columns: list[Position | None] = [None, *positions_of(made)]  # the text before the masks comes first
     wide, label, y = _width(scene, columns[1:]), 104.0 if width >= 700 else 0.0, y + 10
-    in_line = int((width - 2 * _MARGIN - label + _GAP) // (wide + _GAP))
+    in_line = max(1, int((width - 2 * _MARGIN - label + _GAP) // (wide + _GAP)))
     for start in range(0, len(columns), in_line):
         y = _system(scene, y, label, columns[start : start + in_line], wide)
     used = 2 * _MARGIN + label + min(in_line, len(columns)) * (wide + _GAP) - _GAP

@@ -15,6 +15,7 @@ _TRIAL: Final = 66.0  # height of a trial
 _NAME: Final = 34.0  # "q12''" in front of a distribution
 _VALUE: Final = 40.0  # the candidate's probability behind it
 _CHILD: Final = 28.0  # height of a child that is compared with the target's choice
+OUTPUT_GAP: Final = 26.0  # between the verdicts and the output: room for an arrow
 TITLES: Final = {
     "recursive": "Recursive rejection sampling",
     "traversal": "Traversal, leaves first",
@@ -198,5 +199,5 @@ def draw_output(scene: Scene, x: float, width: float, panel: VerdictPanel, top: 
         scene.pill(x, y, width, node)
     scene.own_pill(x, heights[-1], width)
     for y in heights if ordered else ():
-        scene.canvas.line([(x - 24, y), (x - 3, y)], "line", arrow=True)
+        scene.canvas.line([(x - OUTPUT_GAP + 2, y), (x - 3, y)], "line", arrow=True)
     return heights[-1]
