@@ -51,7 +51,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 2620
 """Lines of C++ of the native engine, at most."""
-TESTS = 33138
+TESTS = 33163
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

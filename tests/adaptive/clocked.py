@@ -28,6 +28,20 @@ class ClockedRunner(TableRunner):
         return super().extend(tokens, depths, ancestors)
 
 
+class LateRunner(ClockedRunner):
+    """One that knows a row from its second round on, as drafters of hidden states do."""
+
+    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+        found = super().extend(tokens, depths, ancestors)
+        found.logits[[not row.has_state(self) for row in self._rows]] = -torch.inf
+        return found
+
+    def commit(self, nodes: Any, hidden: Any = None) -> None:
+        super().commit(nodes, hidden)
+        for row in self._rows:
+            row.state(self, bool)
+
+
 def counting(vocab: int, length: int, logit: float) -> torch.Tensor:
     """Scores of a text that counts modulo ``length``, or at a small ``logit`` often does."""
     table = torch.zeros(vocab, vocab)

@@ -146,8 +146,6 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
             factor = rng.lognormvariate(0.0, world.noise) if world.noise else 1.0
             return seconds * factor * (8.0 if rng.random() < world.outliers else 1.0)
 
-        if not at:
-            controller.begin_text()
         plain = controller.begin_round()
         guess = [] if plain else _guess(written, at)
         if guess and not controller.shows_guess([guess]):

@@ -114,7 +114,7 @@ def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
 def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text_and_plain_decoding_is_timed_now_and_then():
     controller, drafted = lived(0.9, 400, 2)
     first = next(i for i, depth in enumerate(drafted) if depth)
-    assert first == pytest.approx(1 / constants.PROBE_TEXT, abs=1)
+    assert first == pytest.approx(1 / constants.PROBE_LOSS, abs=1)
     without = drafted[first:].count(0)
     assert without % constants.PROBE_ROUNDS == 0
     assert 0 < without <= 0.08 * 400
@@ -124,7 +124,6 @@ def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text_and_plain_dec
 
 def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
     controller = begun()
-    controller.begin_text()
     while not controller.another_level(0, 1.0, 1):
         controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
         controller.begin_round()
@@ -212,15 +211,13 @@ def test_a_good_draft_that_had_bad_luck_is_tried_again_in_a_short_text():
     drafted = []
     for worth in (0.97, 0.7):
         controller = Controller(learnt=replace(good.learnt, worth=worth))
-        controller.begin_text()
         drafted.append(sum(levels > 0 for levels in lived(0.9, 38, controller=controller)[1]))
     assert drafted[0] > 10
-    assert drafted[1] == 0  # a probe is likely to lose more than a short text allows
+    assert drafted[1] == 0  # a probe is likely to lose more than so few rounds allow
 
 
-def test_a_guess_that_did_not_pay_is_tried_again_late_in_a_text():
+def test_a_guess_that_did_not_pay_is_tried_again_after_many_rounds():
     controller = begun()
-    controller.begin_text()
     shown = []
     for _ in range(400):
         shown.append(not controller.begin_round() and controller.shows_guess([[0.2]]))
@@ -287,8 +284,8 @@ def test_guesses_are_shown_that_pay_a_larger_forward():
     controller = fed((3, 11, 6, 19, 8, 14), lambda nodes: linear(nodes) + 3 * LEVEL * (nodes > 0))
     least = controller.speed * controller.costs.tree
     assert least > 0.2
-    controller.begin_text()  # too early in a text for a probe
     assert controller.shows_guess([[0.9] * 9])
+    controller._probes.guess.wait = math.inf  # no probe
     assert not controller.shows_guess([[least / 4] * 2])
     assert not controller.shows_guess([[0.9, 0.9], [], [], []])  # it is a forward for all rows
 

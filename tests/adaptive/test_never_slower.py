@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
@@ -16,10 +17,11 @@ from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.learnt import Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
-from tests.adaptive.clocked import ClockedRunner, counting
+from tests.adaptive.clocked import ClockedRunner, LateRunner, counting
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text
 from tests.helpers import sampler_of
@@ -85,13 +87,41 @@ def test_what_is_gained_stays():
         assert speed("good", "usual", length, learnt("good", "usual")) > 1.4
 
 
-# ---- prompt lookup alone, in real rounds on a simulated clock ----
+# ---- real rounds on a simulated clock ----
 
 VOCAB, BASE, TREE, NODE = 40, 0.010, 0.003, 0.0005
 
 
 def seconds_of(rows: int, tokens: int) -> float:
     return BASE + (TREE + NODE * (tokens - 1) * rows) * (tokens > 1)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_short_texts_that_come_and_go_are_drafted_also_after_many_plain_ones(rows):
+    now, controllers = [0.0], Controllers()
+    table = 4 * torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(1))
+    target, draft = ClockedRunner(table, now, seconds_of), LateRunner(table, now, lambda *_: 0.1 * BASE)
+    grower = build(Method(method="adaptive"), draft, greedy=False)[0].grower
+    engine = Decoder(target, BestFirstDrafter(grower, budgets=controllers.at, clock=lambda: now[0]), Coupled())
+
+    def forwards(method: str | None) -> int:
+        before = target.forwards
+        for first in range(0, 40, 40 if rows > 1 else 1):  # a single client sends the next text after the last
+            with engine.batch(rows=rows) as batch:
+                for n in range(first, first + (40 if rows > 1 else 1)):
+                    request = Request(prompt=[1, 2, 3], seed=n, limits=Limits(max_new_tokens=12 + n % 9))
+                    batch.add(request, Sampling(temperature=1.0), method=method)
+                while len(batch):
+                    batch.step()
+        return target.forwards - before
+
+    plain = forwards("ar")
+    assert min(forwards(None) for _ in range(4)) < 0.7 * plain
+    assert [forwards("ar") for _ in range(4)] == [plain] * 4
+    assert forwards(None) < 0.7 * plain
+
+
+# ---- prompt lookup alone ----
 
 
 def alone(

@@ -84,7 +84,6 @@ def test_control_without_rests_it_costs_more(kind: str, monkeypatch: pytest.Monk
 def test_the_budget_learns_of_a_rest() -> None:
     controller = Controller()
     for _ in range(12):
-        controller.begin_text()
         controller.begin_round()
         controller.end_round(1, 0.0, 1.0, 0.0, BASE)
     assert controller.rest(0.5 * BASE) == 3  # a quarter of twelve rounds

@@ -59,41 +59,28 @@ def die_of(rng, row):
     return lambda distribution: int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
 
 
+@pytest.mark.parametrize("verifier", [Recursive(), Traversal()])
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
-def test_recursive_equals_its_twin(name, temperature, top_p):
+def test_verifiers_of_drawn_trees_equal_their_twins(verifier, name, temperature, top_p):
     seen = set()
     for seed in range(4):
         tree, logp, rng = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
-        ours = verdicts(Recursive().verify(tree, logp, rng))
+        ours = verdicts(verifier.verify(tree, logp, rng))
         for row in range(ROWS):
 
             def coin(node, p, q, row=row, rng=rng):
                 every = [node.index if r == row else 0 for r in range(ROWS)]
                 return rng.accept([float(p)] * ROWS, [float(q)] * ROWS, every)[row]
 
-            theirs = recursive(plain_tree(tree, logp, row), tree.draw, coin, die_of(rng, row))
-            assert ours[row] == theirs
-            seen.add(len(theirs[0]))
-    assert len(seen) >= 3  # rejected at once, half way, and through
-
-
-@pytest.mark.parametrize("name", DRAWN)
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
-def test_traversal_equals_its_twin(name, temperature, top_p):
-    seen = set()
-    for seed in range(4):
-        tree, logp, rng = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
-        verdict = Traversal().verify(tree, logp, rng)
-        for row in range(ROWS):
-
             def pick(stops, row=row, rng=rng):
                 return int(rng.path(torch.tensor([stops] * ROWS, dtype=torch.float64))[row])
 
-            theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die_of(rng, row))
-            assert verdicts(verdict)[row] == theirs
+            twin, choose = (recursive, coin) if isinstance(verifier, Recursive) else (traversal, pick)
+            theirs = twin(plain_tree(tree, logp, row), tree.draw, choose, die_of(rng, row))
+            assert ours[row] == theirs
             seen.add(len(theirs[0]))
-    assert len(seen) >= 3
+    assert len(seen) >= 3  # rejected at once, half way, and through
 
 
 @pytest.mark.parametrize("name", [*DRAWN, "shared", "best-first"])

@@ -41,10 +41,8 @@ class Described(Route):
         if kind := {"/docs": "text/html", "/metrics": "text/plain"}.get(self.path):
             return [kind]
         streams = self.path == "/v1/traces/{id}" or (self.body is not None and "stream" in self.body.model_fields)
-        return [
-            "application/json",
-            *(["application/x-ndjson" if self.path.startswith("/api/") else EVENTS] if streams else []),
-        ]
+        lines = "application/x-ndjson" if self.path.startswith("/api/") else EVENTS
+        return ["application/json", lines] if streams else ["application/json"]
 
 
 def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOptions) -> dict[str, Any]:

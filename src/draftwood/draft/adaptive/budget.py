@@ -28,9 +28,6 @@ class Budget:
 
     learns = False
 
-    def begin_text(self) -> None:
-        """Begin a text, or a batch of texts."""
-
     def begin_round(self) -> bool:
         """Begin a round; True if it must have no tree."""
         return False
@@ -158,8 +155,6 @@ class Schedule:
         self.resting = self._rest.goes_on(self.budget, awake=awake)
         if self.resting:
             return
-        if awake:
-            budget.begin_text()
         self.budget = budget
         self.plain = budget.begin_round()
 

@@ -87,10 +87,6 @@ class Controller(Budget):
             waits=Waits(*(max(0.0, probe.wait) for probe in self._probes)),
         )
 
-    def begin_text(self) -> None:
-        for probe in self._probes:
-            probe.begin_text()
-
     def begin_round(self) -> bool:
         """Whether the round has no tree, to time plain decoding."""
         base, probe = self.costs.base, self._probes.plain

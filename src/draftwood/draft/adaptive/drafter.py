@@ -88,7 +88,8 @@ class BestFirstDrafter:
             limits=limits,
             budget=schedule.budget,
             clock=schedule.clock,
-            behind=self._behind or schedule.joined,
+            behind=self._behind,
+            learns=schedule.budget.learns and not schedule.joined,
             stop="no guess pays",
         )
         try:
@@ -167,11 +168,11 @@ class BestFirstDrafter:
         self._read(this_round, seen)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if schedule.budget.learns and not schedule.joined:
+        if draft.learns:
             rows = zip(draft.trees, self._kept, strict=True)
             expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
             schedule.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
-        self._behind = not any(tree.numbers for tree in draft.trees)
+        self._behind = schedule.joined or not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
 
     def _read(self, this_round: Round, seen: list[list[int]]) -> None:

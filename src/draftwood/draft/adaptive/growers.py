@@ -39,6 +39,8 @@ class DraftRound:
         budget: decides on each forward, and learns from it.
         clock: a clock in seconds.
         behind: the draft model has not read all text, so the next forward's seconds say nothing about a level.
+        learns: the budget learns from the levels. A row's first round says nothing of them: a drafter of hidden states does
+            not know its text yet.
         drafting: seconds of the levels so far.
         distributions: the draft's distributions, one entry per level.
         by_depth: they are those of the depths, the same for all nodes of one depth.
@@ -53,6 +55,7 @@ class DraftRound:
     budget: Budget
     clock: Callable[[], float]
     behind: bool
+    learns: bool
     drafting: float = 0.0
     distributions: list[LogProbs] = field(default_factory=list)
     by_depth: bool = False
@@ -82,7 +85,7 @@ class DraftRound:
 
     def end_level(self, depth: int, above: float, cuts: Sequence[float], nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
-        if not self.budget.learns:
+        if not self.learns:
             return
         ended, cost = self.clock(), self.budget.min_node_value()
         rows = zip(self.trees, self._sizes, cuts, strict=True)

@@ -11,9 +11,9 @@ from draftwood.draft.adaptive import constants
 class Probe:
     """A few successive rounds of the choice that is not preferred, from time to time.
 
-    The pause after a probe is so long that its loss stays within a share of all seconds. It also waits until its loss is a
-    small share of the present text. The loss is that of the last probe, and at least one plain round, unless another one is
-    expected.
+    The pause after a probe is so long that its loss stays within a share of all seconds. The first probe also waits until
+    its loss is a small share of the seconds so far. The loss is that of the last probe, and at least one plain round, unless
+    another one is expected.
 
     Args:
         wait: seconds until the first probe.
@@ -28,11 +28,7 @@ class Probe:
         self.left = self.size = 0
         self.wait = wait
         self._loss = self._lost = 0.0  # of the last probe, and of this one
-        self._text = 0.0  # seconds of the present text
-
-    def begin_text(self) -> None:
-        """Begin a text."""
-        self._text = 0.0
+        self._seconds = 0.0  # so far
 
     def due(self, plain: float, expected: float | None = None) -> bool:
         """Whether a round may be part of a probe.
@@ -41,8 +37,8 @@ class Probe:
             plain: seconds of a round without a tree.
             expected: seconds that the probe is expected to lose.
         """
-        text, loss = constants.PROBE_TEXT * self._text, max(self._loss, plain) if expected is None else expected
-        return self.left > 0 or (self.wait <= 0.0 and text >= loss)
+        loss = max(self._loss, plain) if expected is None else expected
+        return self.left > 0 or (self.wait <= 0.0 and constants.PROBE_LOSS * self._seconds >= loss)
 
     def start(self) -> None:
         """Make this round part of a probe."""
@@ -56,7 +52,7 @@ class Probe:
 
     def end_round(self, seconds: float, lost: float, plain: float, expected: float | None = None) -> None:
         """Record a round: its seconds, its loss if it was part of a probe, and the arguments of :meth:`due`."""
-        self._text += seconds
+        self._seconds += seconds
         if not self.left:
             self.wait -= seconds
             return
