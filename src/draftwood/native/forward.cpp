@@ -76,6 +76,11 @@ template <class N>
 struct Block {
     typedef typename N::Input Input;
     typedef typename N::Weight Weight;
+#if defined(DRAFTWOOD_AMX)
+    static const int STEP = N::step == 2 ? SUMMED : N::step;  // inputs that are added together
+#else
+    static const int STEP = N::step;
+#endif
     const Work& work;
     const Model& model;
     const Facts& facts;
@@ -114,13 +119,17 @@ struct Block {
         in_chunks(count, share(count, 2 * threads), one);
     }
 
-    // The products of rows with the numbers of a group, or with those of some of its inputs.
-    void multiply(const Weight* weights, int inputs, int rows, const Input* in, size_t next, float* found, bool more) {
+    // The numbers of a group, or those of some of its inputs.
+    static Blocks<N> group_of(const Weight* weights, int inputs) {
+        return {weights, GROUP * N::step, LANES * N::step, inputs};
+    }
+
+    // The products of rows with two blocks of outputs.
+    void multiply(const Blocks<N>& a, int rows, const Input* in, size_t next, float* found, size_t next_found, bool more) {
 #if defined(DRAFTWOOD_AMX)
-        if (N::step == 2)
-            return tiles_of_amx((const uint16_t*)weights, inputs, rows, (const uint16_t*)in, next, found, more, own.tile_rows);
+        if constexpr (N::step == 2) return tiles_of_amx(a, rows, in, next, found, next_found, more, own.tile_rows);
 #endif
-        tiles<N>({weights, GROUP * N::step, LANES * N::step, inputs}, rows, in, next, found, GROUP, more);
+        tiles<N>(a, rows, in, next, found, next_found, more);
     }
 
     // The same from codes.
@@ -130,7 +139,7 @@ struct Block {
         for (int k = 0; k < a.inputs; k += EXPANDED) {
             int size = least(EXPANDED, a.inputs - k);
             for (int i = 0; i < size; i += CHUNK, from += a.chunk_bytes()) expand(a, from, numbers + i * GROUP);
-            multiply(numbers, size, rows, in + k, a.inputs, found, k > 0);
+            multiply(group_of(numbers, size), rows, in + k, a.inputs, found, GROUP, k > 0);
         }
     }
 
@@ -166,7 +175,10 @@ struct Block {
     // The products of rows with a group of a matrix, and its bias.
     void product(const Linear& a, int g, int rows, const Input* in, float* found) {
         if (a.bits) multiply_codes(a, g, rows, in, found);
-        else multiply((const Weight*)a.weights + (size_t)g * GROUP * a.inputs, a.inputs, rows, in, a.inputs, found, false);
+        else {
+            const Weight* weights = (const Weight*)a.weights + (size_t)g * GROUP * a.inputs;
+            multiply(group_of(weights, a.inputs), rows, in, a.inputs, found, GROUP, false);
+        }
         for (int r = 0; a.bias && r < rows; r++)
             for (int i = 0; i < GROUP; i += LANES)
                 store(found + r * GROUP + i, load(found + r * GROUP + i) + load(a.bias + g * GROUP + i));
@@ -320,7 +332,7 @@ struct Block {
 
     int length(const Token& token) const { return token.text + token.seen; }
     // Values of positions before this one are read where they lie, in the steps in which they will lie for later tokens.
-    int direct(const Token& token) const { return token.seen ? token.text / N::step * N::step : token.text; }
+    int direct(const Token& token) const { return token.seen ? token.text / STEP * STEP : token.text; }
 
     // Scores of a row of queries become weights: of slots until ``direct``, then of the tail.
     float soften(const Token& token, float* scores, Input* weights, Input* tail, int window, int from, int to) const {
@@ -335,42 +347,44 @@ struct Block {
         for (int p = first; p < last; p += LANES) top = greater(top, load(scores + p));
         top = splat(greatest(top));
         for (int p = first; p < last; p += LANES) {
-            store(scores + p, exponential((load(scores + p) - top) * scale));
-            for (int q = p; q < low; q++) scores[q] = 0;
-            for (int q = most(p, end); q < p + LANES; q++) scores[q] = 0;
-            total = total + load(scores + p);
-            N::round(weights + p, load(scores + p));
+            Lanes part = exponential((load(scores + p) - top) * scale);
+            if (p < low || p + LANES > end) {
+                store(scores + p, part);
+                for (int q = p; q < p + LANES; q++)
+                    if (q < low || q >= end) scores[q] = 0;
+                part = load(scores + p);
+            }
+            total = total + part;
+            N::round(weights + p, part);
         }
-        for (int p = kept; p < share(end, N::step) * N::step; p++) tail[p - kept] = p >= first && p < end ? weights[p] : (Input)0;
+        for (int p = kept; token.seen && p < share(end, STEP) * STEP; p++)
+            tail[p - kept] = p >= first && p < end ? weights[p] : (Input)0;
         for (int p = from; p < first; p++) weights[p] = 0;
         for (int p = kept; p < to; p++) weights[p] = 0;
         return sum(total);
     }
 
-    // The values of the positions from ``direct`` on, in the order of text.
+    // The values of the positions from ``direct`` on, in the order of text, and zeros until the end of a step.
     int gather(const Token& token, int l, int head) const {
-        int from = direct(token), end = length(token);
-        for (int p = from; p < end; p += N::step) {
-            Weight* to = (Weight*)own.gathered + (size_t)(p - from) * dim;
-            int slot[2] = {0, -1};
-            for (int s = 0; s < N::step && p + s < end; s++)
-                slot[s] = p + s < token.text ? p + s : work.path[token.first + p + s - token.text];
-            const Weight* a = values(token.row, slot[0] / PAGE, l, head) + slot[0] % PAGE / N::step * dim * N::step;
-            if (N::step == 1) {
-                memcpy(to, a, dim * sizeof(Weight));
+        const int from = direct(token), end = length(token), size = share(end - from, STEP) * STEP;
+        auto slot = [&](int p) { return p < token.text ? p : work.path[token.first + p - token.text]; };
+        auto value = [&](int p) {
+            return values(token.row, slot(p) / PAGE, l, head) + slot(p) % PAGE / N::step * dim * N::step + slot(p) % N::step;
+        };
+        Weight* to = (Weight*)own.gathered;
+        for (int p = from; p < end; p += N::step, to += N::step * dim) {
+            const int last = p + N::step - 1;
+            if (last < end && slot(p) % N::step == 0 && slot(last) == slot(p) + N::step - 1) {
+                memcpy(to, value(p), N::step * dim * sizeof(Weight));
                 continue;
             }
-            const Weight* b = slot[1] < 0 ? a : values(token.row, slot[1] / PAGE, l, head) + slot[1] % PAGE / 2 * dim * 2;
-            int shift = slot[0] % 2 * 16, other = slot[1] % 2 * 16;
-            uint32_t keep = slot[1] < 0 ? 0 : 0xffff;
-            for (int i = 0; i < dim; i++) {
-                uint32_t u, v;
-                memcpy(&u, a + 2 * i, 4), memcpy(&v, b + 2 * i, 4);
-                u = (u >> shift & 0xffff) | (v >> (other & 31) & keep) << 16;
-                memcpy(to + 2 * i, &u, 4);
+            for (int s = 0; s < N::step; s++) {
+                const Weight* found = p + s < end ? value(p + s) : nullptr;
+                for (int i = 0; i < dim; i++) to[i * N::step + s] = found ? found[i * N::step] : (Weight)0;
             }
         }
-        return share(end - from, N::step) * N::step;
+        memset(to, 0, (char*)((Weight*)own.gathered + (size_t)size * dim) - (char*)to);
+        return size;
     }
 
     // Attention of rows of queries that share the keys of a head; rows are those of the tokens from ``start`` on.
@@ -386,12 +400,12 @@ struct Block {
         const Input* x = queries + ((size_t)(head * count + start) * group + low) * dim;
         for (int p = from; p < end; p += GROUP) {
             const Weight* k = keys(row, p / PAGE, l, head) + p % PAGE * dim;
-            tiles<N>({k, (size_t)LANES * N::step, (size_t)LANES * dim, dim}, rows, x, dim, own.scores + p, stride, false);
+            multiply({k, (size_t)LANES * N::step, (size_t)LANES * dim, dim}, rows, x, dim, own.scores + p, stride, false);
         }
         int longest = 0;  // of the tails
         for (int r = low; r < high; r++) {
             const Token& token = work.tokens[start + r / group];
-            longest = most(longest, length(token) - direct(token) + 1);
+            longest = most(longest, share(length(token) - direct(token), STEP) * STEP);
         }
         Input *weights = (Input*)own.weights, *tails = weights + (size_t)rows * stride;
         float totals[QUERIES];
@@ -402,17 +416,17 @@ struct Block {
         for (int p = from; p < kept; p += PAGE)
             for (int d = 0; d < dim; d += GROUP) {
                 const Weight* v = values(row, p / PAGE, l, head) + d * N::step;
-                int size = share(least(PAGE, kept - p), N::step) * N::step;
-                tiles<N>({v, (size_t)dim * N::step, (size_t)LANES * N::step, size}, rows, weights + p, stride,
-                         own.found + d, dim, true);
+                int size = share(least(PAGE, kept - p), STEP) * STEP;
+                multiply({v, (size_t)dim * N::step, (size_t)LANES * N::step, size}, rows, weights + p, stride, own.found + d, dim,
+                         true);
             }
         for (int r = 0, n; r < rows; r += n) {
             int at = start + (low + r) / group;
             const Token& token = work.tokens[at];
-            n = least(group - (low + r) % group, rows - r);
+            n = least(least(group - (low + r) % group, rows - r), TILE);
             int size = token.seen ? gather(token, l, head) : 0;
             for (int d = 0; size && d < dim; d += GROUP)
-                tiles<N>({(Weight*)own.gathered + d * N::step, (size_t)dim * N::step, (size_t)LANES * N::step, size}, n,
+                multiply({(Weight*)own.gathered + d * N::step, (size_t)dim * N::step, (size_t)LANES * N::step, size}, n,
                          tails + (size_t)r * longest, longest, own.found + (size_t)r * dim + d, dim, true);
             for (int m = r; m < r + n; m++) {
                 Input* to = attended + at * heads_width + (size_t)(head * group + (low + m) % group) * dim;

@@ -84,8 +84,9 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     job.shared = {(float*)parts[0], (float*)parts[1], parts[2], parts[3], parts[4], (int*)parts[5], (float*)parts[6]};
     size_t stride = (slots + PAGE - 1) / PAGE * PAGE, rows = QUERIES;
     size_t gathered = chosen ? MOST * std::max<size_t>(width, m.padded_inner / chosen) : 0;
-    gathered = std::max(gathered, (tail + 2) * (size_t)m.padded_dim);
-    size_t own[] = {MOST * width, rows * (stride + tail + 2), gathered, rows * stride,
+    const size_t longest = tail + 2 * SUMMED;
+    gathered = std::max(gathered, longest * m.padded_dim);
+    size_t own[] = {MOST * width, rows * (stride + longest), gathered, rows * stride,
                     rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES};
     for (int t = 0; t < job.threads; t++) {
         if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());

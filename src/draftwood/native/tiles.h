@@ -68,17 +68,17 @@ __attribute__((noinline)) void configure(int rows) {
     asm volatile("" ::: "memory");
 }
 
-// As ``tiles`` of two blocks whose weights lie side by side; inputs are a multiple of 32. ``x`` and ``out`` have room for whole
-// tiles of rows.
-void tiles_of_amx(const uint16_t* w, int inputs, int rows, const uint16_t* x, size_t next_x, float* out, bool more,
+// As ``tiles``; inputs are a multiple of 32. The tiles of more than TILE rows are alike, so ``x`` and ``out`` have room for whole
+// ones.
+template <class B>
+void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float* out, size_t next_out, bool more,
                   int& configured) {
-    int size = rows < draftwood::TILE ? rows : draftwood::TILE;
+    const int count = (rows + draftwood::TILE - 1) / draftwood::TILE, size = (rows + count - 1) / count;
     if (configured != size) configure(configured = size);
-    const int step = 2 * draftwood::GROUP * sizeof(uint16_t);  // bytes from a pair of inputs to the next one
+    const size_t step = a.next_step * sizeof(uint16_t), next = next_out * sizeof(float);  // bytes
     for (int r = 0; r < rows; r += size) {
-        const uint16_t *weights = w, *row = x + r * next_x;
-        float* sums = out + r * draftwood::GROUP;
-        const int next = draftwood::GROUP * sizeof(float);
+        const uint16_t *weights = a.weights, *row = x + r * next_x;
+        float* sums = out + r * next_out;
         if (more) {
             _tile_loadd(0, sums, next);
             _tile_loadd(1, sums + draftwood::LANES, next);
@@ -86,11 +86,11 @@ void tiles_of_amx(const uint16_t* w, int inputs, int rows, const uint16_t* x, si
             _tile_zero(0);
             _tile_zero(1);
         }
-        for (int k = 0; k < inputs; k += 32, weights += 32 * draftwood::GROUP) {
+        for (int k = 0; k < a.inputs; k += 32, weights += 16 * a.next_step) {
             _tile_loadd(4, row + k, next_x * sizeof(uint16_t));
             _tile_loadd(6, weights, step);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, weights + 2 * draftwood::LANES, step);
+            _tile_loadd(7, weights + a.next_block, step);
             _tile_dpbf16ps(1, 4, 7);
         }
         _tile_stored(0, sums, next);
