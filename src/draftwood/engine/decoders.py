@@ -15,7 +15,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
-from draftwood.draft.adaptive.controllers import TRIAL, Controllers
+from draftwood.draft.adaptive.controllers import TRIAL, Controllers, CostTrial
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
@@ -64,7 +64,7 @@ class Decoders:
         self._building = Lock()
         self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
-        self._known = dict(known or {})
+        self._known, self._trials = dict(known or {}), dict[Method, CostTrial]()
         self._controllers: dict[str, Controllers] = {}
 
     @property
@@ -112,19 +112,19 @@ class Decoders:
     def measure_costs(self, method: Method, temperature: float) -> None:
         """Decode a text that only measures what drafting costs, unless a method grows no trees of a draft, or knows it.
 
-        Args:
-            method: a method without ``auto``.
-            temperature: of the text.
+        The method has no ``auto``. At other temperatures it begins with the same costs.
         """
         sampling, spec = Sampling(temperature=temperature), METHODS[method.method]
         if not (spec.grows and spec.needs == "draft") or method.shape or method.nodes:
             return
         controllers = self.controllers(method, greedy=sampling.greedy)
+        if method in self._trials and not controllers.at(1).costs.timed:
+            controllers.begin_with(self._trials[method])
         if controllers.at(1).costs.timed:
             return
         prompt = [token % self._target.vocab_size for token in range(_TRIAL_PROMPT)]
         rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)
-        with suppress(DraftwoodError), controllers.trial(), closing(rounds):
+        with suppress(DraftwoodError), controllers.trial() as self._trials[method], closing(rounds):
             for _ in islice(rounds, len(TRIAL)):  # an error, as of too short a context, is reported when a text meets it
                 pass
 

@@ -158,8 +158,8 @@ class Session(ABC):
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
     def measure_costs(self) -> None:
-        """Measure what drafting costs where method ``auto`` needs it, by two texts of 36 rounds that are thrown away."""
-        for temperature in (0.0, 1.0):
+        """Measure what drafting costs where method ``auto`` needs it, by a text of 36 rounds that is thrown away."""
+        for temperature in (1.0, 0.0):
             self._decoders.measure_costs(self.method(temperature=temperature), temperature)
 
     @property

@@ -83,7 +83,7 @@ def _byte_level(found: Mapping[str, Any], named: Iterable[str | None]) -> Tokeni
     if not known or _END not in tokens or "merges" not in found:
         return None
     letters = {byte: letter for letter, byte in byte_letters().items()}
-    spelled = [set(token) <= set(letters.values()) for token in tokens]
+    spelled = [*map(frozenset(letters.values()).issuperset, tokens)]
     vocab = {
         token if own else "".join(letters[byte] for byte in token.encode()): number
         for number, (token, own) in enumerate(zip(tokens, spelled, strict=True))

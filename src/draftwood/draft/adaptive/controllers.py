@@ -52,18 +52,22 @@ class Controllers:
         return self._trial or self.at(rows)
 
     @contextmanager
-    def trial(self) -> Iterator[None]:
-        """A context in which rounds of one row measure costs (:class:`CostTrial`). A new controller starts from them.
+    def trial(self) -> Iterator[CostTrial]:
+        """A context in which rounds of one row measure costs. A new controller starts from them.
 
         Prompt lookup learns nothing: how often a text of such a trial repeats itself says nothing about others.
         """
         self._trial = trial = CostTrial()
         before = list(self.lookup.hits), list(self.lookup.guesses)
         try:
-            yield
+            yield trial
         finally:
             self._trial = None
             self.lookup.hits, self.lookup.guesses = before
+        self.begin_with(trial)
+
+    def begin_with(self, trial: CostTrial) -> None:
+        """Start from what a trial has measured, if it has."""
         if (costs := trial.costs) is not None:
             self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True, factors=trial.factors(costs))
             del self._made[1]

@@ -37,7 +37,7 @@ class DrafterModule(nn.Module):
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         if config.own_head:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        self.register_buffer("draft_tokens", torch.arange(config.draft_vocab_size))
+        self.register_buffer("draft_tokens", torch.tensor(range(config.draft_vocab_size)))  # arange would import sympy
 
     def embedding(self, target: Any) -> nn.Module:
         """The embedding of tokens: the drafter's, or else the target's."""
