@@ -45,13 +45,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2620, "grammar": 490, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6120, "draft": 2695,
-    "verify": 645, "loading": 3000, "trace": 2820, "engine": 2735, "hf": 335, "train": 2590, "exactness": 1280, "tune": 625,
+    "core": 2620, "grammar": 490, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6200, "draft": 2690,
+    "verify": 645, "loading": 3005, "trace": 2820, "engine": 2735, "hf": 335, "train": 2590, "exactness": 1280, "tune": 625,
     "serve": 4735, "ray": 675, "cli": 3170,
 }  # fmt: skip
 NATIVE = 2636
 """Lines of C++ of the native engine, at most."""
-TESTS = 33163
+TESTS = 33197
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

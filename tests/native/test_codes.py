@@ -69,6 +69,13 @@ def test_types_may_be_mixed(isa: str, settings: dict[str, int]) -> None:
     compare(coded(kinds, **settings))
 
 
+@pytest.mark.parametrize("family", ["olmo2", "phi3", "gemma2", "gemma3_text"])
+def test_a_rounded_model_is_the_same_by_codes_and_by_numbers(family: str) -> None:
+    found = stored(tiny(family, 1, dtype=torch.bfloat16, **SIZES))
+    found.round_to(4)
+    compare(found)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_numbers_are_those_of_the_package_gguf(kind: Kind, dtype: torch.dtype) -> None:

@@ -12,19 +12,28 @@ import torch
 
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.families import facts_of, rotation
+from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.native.stored import HEAD, StoredModel, rotary_frequencies, shapes_of, why_not_stored
+from draftwood.runners.native.stored import HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.sampling.rows import Row
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, score
-from tests.runners.zoo import WINDOWED, tiny
+from tests.runners.zoo import NATIVE, WINDOWED, tiny
 
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0] * 2, "long_factor": [2.0] * 6,
+    "original_max_position_embeddings": 256, "partial_rotary_factor": 0.75,
+}  # fmt: skip
+GEMMA = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
@@ -38,7 +47,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, sliding": ("qwen2", {**WINDOWED["qwen2"], "sliding_window": 7}),
     "qwen3": ("qwen3", {"head_dim": 20}),
     "qwen3, biases, tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    **{kind: (kind, NATIVE[kind]) for kind in ("smollm3", "olmo2", "granite", "phi3", "gemma2", "gemma3_text")},
+    "smollm3, biases": ("smollm3", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "olmo2, biases": ("olmo2", {"attention_bias": True, "head_dim": 20}),
+    "granite, biases, tied": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "phi3, longrope": ("phi3", {"head_dim": 16, "rope_parameters": LONGROPE, "max_position_embeddings": 1024}),
+    "gemma2, biases, tied": ("gemma2", {"hidden_size": 96, "attention_bias": True}),
+    "gemma3_text, linear": ("gemma3_text", {"hidden_size": 96, "rope_parameters": GEMMA}),
 }
+FILLED = ("qwen2, sliding", "smollm3", "phi3", "gemma")
+"""Families and cases whose classes of ``transformers`` add to their configurations."""
 
 
 def stored(model: Any, *, coded: bool = False) -> StoredModel:
@@ -71,15 +89,15 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path
     kind, settings = CASES[case]
     model = tiny(kind, 1, dtype=dtype, **{"hidden_size": 64, **settings})
     for name, weight in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith("bias") or "norm" in name:
             torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(tmp_path)
-    if dtype == torch.bfloat16:
+    if dtype == torch.bfloat16 and kind not in ("phi3", "gemma3_text"):
         write_as_before_version_5(tmp_path / "config.json")
     model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
     found = stored_folder(tmp_path)
     assert found is not None
-    assert isinstance(found.config, PlainConfig) == (case != "qwen2, sliding")
+    assert isinstance(found.config, PlainConfig) != case.startswith(FILLED)
     found.dtype = dtype
     names = dict(model.named_parameters())
     assert found.weights.keys() == names.keys()
@@ -90,10 +108,13 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path
     assert bytes(facts_of(parts, taps)) == bytes(facts_of(model, taps))
     for ours, theirs in zip(rotation(parts, 200), rotation(model, 200), strict=True):
         assert torch.equal(ours, theirs)
-    assert torch.equal(rotary_frequencies(found.config)[0], model.model.rotary_emb.inv_freq)
+    for layers in getattr(model.model.rotary_emb, "layer_types", [None]):
+        wanted = getattr(model.model.rotary_emb, "inv_freq" if layers is None else f"{layers}_inv_freq")
+        assert torch.equal(rotary_frequencies(found.config, layers)[0], wanted)
     assert torch.equal(scores(found), scores(model))
     assert "module" not in vars(found)
     ids = torch.tensor([TEXT[:9]])
+    assert torch.equal(found.get_input_embeddings()(ids), model.get_input_embeddings()(ids))
     assert torch.equal(found(ids).logits, model(ids).logits)
     assert said(found.generation_config) == said(model.generation_config)
 
@@ -112,8 +133,12 @@ def said(generation_config: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_numbers_of_another_format_are_converted(tmp_path: Path, kind: str) -> None:
-    model = tiny("llama", 1, dtype=getattr(torch, kind))
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_numbers_of_another_format_are_converted(tmp_path: Path, family: str, kind: str) -> None:
+    model = tiny(family, 1, dtype=getattr(torch, kind))
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(tmp_path)
     for dtype in FORMATS:
         found = stored_folder(tmp_path)
@@ -122,12 +147,16 @@ def test_numbers_of_another_format_are_converted(tmp_path: Path, kind: str) -> N
         assert torch.equal(scores(found), scores(type(model).from_pretrained(tmp_path, dtype=dtype)))
 
 
-@pytest.mark.parametrize("settings", [
-    {"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-    {"sliding_window": 7}, {"attention_chunk_size": 64},
+@pytest.mark.parametrize(("kind", "settings"), [
+    ("llama", {"hidden_act": "gelu"}), ("llama", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}),
+    ("llama", {"sliding_window": 7}), ("llama", {"attention_chunk_size": 64}), ("olmo2", {"sliding_window": 7}),
+    ("granite", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}), ("smollm3", {"mlp_bias": True}),
+    ("smollm3", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}), ("phi3", {"layer_types": ["full_attention"] * 2}),
+    ("gemma2", {"hidden_activation": "gelu"}), ("gemma3_text", {"use_bidirectional_attention": True}),
+    ("gemma3_text", {"rope_parameters": {**GEMMA, "full_attention": {**YARN, "rope_type": "dynamic"}}}),
 ])  # fmt: skip
-def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    model = tiny("llama", 1, dtype=torch.float32)
+def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model = tiny(kind, 1, dtype=torch.float32)
     assert why_not_stored(model.config) is None
     model.config.update(settings)
     model.save_pretrained(tmp_path)

@@ -19,7 +19,7 @@ from draftwood.loading.gguf_model import quantized, stored_config, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, shapes_of, why_not_stored
+from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
@@ -29,6 +29,11 @@ _NEEDED: Final = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "rms_norm_eps", "max_position_embeddings", "hidden_act",
 }  # fmt: skip
+_STATED: Final = {
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "olmo2"), ()), "mistral": ("sliding_window",),
+    "granite": ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"),
+}  # fmt: skip
+"""What a file must say too, by model type; the classes of other types add to a configuration."""
 _DRAWN: Final = {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty"}
 _ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 _NOTES: Final = ("_from_model_config", "transformers_version")
@@ -137,10 +142,9 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
     own = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in own.items() if value is not None and value is not False and name not in _NOTES}
     plain = (
-        raw["model_type"] in FAMILIES
-        and raw.keys() >= _NEEDED
+        raw["model_type"] in _STATED
+        and raw.keys() >= _NEEDED.union(_STATED[raw["model_type"]])
         and not raw.get("use_sliding_window")
-        and (raw["model_type"] != "mistral" or "sliding_window" in raw)
         and ("rope_type" in scaling or not scaling)
         and own.keys() <= {*_ENDS, "use_cache", *(_DRAWN if own.get("do_sample") else ())}
     )

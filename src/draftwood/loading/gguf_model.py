@@ -15,7 +15,8 @@ from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
 from draftwood.native.library import why_missing
-from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, rotary_frequencies, shapes_of
+from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, shapes_of
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
@@ -54,7 +55,7 @@ def stored_config(header: Header) -> dict[str, Any] | None:
     width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
     return {
         "model_type": own,
-        "architectures": [FAMILIES[own]],
+        "architectures": [FAMILIES[own].name],
         "vocab_size": sizes[_OTHERS[EMBEDDING]][-1],
         "hidden_size": width,
         "intermediate_size": int(values["feed_forward_length"]),

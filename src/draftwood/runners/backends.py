@@ -121,8 +121,8 @@ def _torch(model: Any, *, weights: Weights, **settings: Any) -> TargetRunner:
 def _native(model: Any, *, weights: Weights, **settings: Any) -> NativeRunner:
     if weights != "same" and getattr(model, "rounded", "") != weights:
         raise ModelError(
-            f"weights {weights!r} are for Llama, Mistral, Qwen2 and Qwen3 models that the native engine reads from their "
-            f"files, and model type {model_kind(model)!r} was read otherwise: leave --weights out"
+            f"weights {weights!r} are for models that the native engine reads from their files, and model type "
+            f"{model_kind(model)!r} was read otherwise: leave --weights out"
         )
     return NativeRunner(model, **settings)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.context import rotary_settings
-from draftwood.runners.native.stored import StoredPart
+from draftwood.runners.native.stored import ACTIVATIONS, StoredPart
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
@@ -57,7 +57,6 @@ _FAMILIES = {
     "Gemma2ForCausalLM": _GEMMA._replace(settings={**_GEMMA.settings, "attention_cap": "attn_logit_softcapping"}),
     "Gemma3ForCausalLM": _GEMMA,
 }
-_ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 _FORMATS = (torch.float32, torch.bfloat16)
 _ROTARY = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
@@ -78,7 +77,7 @@ def why_not(model: Any) -> str | None:
     config = model.config
     if type(model).__name__ not in _FAMILIES or not type(model).__module__.startswith("transformers."):
         return f"it has no code for model type {model_kind(model)!r}"
-    if _activation(model) not in _ACTIVATIONS:
+    if _activation(model) not in ACTIVATIONS:
         return f"it has no code for {_family(model).activation} {_activation(model)!r}"
     if not all(layer.self_attn.is_causal for layer in model.model.layers):
         return "its tokens see later ones"
@@ -139,8 +138,8 @@ class Held:
         """Where these numbers lie in float32; None for None."""
         if part is None:
             return None
-        found = part.tensor(torch.float32) if isinstance(part, Weight) else part.detach().float().contiguous()
-        return self._place(found)
+        found = part.tensor(self.dtype) if isinstance(part, Weight) else part.detach().contiguous()
+        return self._place(found.float())
 
     def _place(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
@@ -150,7 +149,7 @@ class Held:
 class _Product(NamedTuple):
     """A part of a linear layer."""
 
-    weight: Tensor
+    weight: Tensor | Weight
     bias: Tensor | None = None
 
 
@@ -162,17 +161,19 @@ def _products(layer: Any) -> dict[str, Any]:
         return found | {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
     found["down"] = network.down_proj
     if (fused := getattr(attention, "qkv_proj", None)) is not None:
-        keys = attention.num_key_value_heads * attention.head_dim
-        parts = fused.weight.split([len(fused.weight) - 2 * keys, keys, keys]) + network.gate_up_proj.weight.chunk(2)
+        both, keys = network.gate_up_proj.weight, attention.num_key_value_heads * attention.head_dim
+        parts = fused.weight.split([fused.weight.shape[0] - 2 * keys, keys, keys]) + both.split([both.shape[0] // 2] * 2)
         return found | {name: _Product(part) for name, part in zip((*_WEIGHTS, "gate", "up"), parts, strict=True)}
     found |= {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
     return found | {"gate": network.gate_proj, "up": network.up_proj}
 
 
-def _norm_weight(norm: Any, family: Family) -> Any:
+def _norm_weight(norm: Any, family: Family, dtype: torch.dtype) -> Any:
     """What a norm multiplies by; None if there is no norm, or one that does nothing."""
     weight = getattr(norm, "weight", None)
-    return weight.detach().float() + 1 if weight is not None and family.plus_one else weight
+    if weight is None or not family.plus_one:
+        return weight
+    return (weight.tensor(dtype) if isinstance(weight, Weight) else weight.detach()).float() + 1
 
 
 def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 0, rotary: int = 0) -> LayerSource:
@@ -196,7 +197,7 @@ def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 
     return LayerSource(
         **{name: held.matrix(product.weight) for name, product in products.items()},
         **{f"{name}_bias": held.numbers(product.bias) for name, product in products.items()},
-        **{name: held.numbers(_norm_weight(norm, family)) for name, norm in norms.items()},
+        **{name: held.numbers(_norm_weight(norm, family, held.dtype)) for name, norm in norms.items()},
         **experts,
         window=window,
         rotary=rotary,
@@ -237,7 +238,7 @@ def _mixture(model: Any) -> dict[str, int]:
 
 def last_norm(model: Any) -> Tensor | Weight:
     """What the norm before the head multiplies by."""
-    found: Tensor | Weight = _norm_weight(model.model.norm, _family(model))
+    found: Tensor | Weight = _norm_weight(model.model.norm, _family(model), model.dtype)
     return found
 
 
@@ -261,7 +262,7 @@ def facts_of(model: Any, taps: int) -> Facts:
         bfloat16=model.dtype == torch.bfloat16,
         epsilon=norm.eps if family.plus_one else norm.variance_epsilon,
         scale=attention.scaling,
-        gelu=_ACTIVATIONS[_activation(model)],
+        gelu=ACTIVATIONS[_activation(model)],
         joint_norms=family.joint_norms,
         **settings,
         **_mixture(model),

@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
-from draftwood.runners.context import unknown_sizes
+from draftwood.runners.context import rotary_settings, unknown_sizes
+from draftwood.runners.native.rotary import Rotary, head_size
 from draftwood.runners.native.weights import Weight, rounded
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.runners.support import attention_problem
 from draftwood.runners.windows import Window, sliding_window
 
+
+class Stored(NamedTuple):
+    """What the class of a model type in ``transformers`` holds, and which settings it reads.
+
+    Attributes:
+        name: of the class.
+        norms: those of a layer.
+        head_norms: queries and keys have norms: of each head, or ``"joint"`` of all heads together.
+        fused: the projections of queries, keys and values are one, and so are the two before the activation.
+        biases: the setting that gives matrices with such names a bias; empty if they always have one.
+        windows: settings of sliding attention.
+        scale: the setting of the attention's scale, and its power; the size of a head if empty.
+        scaled: the embedding is multiplied by the square root of its width, and ``hidden_activation`` counts.
+    """
+
+    name: str
+    norms: tuple[str, ...] = ("input", "post_attention")
+    head_norms: str = ""
+    fused: bool = False
+    biases: Mapping[str, str] = {}
+    windows: tuple[str, ...] = ()
+    scale: tuple[str, float] = ("", -0.5)
+    scaled: bool = False
+
+
+_ATTENTION: Final = {"self_attn.": "attention_bias"}
+_BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
+_LAYERS: Final = ("sliding_window", "layer_types")
+_GEMMA: Final = Stored(
+    "Gemma2ForCausalLM", ("input", "post_attention", "pre_feedforward", "post_feedforward"), biases=_ATTENTION,
+    windows=_LAYERS, scale=("query_pre_attn_scalar", -0.5), scaled=True,
+)  # fmt: skip
 FAMILIES: Final = {
-    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-}  # fmt: skip
-"""Model types that are read from files, and their classes in ``transformers``."""
+    "llama": Stored("LlamaForCausalLM", biases=_BOTH),
+    "mistral": Stored("MistralForCausalLM", windows=("sliding_window",)),
+    "qwen2": Stored(
+        "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=_LAYERS
+    ),
+    "qwen3": Stored("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS),
+    "smollm3": Stored("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS),
+    "olmo2": Stored("Olmo2ForCausalLM", ("post_attention", "post_feedforward"), "joint", biases=_ATTENTION),
+    "granite": Stored("GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0)),
+    "phi3": Stored("Phi3ForCausalLM", fused=True, windows=("sliding_window",)),
+    "gemma2": _GEMMA,
+    "gemma3_text": _GEMMA._replace(name="Gemma3ForCausalLM", head_norms="each"),
+}
+"""Model types that are read from files."""
+ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
-_ROTARY: Final = ("default", "linear", "llama3", "yarn")
+_ROTARY: Final = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 def why_not_stored(config: Any) -> str | None:
     """Why a model of this configuration is not read from its files; None if it is."""
     own = FAMILIES.get(config.model_type)
-    if own is None or own not in (config.architectures or [own]):
+    if own is None or own.name not in (config.architectures or [own.name]):
         return f"model type {config.model_type!r}"
-    rotary = getattr(config, "rope_parameters", None) or {}
-    if rotary.get("rope_type", "default") not in _ROTARY or rotary.get("partial_rotary_factor", 1.0) != 1.0:
-        return "its rotary embedding"
-    if config.hidden_act not in ("silu", "swish"):
-        return f"hidden_act {config.hidden_act!r}"
+    for rotary in rotary_settings(config):
+        partial = rotary.get("partial_rotary_factor", 1.0) != 1.0 and config.model_type != "phi3"
+        if partial or rotary.get("rope_type", "default") not in _ROTARY:
+            return "its rotary embedding"
+    if (activation := config.hidden_activation if own.scaled else config.hidden_act) not in ACTIVATIONS:
+        return f"activation {activation!r}"
     if getattr(config, "quantization_config", None) is not None:
         return "a quantized checkpoint"
-    if (
-        unknown_sizes(config)
-        or attention_problem(config)
-        or (config.model_type == "llama" and sliding_window(config) is not None)
-    ):
+    strange = {name for name in _LAYERS if getattr(config, name, None)} - set(own.windows)
+    if strange or unknown_sizes(config) or attention_problem(config) or getattr(config, "use_bidirectional_attention", None):
         return "a size of its attention"
     return None
 
@@ -50,31 +92,25 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights of such a model, with a head of its own."""
     width, inner, head = config.hidden_size, config.intermediate_size, head_size(config)
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
-    own, attends = config.model_type, "self_attn."
-    biased = own == "qwen2" or bool(getattr(config, "attention_bias", False))
-    matrices = {
-        f"{attends}q_proj": (queries, width), f"{attends}k_proj": (keys, width), f"{attends}v_proj": (keys, width),
-        f"{attends}o_proj": (width, queries), "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
-        "mlp.down_proj": (width, inner),
+    own = FAMILIES[config.model_type]
+    outputs = {
+        "self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys, "mlp.gate_proj": inner,
+        "mlp.up_proj": inner,
     }  # fmt: skip
+    if own.fused:
+        outputs = {"self_attn.qkv_proj": queries + 2 * keys, "mlp.gate_up_proj": 2 * inner}
+    matrices = {"self_attn.o_proj": (width, queries), "mlp.down_proj": (width, inner)}
+    matrices |= {name: (size, width) for name, size in outputs.items()}
+    biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
     layer: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in matrices.items()}
-    for name, (outputs, _) in matrices.items():
-        projects = name.startswith(attends)
-        if projects and biased and (own != "qwen2" or not name.endswith("o_proj")):
-            layer[f"{name}.bias"] = (outputs,)
-        if not projects and own == "llama" and getattr(config, "mlp_bias", False):
-            layer[f"{name}.bias"] = (outputs,)
-    if own == "qwen3":
-        layer |= {f"{attends}{name}_norm.weight": (head,) for name in "qk"}
-    layer |= {f"{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
+    layer |= {f"{name}.bias": shape[:1] for name, shape in matrices.items() if name.startswith(biased)}
+    if own.head_norms:
+        sizes = (queries, keys) if own.head_norms == "joint" else (head, head)
+        layer |= {f"self_attn.{name}_norm.weight": (size,) for name, size in zip("qk", sizes, strict=True)}
+    layer |= {f"{name}_layernorm.weight": (width,) for name in own.norms}
     whole = {EMBEDDING: (config.vocab_size, width), "model.norm.weight": (width,), HEAD: (config.vocab_size, width)}
     layers = range(config.num_hidden_layers)
     return whole | {f"model.layers.{number}.{name}": shape for number in layers for name, shape in layer.items()}
-
-
-def head_size(config: Any) -> int:
-    """Numbers of a head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class StoredPart:
@@ -139,12 +175,13 @@ class StoredModel:
         import transformers
 
         tensors = {name: weight.tensor(self.dtype) for name, weight in self.weights.items()}
-        name = FAMILIES[self.config.model_type]
-        config = getattr(transformers, name.replace("ForCausalLM", "Config"))(**self.config.to_dict())
+        config = transformers.AutoConfig.for_model(**self.config.to_dict())
         config.tie_word_embeddings = HEAD not in tensors
         with torch.device("meta"):
-            model = getattr(transformers, name)(config)
+            model = getattr(transformers, FAMILIES[config.model_type].name)(config)
         model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its numbers are not among the weights
+        if FAMILIES[config.model_type].scaled:
+            model.model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5)
         model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
         if isinstance(self._generation_config, PlainConfig):
@@ -173,7 +210,10 @@ class StoredModel:
             yield count, weight.data.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """A new module with the numbers of the embedding."""
+        """A new module with the numbers of the embedding, or that of :attr:`module` if it does more."""
+        if FAMILIES[self.config.model_type].scaled:
+            found: nn.Embedding = self.module.get_input_embeddings()
+            return found
         table = self.weights[EMBEDDING].tensor(self.dtype)
         return nn.Embedding(table.shape[0], table.shape[1], _weight=table)
 
@@ -199,7 +239,7 @@ class StoredModel:
 
     def parts(self) -> Any:
         """The model as parts, in which a :class:`Weight` lies where ``transformers`` has a tensor."""
-        whole, config = StoredPart(), self.config
+        whole, config, own = StoredPart(), self.config, FAMILIES[self.config.model_type]
         for name, weight in {HEAD: self.head, **self.weights}.items():
             *path, last = name.split(".")
             part = whole
@@ -208,41 +248,20 @@ class StoredModel:
             setattr(part, last, weight)
         model: Any = whole.child("model")
         model.layers = [model.child("layers").child(str(number)) for number in range(config.num_hidden_layers)]
-        model.norm.variance_epsilon, model.rotary_emb = config.rms_norm_eps, rotary(config)
-        for layer in model.layers:
-            layer.self_attn.head_dim, layer.self_attn.scaling = head_size(config), head_size(config) ** -0.5
+        model.norm.variance_epsilon = model.norm.eps = config.rms_norm_eps
+        model.rotary_emb = Rotary(config)
+        if own.scaled:
+            model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5)
+        for number, layer in enumerate(model.layers):
+            attention, (setting, power) = layer.self_attn, own.scale
+            attention.head_dim, attention.num_key_value_heads = head_size(config), config.num_key_value_heads
+            attention.scaling = (getattr(config, setting) if setting else head_size(config)) ** power
+            attention.use_rope = config.model_type != "smollm3" or config.no_rope_layers[number]
         found: Any = whole
-        found.family, found.config, found.dtype = FAMILIES[config.model_type], config, self.dtype
+        found.family, found.config, found.dtype = own.name, config, self.dtype
         found.window = sliding_window(config)
         found.get_output_embeddings, found.get_input_embeddings = lambda: found.lm_head, lambda: found.model.embed_tokens
         return found
-
-
-def rotary(config: Any) -> Callable[..., tuple[Float[Tensor, "1 position dim"], Float[Tensor, "1 position dim"]]]:
-    """The rotary embedding of a configuration, called as the module of ``transformers``."""
-    frequencies, scale = rotary_frequencies(config)
-
-    def tables(_: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        angles = positions[..., None].float() * frequencies
-        both = torch.cat((angles, angles), -1)
-        return both.cos() * scale, both.sin() * scale
-
-    return tables
-
-
-def rotary_frequencies(config: Any) -> tuple[Float[Tensor, "half"], float]:
-    """Angles of the first position, and the factor of cosines and sines."""
-    kind = config.rope_parameters.get("rope_type", "default")
-    if kind != "default":
-        from transformers import PretrainedConfig
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        config = PretrainedConfig(**config.to_dict()) if isinstance(config, PlainConfig) else config
-        found, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-        return found, float(scale)
-    head = head_size(config)
-    steps = torch.arange(0, head, 2, dtype=torch.int64).float() / head
-    return 1.0 / (config.rope_parameters["rope_theta"] ** steps), 1.0
 
 
 def weight_sizes(model: Any) -> Iterator[tuple[int, int]]:

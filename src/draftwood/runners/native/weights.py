@@ -71,6 +71,14 @@ class Weight:
             library().expand(byref(self.matrix()), 0, self.shape[-1], 0, None)  # lets the pages go
         return replace(self, data=data, shape=(len(data), *self.shape[1:]), mapped=False)
 
+    def split(self, sizes: Sequence[int]) -> tuple[Weight, ...]:
+        """Parts with these numbers of rows, as :meth:`Tensor.split` makes them."""
+        rows, ends = self.data.reshape(self.shape[0], -1), np.cumsum(sizes)
+        return tuple(
+            replace(self, data=rows[end - size : end].reshape(-1), shape=(size, *self.shape[1:]))
+            for size, end in zip(sizes, ends, strict=True)
+        )
+
 
 def rounded(tensor: Tensor, bits: int) -> Weight:
     """A matrix in codes: of 8 bits with a scale for 32 inputs (Q8_0), or of 4 bits with a least number too (Q4_1).
