@@ -67,6 +67,17 @@ def test_a_level_that_was_refused_is_tried_again():
     assert any(decisions)
 
 
+def test_levels_that_nobody_records_change_nothing():
+    """A row's first round says nothing of the levels."""
+    controller, _ = lived(0.6, 100, 4)
+    reach = controller.gains.reach()
+    for _ in range(20):
+        controller.begin_round()
+        controller.another_level(0, 1.0, 1)
+        controller.another_level(1, 0.6, 1)
+    assert controller.gains.reach() == reach
+
+
 def test_one_slow_level_counts_little(monkeypatch):
     for outlier, low, high in ((constants.OUTLIER, 1.0, 1.1), (math.inf, 1.4, 3.0)):  # the second is a control
         monkeypatch.setattr(constants, "OUTLIER", outlier)
@@ -111,7 +122,7 @@ def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
     assert controller.costs.base == pytest.approx(TARGET)
 
 
-def test_a_draft_is_first_tried_where_it_can_lose_little_of_a_text_and_plain_decoding_is_timed_now_and_then():
+def test_a_draft_is_first_tried_where_it_can_lose_little_and_plain_decoding_is_timed_now_and_then():
     controller, drafted = lived(0.9, 400, 2)
     first = next(i for i, depth in enumerate(drafted) if depth)
     assert first == pytest.approx(1 / constants.PROBE_LOSS, abs=1)

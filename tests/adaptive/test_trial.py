@@ -6,11 +6,14 @@ import random
 
 import pytest
 
+from draftwood.api import Pair
 from draftwood.draft.adaptive.controllers import TRIAL, Controllers
 from tests.adaptive.scenarios import WORLDS as SCENARIOS
 from tests.adaptive.scenarios import written
 from tests.adaptive.simulator import World, best_fixed, steer
 from tests.adaptive.test_controller import lived
+from tests.helpers import Words, tiny_gpt
+from tests.test_decode import VOCAB
 
 LEVELS = 2
 
@@ -96,3 +99,11 @@ def test_after_a_trial_the_first_short_text_is_drafted_for():
 def test_other_rounds_go_to_the_controllers_again():
     controllers = tried(World())
     assert controllers.budget(1) is controllers.at(1)
+
+
+def test_both_temperatures_begin_with_one_trial():
+    pair = Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 1), Words())
+    pair.measure_costs()
+    first, second = (known.by_rows[1] for known in pair.learnt.values())
+    assert first.timed
+    assert (first.costs, first.factors) == (second.costs, second.factors)

@@ -87,6 +87,16 @@ def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: to
     assert torch.equal(score(runner, [TEXT[-1:]], [0])[0, 0], alone[-1])
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_so_has_one_of_more_heads_with_the_same_keys_than_a_tile_has_rows(isa: str, dtype: torch.dtype) -> None:
+    model = model_of("llama", dtype, hidden_size=136, num_attention_heads=17, num_key_value_heads=1)
+    runner, text = NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:70]
+    alone = one_by_one(runner, text)
+    runner.clear()
+    runner.set_rows([Row(tokens=text[:1])])
+    assert torch.equal(score(runner, [text], [max(0, i - 1) for i in range(70)])[0], alone)
+
+
 @pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
 def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
     isa: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -64,7 +64,7 @@ class Decoders:
         self._building = Lock()
         self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
-        self._known, self._trials = dict(known or {}), dict[Method, CostTrial]()
+        self._known, self._trials = dict(known or {}), dict[str, CostTrial]()
         self._controllers: dict[str, Controllers] = {}
 
     @property
@@ -118,15 +118,16 @@ class Decoders:
         if not (spec.grows and spec.needs == "draft") or method.shape or method.nodes:
             return
         controllers = self.controllers(method, greedy=sampling.greedy)
-        if method in self._trials and not controllers.at(1).costs.timed:
-            controllers.begin_with(self._trials[method])
+        if method.method in self._trials and not controllers.at(1).costs.timed:
+            controllers.begin_with(self._trials[method.method])
         if controllers.at(1).costs.timed:
             return
         prompt = [token % self._target.vocab_size for token in range(_TRIAL_PROMPT)]
         rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)
-        with suppress(DraftwoodError), controllers.trial() as self._trials[method], closing(rounds):
-            for _ in islice(rounds, len(TRIAL)):  # an error, as of too short a context, is reported when a text meets it
-                pass
+        with suppress(DraftwoodError):  # an error, as of too short a context, is reported when a text meets it
+            with controllers.trial() as trial, closing(rounds):
+                list(islice(rounds, len(TRIAL)))
+            self._trials[method.method] = trial
 
 
 _Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]

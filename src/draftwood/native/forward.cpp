@@ -423,7 +423,7 @@ struct Block {
         for (int r = 0, n; r < rows; r += n) {
             int at = start + (low + r) / group;
             const Token& token = work.tokens[at];
-            n = least(least(group - (low + r) % group, rows - r), TILE);
+            n = least(least(group - (low + r) % group, rows - r), TILE);  // a tile is whole: those below are other tokens'
             int size = token.seen ? gather(token, l, head) : 0;
             for (int d = 0; size && d < dim; d += GROUP)
                 multiply({(Weight*)own.gathered + d * N::step, (size_t)dim * N::step, (size_t)LANES * N::step, size}, n,

@@ -27,14 +27,15 @@ void store_tile(int tile, void* to, size_t step) {
 void add_products(int sums, int x, int w) {
     for (int r = 0; r < emulated_rows[sums]; r++)
         for (int n = 0; n < 16; n++) {
-            float sum;
+            float sum, parts[2] = {0, 0};  // of even and of odd inputs
             memcpy(&sum, &emulated[sums].bytes[r][4 * n], 4);
             for (int k = 0; k < 32; k++) {
                 uint16_t a, b;
                 memcpy(&a, &emulated[x].bytes[r][2 * k], 2);
                 memcpy(&b, &emulated[w].bytes[k / 2][4 * n + 2 * (k % 2)], 2);
-                sum += widened_one(a) * widened_one(b);
+                parts[k % 2] += widened_one(a) * widened_one(b);
             }
+            sum += parts[0] + parts[1];
             memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
         }
 }
@@ -75,6 +76,7 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
                   int& configured) {
     const int count = (rows + draftwood::TILE - 1) / draftwood::TILE, size = (rows + count - 1) / count;
     if (configured != size) configure(configured = size);
+    asm volatile("" ::: "memory");  // gcc does not know that tiles are loaded from memory
     const size_t step = a.next_step * sizeof(uint16_t), next = next_out * sizeof(float);  // bytes
     for (int r = 0; r < rows; r += size) {
         const uint16_t *weights = a.weights, *row = x + r * next_x;

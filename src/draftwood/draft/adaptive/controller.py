@@ -89,6 +89,7 @@ class Controller(Budget):
 
     def begin_round(self) -> bool:
         """Whether the round has no tree, to time plain decoding."""
+        self.gains.begin_round()
         base, probe = self.costs.base, self._probes.plain
         plain = not base or probe.left > 0 or (self._drafted > 0 and not self._probes.draft.left and probe.due(base))
         if plain:

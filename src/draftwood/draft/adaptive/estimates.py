@@ -117,7 +117,7 @@ class GainModel:
         self._gains = [Ratio(constants.FORGET_GAINS, gain, 1.0) for gain in gains]
         self._reach = [Ratio(constants.FORGET_GAINS, share, 1.0) for share in reach]
         self._calibration = Ratio(constants.FORGET_CALIBRATION, calibration, constants.CALIBRATION_PRIOR)
-        self._above = 0.0  # of the last level
+        self._above = 0.0  # of the round's last level that was recorded
 
     @property
     def calibration(self) -> float:
@@ -146,8 +146,14 @@ class GainModel:
             above *= self._reach[depth].value
         return best
 
+    def begin_round(self) -> None:
+        """Begin a round, of which no level is recorded yet."""
+        self._above = 0.0
+
     def add_reach(self, depth: int, above: float) -> None:
-        """Record the probability above the level that could come next."""
+        """Record the probability above the level that could come next, if the level before it was recorded."""
+        if not self._above:
+            return
         while len(self._reach) < depth:
             self._reach.append(Ratio(constants.FORGET_GAINS))
         self._reach[depth - 1].add(above, self._above)
