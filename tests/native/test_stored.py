@@ -166,8 +166,8 @@ def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kin
 def test_a_setting_that_transformers_completes_is_left_to_it(tmp_path: Path) -> None:
     tiny("llama", 1, dtype=torch.float32).save_pretrained(tmp_path)
     raw = json.loads((tmp_path / "config.json").read_text())
-    for settings, read in ((YARN, True), ({**YARN, "original_max_position_embeddings": None}, False)):
-        given = {name: value for name, value in settings.items() if value is not None}
+    less = {name: value for name, value in YARN.items() if name != "original_max_position_embeddings"}
+    for given, read in ((YARN, True), (less, False)):
         (tmp_path / "config.json").write_text(json.dumps(raw | {"rope_parameters": given}))
         assert (stored_folder(tmp_path) is not None) == read
 

@@ -19,7 +19,6 @@ from draftwood.loading.gguf_model import quantized, stored_config, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -118,7 +117,6 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_stored(config) is not None:
         return None
-    Rotary(config)  # raises a KeyError or TypeError where transformers completes its settings
     weights, shapes = _weights(folder), shapes_of(config)
     if HEAD in weights and config.tie_word_embeddings:
         if np.array_equal(weights[HEAD].data, weights[EMBEDDING].data):

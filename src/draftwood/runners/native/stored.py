@@ -130,7 +130,8 @@ class StoredPart:
 class StoredModel:
     """What a model of ``transformers`` says of itself, and its weights as they lie in files.
 
-    Anything else, such as a call or ``generate``, is that of :attr:`module`.
+    Anything else, such as a call or ``generate``, is that of :attr:`module`. Raises a KeyError or a TypeError for
+    settings of the rotary embedding that ``transformers`` would complete.
 
     Args:
         config, generation_config: its configurations.
@@ -146,7 +147,7 @@ class StoredModel:
         self, config: Any, generation_config: Any, weights: Mapping[str, Weight], dtype: torch.dtype, *, coded: bool = False
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
-        self.rounded = ""
+        self.rounded, self._rotary = "", Rotary(config)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config
 
@@ -249,7 +250,7 @@ class StoredModel:
         model: Any = whole.child("model")
         model.layers = [model.child("layers").child(str(number)) for number in range(config.num_hidden_layers)]
         model.norm.variance_epsilon = model.norm.eps = config.rms_norm_eps
-        model.rotary_emb = Rotary(config)
+        model.rotary_emb = self._rotary
         if own.scaled:
             model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5)
         for number, layer in enumerate(model.layers):
