@@ -23,7 +23,6 @@ from benchmarks.report import table
 from benchmarks.run import seed_of
 from benchmarks.settings import BUDGETS, Setting
 from draftwood.api import Pair
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -33,6 +32,7 @@ from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling

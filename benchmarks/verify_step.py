@@ -20,7 +20,6 @@ from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from benchmarks.config import VerifyConfig
 from benchmarks.record import surroundings
 from benchmarks.report import table
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.methods import MethodName
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Method
@@ -29,6 +28,7 @@ from draftwood.core.verifiers import VerifierName
 from draftwood.engine.methods import build
 from draftwood.hardware.machine import load_average
 from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.backends import VARIABLE
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive

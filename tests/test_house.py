@@ -45,13 +45,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2620, "grammar": 490, "hardware": 370, "native": 285, "sampling": 1005, "runners": 6200, "draft": 2695,
+    "core": 2325, "grammar": 490, "hardware": 370, "native": 370, "sampling": 1439, "runners": 6200, "draft": 2670,
     "verify": 645, "loading": 3005, "trace": 2820, "engine": 2740, "hf": 335, "train": 2590, "exactness": 1280, "tune": 625,
     "serve": 4735, "ray": 675, "cli": 3170,
 }  # fmt: skip
-NATIVE = 2638
+NATIVE = 2930
 """Lines of C++ of the native engine, at most."""
-TESTS = 33238
+TESTS = 33339
 """Lines of the tests, at most."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.ngram_index import ngram
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from tests.helpers import ancestors_of, sampler_of

@@ -8,16 +8,14 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood.core import counter_rng
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.tree import TreeBuilder
-from draftwood.draft.policies import shared_scores
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.sampling import truncation, warping
+from draftwood.sampling import truncation
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
@@ -26,14 +24,12 @@ from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 VOCAB = 401
 CASES = [
-    ("ar", None, "coupled"),
     ("chain", "3", "recursive"),
     ("chain", "3", "traversal"),
     ("iid", "2x2", "recursive"),
     ("rsd-c", "3-2", "recursive"),
     ("rsd-s", "3x3", "recursive"),
     ("rsd-s", "3x3", "traversal"),
-    ("shared-noise", "3-2", "coupled"),
     ("ngram", "3", "recursive"),
 ]
 SAMPLINGS = [Sampling(top_k=5), Sampling(top_p=0.7), Sampling(min_p=0.2, temperature=1.3), Sampling(top_k=1)]
@@ -57,45 +53,10 @@ def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch)
         sizes.append(found[1].shape[-1])
         return found
 
-    monkeypatch.setattr(warping, "LARGE", 1)
+    monkeypatch.setattr(truncation, "LARGE", 1)
     monkeypatch.setattr(sparse, "reduced", recorded)
     assert texts(case, setting) == whole
     assert min(sizes) < VOCAB  # something was left out
-
-
-@pytest.mark.parametrize("case", [("ar", None, "coupled"), ("shared-noise", "3-2", "coupled")], ids=lambda case: case[0])
-def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
-    whole = texts(case, Sampling(top_k=5))
-    monkeypatch.setattr(warping, "LARGE", 1)
-    monkeypatch.setattr(counter_rng, "_AHEAD", None)
-    assert texts(case, Sampling(top_k=5)) == whole
-    with pytest.raises(TypeError, match="unsupported operand"):
-        texts(case, Sampling())  # a control: there every token is possible
-
-
-@pytest.mark.parametrize("possible", [0, 3, 60, 100])
-def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatch):
-    """At three nodes, of which one has no distribution, each with several positions in a row."""
-    torch.manual_seed(possible)
-    logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
-    logp[0, 1] = torch.nan
-    whole = logp + CounterRng([1, 2]).at([4, 9]).shared(2, 3, 100)
-    monkeypatch.setattr(warping, "LARGE", 1)
-    found = shared_scores(logp, CounterRng([1, 2]).at([4, 9]), 2, 3)
-    assert torch.equal(found > -torch.inf, whole > -torch.inf)  # nothing is drafted where a score is -inf or NaN
-    torch.testing.assert_close(found[found > -torch.inf], whole[whole > -torch.inf])
-
-
-def test_control_noise_of_other_tokens_is_seen(monkeypatch):
-    case, setting = ("shared-noise", "3-2", "coupled"), Sampling(top_k=5)
-    whole = texts(case, setting)
-
-    def shifted(self, offset, count, vocab):
-        return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
-
-    monkeypatch.setattr(warping, "LARGE", 1)
-    monkeypatch.setattr(sparse.SubsetRng, "shared", shifted)
-    assert texts(case, setting) != whole
 
 
 def test_the_draft_may_say_what_the_target_cannot():
@@ -123,7 +84,7 @@ def test_the_draft_may_say_what_the_target_cannot():
 def test_distributions_over_named_tokens_are_the_distributions_over_all():
     torch.manual_seed(1)
     scores = torch.randn(2, 3, 50)
-    values, tokens = truncation.likeliest(scores, *Sampling(top_p=0.8, top_k=9).cuts)
+    values, tokens = Sampling(top_p=0.8, top_k=9).cuts.likeliest(scores)
     log_probs = LogProbs(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
     columns = log_probs.support().unique()
     assert torch.equal(log_probs.dense()[..., columns], log_probs.on(columns))
@@ -151,11 +112,17 @@ def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
 
 
 @pytest.mark.parametrize("match", [matched, matched_at_once])
-def test_noise_keeps_its_digits_next_to_large_scores(match):
+@pytest.mark.parametrize("native", [True, False])
+def test_noise_keeps_its_digits_next_to_large_scores(match, native, monkeypatch):
     """As a large bias or a very low temperature makes them."""
+    if not native:
+        monkeypatch.setattr("draftwood.native.sampling.runs", lambda scores: False)
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
     tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)
-    chosen = Counter(match(tree, scores, CounterRng([seed]).at([4]).shared(0, 1, 4)).next_tokens[0] for seed in range(4000))
+    given = LogProbs(scores=scores, vocab=4) if match is matched else scores
+    rngs = [CounterRng([seed]).at([4]) for seed in range(4000)]
+    noises = rngs if match is matched else [rng.shared(0, 1, 4) for rng in rngs]
+    chosen = Counter(match(tree, given, noise).next_tokens[0] for noise in noises)
     share = 1.0 / (2.0 + math.exp(-2.0))
     assert abs(chosen[0] / 4000 - share) < 0.03
     assert abs(chosen[2] / 4000 - share) < 0.03
@@ -166,6 +133,6 @@ def test_a_flat_distribution_is_sorted_as_far_as_it_reaches(monkeypatch):
     monkeypatch.setattr(truncation, "_LIKELY", 2)
     monkeypatch.setattr(truncation, "_TIES", 1)
     scores = 0.01 * torch.randn(1, 2, 300)
-    values, tokens = truncation.likeliest(scores, *Sampling(top_p=0.9).cuts)
+    values, tokens = Sampling(top_p=0.9).cuts.likeliest(scores)
     assert 260 <= int((values > -torch.inf).sum(-1).min()) <= 275
     assert torch.equal(scores.gather(-1, tokens)[values > -torch.inf], values[values > -torch.inf])

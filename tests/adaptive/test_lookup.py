@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
@@ -22,6 +21,7 @@ from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.ngram_index import NgramIndex, ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy

@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.tracing.run import BARE, OFF, ON, between, within
 from benchmarks.verify_step import MadeUpDraft, straightforward
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from tests.helpers import sampler_of
 

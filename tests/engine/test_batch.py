@@ -16,7 +16,6 @@ import pytest
 import torch
 from transformers import SequenceBiasLogitsProcessor
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine.batch import Batch
@@ -26,6 +25,7 @@ from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from draftwood.core.counter_rng import CounterRng, CounterRoundRng
-from draftwood.core.counters import token_bases
 from draftwood.core.log_probs import LogProbs
 from draftwood.engine.decode import Decoder
+from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
+from draftwood.sampling.counters import token_bases
 from draftwood.verify.coupled import Coupled, follow
 
 EASE = 1.15

@@ -51,8 +51,8 @@ def found(pair, method, broken=lambda engine: engine, sampling=None):
 
 
 @pytest.mark.parametrize(("method", "name", "test"), [
-    (DEFAULT, SAME, "serial, lag 1, noise"), (LEAVES, SAME, "next round, extra token"),
-    (DEFAULT, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
+    (SHARED, SAME, "serial, lag 1, noise"), (LEAVES, SAME, "next round, extra token"),
+    (SHARED, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
     (DRAWN, SORTED, "drafted, sibling 1"), (LEAVES, SORTED, "drafted, sibling 2"),
     (SHARED, EASY, "choice"), (DRAWN, EASY, "accepted"), (LEAVES, EASY, "accepted"),
 ])  # fmt: skip

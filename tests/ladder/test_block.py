@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
@@ -22,6 +21,7 @@ from draftwood.draft.none import FAILED
 from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.methods import BLOCK, build
 from draftwood.engine.requests import Request
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from tests.helpers import begin, decoder, sampler_of, tiny_runner
 from tests.ladder.pairs import random_blocks

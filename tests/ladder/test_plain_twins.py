@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive

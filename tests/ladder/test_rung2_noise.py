@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng, CounterRoundRng, Stream
-from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.policies import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
+from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng, Stream
+from draftwood.sampling.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.sampling.settings import Sampling
 from tests.helpers import begin, sampler_of
 from tests.tables import TableRunner
@@ -124,7 +124,7 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
 def test_a_row_at_temperature_0_gets_no_noise_and_costs_none(monkeypatch):
     made = []
     monkeypatch.setattr(
-        "draftwood.core.counter_rng.exponential", lambda keys, *rest: made.append(len(keys)) or exponential(keys, *rest)
+        "draftwood.sampling.counter_rng.exponential", lambda keys, *rest: made.append(len(keys)) or exponential(keys, *rest)
     )
     mixed = CounterRng([5, 6, 7], greedy=[True, False, True]).at([3, 4, 5]).shared(0, 2, 11)
     assert made == [1]
@@ -132,18 +132,9 @@ def test_a_row_at_temperature_0_gets_no_noise_and_costs_none(monkeypatch):
     assert not mixed[[0, 2]].any()
 
 
-def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
-    monkeypatch.setattr("draftwood.core.counter_rng._AHEAD", 60)
-    kept = CounterRng([5, 6, 7])
-    rounds = [([3, 9, 4], 11), ([4, 12, 4], 11), ([6, 12, 9], 11), ([6, 12, 9], 7), ([8, 14, 11], 11), ([1, 2, 3], 11)]
-    for positions, vocab in rounds:  # ragged, standing still, another vocabulary, and back to the beginning
-        rng = kept.at(positions)
-        for offset, count in ((0, 1), (1, 1), (2, 1), (0, 4)):
-            fresh = CounterRng([5, 6, 7]).at(positions).shared(0, offset + count, vocab)
-            assert torch.equal(rng.shared(offset, count, vocab), fresh[:, offset:])
-            some = torch.tensor([4, 0, 6])
-            for source in (rng, CounterRng([5, 6, 7]).at(positions)):  # with noise made before, and without
-                torch.testing.assert_close(source.shared(offset, count, vocab, some), fresh[:, offset:, some])
+def test_shared_noise_of_some_tokens_is_that_of_all():
+    some, rng = torch.tensor([4, 0, 6]), CounterRng([5, 6, 7]).at([3, 9, 4])
+    torch.testing.assert_close(rng.shared(1, 2, 11, some), rng.shared(0, 3, 11)[:, 1:, some])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRoundRng
 from draftwood.core.errors import PairingError
 from draftwood.core.limits import Limits
 from draftwood.draft.adaptive.expand import GumbelExpander
@@ -18,6 +17,7 @@ from draftwood.draft.policies import ConstantBranching, StochasticBeam
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.counter_rng import CounterRoundRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive

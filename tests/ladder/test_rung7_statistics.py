@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.core.counter_rng import CounterRng, CounterRoundRng
-from draftwood.core.counters import uniform_one
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
+from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
+from draftwood.sampling.counters import uniform_one
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.ladder.test_rung3_tape import tampered

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.core.tree import TreeBuilder
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.tolerance import Tolerance

@@ -23,7 +23,10 @@ void* draftwood_row(void* model);
 void* draftwood_fork(const void* row, int length);
 int draftwood_cut(void* row, int length);
 int draftwood_commit(void* row, const int* nodes, int count);
-int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, Peak*, int threads);
+int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
+void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
+int draftwood_best(const float* scores, long lines, long vocab, const Cuts*, const int64_t* keys, const int64_t* bases,
+                   const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
 int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
 int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
 void draftwood_free_row(void* row);
@@ -105,12 +108,14 @@ class Tiny {
                              pending ? inputs : nullptr, pending ? nullptr : inputs});  // drafted nodes have features only
         }
         Floats logits(all * VOCAB), hidden((all + pending) * TAPS * width);
-        std::vector<Peak> peaks(all);
-        need(!draftwood_read_tokens(given.data(), rows.size(), logits.data(), hidden.data(), peaks.data(), threads), "read_tokens");
+        Floats highest(all);
+        std::vector<int64_t> best(all);
+        need(!draftwood_read_tokens(given.data(), rows.size(), logits.data(), hidden.data(), highest.data(), best.data(), threads),
+             "read_tokens");
         for (int node = 0; node < all; node++)
             for (int token = 0; token < VOCAB; token++) {
-                const float score = logits[node * VOCAB + token], best = peaks[node].score;
-                need(std::isfinite(score) && score <= best && (token != peaks[node].token || score == best), "scores");
+                const float score = logits[node * VOCAB + token], most = highest[node];
+                need(std::isfinite(score) && score <= most && (token != best[node] || score == most), "scores");
             }
         if (digest) {
             digest->add(logits.data(), logits.size());
@@ -254,8 +259,24 @@ uint64_t everything(bool bfloat16, int threads) {
 
 }  // namespace
 
+// Sampling from lines of many lengths, each at the end of its memory.
+void sample() {
+    for (long vocab : {1, 15, 16, 63, 64, 65, 200})
+        for (long count : {1L, vocab / 2 + 1, vocab})
+            for (const Cuts& cuts : {Cuts{0, 1, 0}, Cuts{3, 1, 0}, Cuts{0, 0.8f, 0}, Cuts{9, 0.5f, 0.1f}, Cuts{0, 1, 0.2f}}) {
+                Floats scores(2 * vocab), times(2 * vocab), values(2 * count), likeliest(2);
+                std::vector<int64_t> keys{-5, 7}, bases(vocab), tokens(2 * count);
+                for (long i = 0; i < vocab; i++) bases[i] = i * 977 - 5, scores[i] = i % 7, scores[vocab + i] = -INFINITY;
+                draftwood_exponentials(keys.data(), 2, bases.data(), vocab, times.data());
+                need(!draftwood_best(scores.data(), 2, vocab, &cuts, keys.data(), bases.data(), nullptr, count, values.data(),
+                                     tokens.data(), likeliest.data()), "best");
+                need(tokens[0] >= 0 && tokens[count] == -1 && std::isnan(likeliest[1]), "the best tokens");
+            }
+}
+
 int main(int, char** arguments) {
     if (draftwood_use(arguments[1])) return puts(draftwood_error()), 1;
+    sample();
     for (int kind = 0; kind < 4; kind++) {
         Tiny model(kind % 2, kind / 2);
         for (int length : {0, 1, 16, 63, 64, 130}) printf("%016llx\n", (unsigned long long)tree(model, length));

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SHOWN = "#pragma GCC visibility push(default)\n"
 SOURCES = {
     "api.cpp": SHOWN + 'extern "C" const char* draftwood_version() { return DRAFTWOOD_VERSION; }\n',
-    "forward.cpp": "int DRAFTWOOD_FORWARD;\n",
+    "forward.cpp": "int DRAFTWOOD_KERNELS;\n",
 }
 needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
 

@@ -16,8 +16,8 @@ from typing import Any, Final, final
 
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.trace.records import Distribution, Trace, TracedRound
 from tests import reference
 from tests.reference import PlainNode

@@ -127,7 +127,7 @@ def test_equal_values_are_listed_by_rising_index(count: int, n: int) -> None:
 def test_draft_vocabularies_and_large_vocabularies(
     method: str, verifier: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwood.sampling.warping.LARGE", VOCAB)  # distributions cut by top-k are sparse
+    monkeypatch.setattr("draftwood.sampling.truncation.LARGE", VOCAB)  # distributions cut by top-k are sparse
     target, draft = hidden_pair(tiny_gpt(VOCAB, 1), proposes=11)
     engine = decoder(target, draft, method, "2x3", verifier, greedy=sampling.greedy)
     _, traces = watched(engine, method, sampling, draft=draft)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -15,36 +14,26 @@ from draftwood.core.errors import NumericsError
 
 DeadEnds: TypeAlias = dict[tuple[int, int], Exception]
 """Rows and nodes after which no token can be chosen, and their errors: for want of scores, or by processors or a grammar."""
+Cut: TypeAlias = Callable[[Float[Tensor, "*batch vocab"]], tuple[Float[Tensor, "*batch n"], Int[Tensor, "*batch n"] | None]]
+"""Scores of the tokens that stay possible, -inf elsewhere, and their tokens, None for the whole vocabulary in order."""
 
 
 def sound(
     scores: Float[Tensor, "row node vocab"],
-    log_probs: Sequence[Float[Tensor, "row _ _"]],
+    likeliest: Sequence[Float[Tensor, "row _"]],
     highest: Float[Tensor, "row node"] | None = None,
 ) -> bool:
-    """Whether every line of ``scores`` can become a distribution, and no line of ``log_probs`` is NaN (one host sync).
+    """Whether every line of ``scores`` can become a distribution, and no number of ``likeliest`` is NaN (one host sync).
 
-    A line of scores cannot if one of them is NaN or plus infinity, or if none is finite. A line of log-probabilities is
-    NaN as a whole or not at all. ``highest`` is the largest score of each line, or NaN, where it is known.
+    A line of scores cannot if one of them is NaN or plus infinity, or if none is finite. ``highest`` is the largest score of
+    each line, or NaN, where it is known.
     """
-    if _by_numpy(scores):
-        most = np.maximum.reduce(scores.detach().numpy(), axis=-1) if highest is None else highest.numpy()
-        return math.isfinite(most.sum()) and not any(np.isnan(logp.detach().numpy()[..., 0]).any() for logp in log_probs)
     highest = scores.amax(dim=-1) if highest is None else highest
-    parts = [highest - highest, *(logp.select(-1, 0) for logp in log_probs)]
+    if highest.is_cpu:  # for a few numbers Python is quicker than array operations
+        numbers = [number for part in likeliest for number in part.flatten().tolist()]
+        return math.isfinite(sum(highest.flatten().tolist())) and not any(map(math.isnan, numbers))
+    parts = [highest - highest, *likeliest]
     return not math.isnan(torch.cat([part.flatten() for part in parts]).sum())
-
-
-def _by_numpy(scores: Tensor) -> bool:
-    """Whether to use NumPy: on the host it is several times as fast as PyTorch, but it has no bfloat16."""
-    return scores.is_cpu and scores.ndim > 1 and scores.dtype != torch.bfloat16
-
-
-def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
-    """The index of the largest score of each line; the first if several are equal."""
-    if _by_numpy(scores):
-        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
-    return scores.argmax(dim=-1)
 
 
 def lines_at(values: Shaped[Tensor, "row node n"], rows: Sequence[int], nodes: Sequence[int]) -> Shaped[Tensor, "line n"]:
@@ -57,24 +46,28 @@ def lines_at(values: Shaped[Tensor, "row node n"], rows: Sequence[int], nodes: S
 
 @final
 class LogProbs:
-    """Log-probabilities at the nodes of a tree. Exactly one of ``logp``, ``scores`` and ``certain`` is given.
+    """Log-probabilities at the nodes of a tree. Exactly one of ``logp``, ``scores``, ``certain`` and ``parts`` is given.
 
     Args:
         logp: log-probabilities; NaN at a node without any possible token.
-        scores: log-probabilities up to a constant of each node, over the whole vocabulary. They are normalised when ``logp``
-            is first read.
+        scores: log-probabilities up to a constant of each node, over the whole vocabulary or ``common``. They are cut and
+            normalised when ``logp`` is first read.
+        cut: what of ``scores`` stays possible; everything by default.
         certain: the only possible token of each node.
+        parts: the distributions of some rows each, with the numbers of these rows. They are copied into one tensor when
+            ``logp`` is first read.
         tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
-        common: the same, where all nodes have the same tokens; exclusive with ``tokens``.
+        common: the same, where all nodes have the same tokens before the cut; exclusive with ``tokens``.
         vocab: number of tokens of the vocabulary.
         dead_ends: nodes without a distribution; an error only if a text gets there, which no draft may bring about.
 
     Attributes:
-        certain, common: as given.
+        certain: as given.
         dead_ends: those of the target's nodes; none for a draft.
+        likeliest: the largest log-probability of each node, where it was computed; NaN at a node without a possible token.
 
     Raises:
-        ValueError: none or several of the three are given.
+        ValueError: none or several of the four are given.
     """
 
     def __init__(
@@ -82,23 +75,34 @@ class LogProbs:
         *,
         logp: Float[Tensor, "row node n"] | None = None,
         scores: Float[Tensor, "row node vocab"] | None = None,
+        cut: Cut | None = None,
         certain: Int[Tensor, "row node"] | None = None,
+        parts: Sequence[tuple[Sequence[int], LogProbs]] | None = None,
         tokens: Int[Tensor, "row node n"] | None = None,
         common: Int[Tensor, "n"] | None = None,
         vocab: int,
         dead_ends: DeadEnds | None = None,
     ) -> None:
-        if (logp is None) + (scores is None) + (certain is None) != 2:
-            raise ValueError("LogProbs takes logp, scores or certain tokens: give exactly one of them")
-        self._logp, self._scores, self.certain = logp, scores, certain
-        self._tokens, self.common, self.vocab = tokens, common, vocab
+        if [logp, scores, certain, parts].count(None) != 3:
+            raise ValueError("LogProbs takes logp, scores, certain tokens or parts: give exactly one of them")
+        self._parts = parts
+        self._logp, self._uncut, self._cut, self.certain = logp, scores, cut, certain
+        self._scores = scores if cut is None else None
+        self._tokens, self._common, self.vocab = tokens, common, vocab
+        self.likeliest: Float[Tensor, "row node"] | None = None
         self.dead_ends: DeadEnds = dead_ends or {}
+
+    @property
+    def common(self) -> Int[Tensor, "n"] | None:
+        """The tokens of all nodes; None where nodes have tokens of their own, as after a cut."""
+        return self._common if self._cut is None else None
 
     @property
     def tokens(self) -> Int[Tensor, "row node n"] | None:
         """The token ids of ``logp``; None for the whole vocabulary in order."""
-        if self.common is not None:
-            return self.common.expand(*self.logp.shape)
+        if (common := self.common) is not None:
+            return common.expand(*self.logp.shape)
+        self._settle()
         return self._tokens if self.certain is None else self.certain.unsqueeze(-1)
 
     @property
@@ -106,13 +110,49 @@ class LogProbs:
         """Normalised log-probabilities."""
         if self.certain is not None:
             return torch.zeros(*self.certain.shape, 1, device=self.certain.device)
+        self._settle()
         if self._logp is None:
-            self._logp, self._scores = cast(Tensor, self._scores).log_softmax(dim=-1), None
+            self._logp = cast(Tensor, self._scores).log_softmax(dim=-1)
         return self._logp
+
+    def _settle(self) -> None:
+        """Apply the cut, and put the parts together."""
+        if self._parts is not None and self._scores is None:
+            self._scores = _rows_of(
+                [(rows, part.scores if part.tokens is None else part.dense()) for rows, part in self._parts]
+            )
+        if self._cut is not None and self._scores is None:
+            self._scores, self._tokens = self._after_cut(self._cut, cast(Tensor, self._uncut))
+
+    def _after_cut(self, cut: Cut, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        values, tokens = cut(scores)
+        if self._common is not None:
+            tokens = self._common.expand(*values.shape) if tokens is None else self._common[tokens]
+        return values, tokens
+
+    @property
+    def uncut(self) -> tuple[Float[Tensor, "row node n"], Cut | None, Int[Tensor, "n"] | None] | None:
+        """Log-probabilities up to a constant of each node, the cut that is still to come, and the tokens, None for the whole
+        vocabulary in order; None where nodes list tokens of their own, and of parts."""
+        if self._uncut is not None:
+            return self._uncut, self._cut, self._common
+        return None if self._logp is None or self._tokens is not None else (self._logp, None, self._common)
+
+    def of_row(self, row: int) -> tuple[LogProbs, int]:
+        """The part with this row, and the row's index in it."""
+        return next(((part, rows.index(row)) for rows, part in self._parts or () if row in rows), (self, row))
+
+    def line(self, row: int, node: int) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"] | None]:
+        """Log-probabilities at one node up to a constant, and their tokens, None for the whole vocabulary in order."""
+        if self._uncut is not None and self._cut is not None:
+            return self._after_cut(self._cut, self._uncut[row, node])
+        tokens = self.tokens
+        return self.scores[row, node], None if tokens is None else tokens[row, node]
 
     @property
     def scores(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
+        self._settle()
         return self._scores if self._scores is not None else self.logp
 
     def dead_end(self, row: int, path: Sequence[int]) -> tuple[int, Exception] | None:
@@ -190,7 +230,7 @@ class LogProbs:
     def of_rows(parts: Sequence[tuple[Sequence[int], LogProbs]], *, scores: bool) -> LogProbs:
         """The rows of all parts, each with the rows that its lines belong to.
 
-        With ``scores``, log-probabilities up to a constant of each node are enough.
+        With ``scores`` they stay parts, for who looks at few nodes.
         """
         dead = {(rows[r], node): e for rows, part in parts for (r, node), e in part.dead_ends.items()}
         vocab, first = parts[0][1].vocab, parts[0][1]
@@ -201,8 +241,7 @@ class LogProbs:
             logp = _rows_of([(rows, part.logp) for rows, part in parts])
             return LogProbs(logp=logp, common=first.common, vocab=vocab, dead_ends=dead)
         if scores:
-            values = [(rows, part.scores if part.tokens is None else part.dense()) for rows, part in parts]
-            return LogProbs(scores=_rows_of(values), vocab=vocab, dead_ends=dead)
+            return LogProbs(parts=parts, vocab=vocab, dead_ends=dead)
         logp = _rows_of([(rows, part.dense()) for rows, part in parts])
         return LogProbs(logp=logp, vocab=vocab, dead_ends=dead)
 
@@ -229,10 +268,10 @@ class RoundChecks:
     """
 
     def __init__(self) -> None:
-        self._drafted: list[tuple[Tensor, Tensor]] = []
+        self._drafted: list[tuple[Tensor, LogProbs]] = []
         self.draft_error: NumericsError | None = None
 
-    def note_draft(self, scores: Float[Tensor, "row node vocab"], log_probs: Float[Tensor, "row node n"]) -> None:
+    def note_draft(self, scores: Float[Tensor, "row node vocab"], log_probs: LogProbs) -> None:
         """Scores of the draft and the distributions made of them; :meth:`check` looks at them."""
         self._drafted.append((scores, log_probs))
 
@@ -244,9 +283,10 @@ class RoundChecks:
         Returns:
             The nodes whose scores hold NaN or infinity, or leave no token possible.
         """
-        if sound(target, [distribution for _, distribution in self._drafted], highest):
+        drafted = [(scores, one.logp[..., 0] if one.likeliest is None else one.likeliest) for scores, one in self._drafted]
+        if sound(target, [likeliest for _, likeliest in drafted], highest):
             return {}
-        nan = [(logp[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)).any() for scores, logp in self._drafted]
+        nan = [(likeliest.isnan() & (scores != -torch.inf).any(dim=-1)).any() for scores, likeliest in drafted]
         if any(map(bool, nan)):
             self.draft_error = _numerics_error("draft")
         return {(row, node): _numerics_error("target") for row, node in (~target.amax(dim=-1).isfinite()).nonzero().tolist()}

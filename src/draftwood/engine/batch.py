@@ -11,7 +11,6 @@ from typing import final
 import numpy as np
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
@@ -22,6 +21,7 @@ from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Request
 from draftwood.hardware.threads import chosen_threads
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.sparse import verify

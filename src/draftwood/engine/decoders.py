@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
@@ -126,7 +127,7 @@ class Decoders:
         rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)
         with suppress(DraftwoodError):  # an error, as of too short a context, is reported when a text meets it
             with controllers.trial() as trial, closing(rounds):
-                list(islice(rounds, len(TRIAL)))
+                deque(islice(rounds, len(TRIAL)), maxlen=0)  # kept, they would hold all scores
             self._trials[method.method] = trial
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from draftwood.core.counter_rng import check_seed
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.rounds import Stats
 from draftwood.core.verifiers import check_pairing, check_temperature
@@ -15,6 +14,7 @@ from draftwood.engine.output import RowOutput, ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.counter_rng import check_seed
 from draftwood.sampling.processors import try_processors
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling

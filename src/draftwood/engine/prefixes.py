@@ -31,6 +31,7 @@ class PrefixCache:
         self.memory, self.least = MEMORY, 1
         self._texts: dict[Row, Hashable] = {}
         self._alike: dict[Hashable, list[Row]] = {}
+        self._fits: tuple[int, ...] = ()  # when nothing had to be forgotten last
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -71,10 +72,11 @@ class PrefixCache:
         self.trim(target, draft)
 
     def trim(self, target: KeepsTexts, draft: Runner | None) -> None:
-        """Forget texts until the others fit in memory with those that are being written."""
-        while len(self._texts) > self.least:
+        """Forget texts until the others fit in memory with those that are being written, if the target's memory changed."""
+        while (now := (len(self._texts), target.memory_bytes, self.memory, self.least)) != self._fits:
             used = sum(runner.memory_bytes for runner in (target, draft) if isinstance(runner, KeepsTexts))
-            if used <= self.memory and len(self._texts) <= MOST:
+            if len(self._texts) <= self.least or (used <= self.memory and len(self._texts) <= MOST):
+                self._fits = now
                 return
             self._forget(next(iter(self._texts)))
 

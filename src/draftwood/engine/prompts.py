@@ -38,6 +38,7 @@ class Prompts:
 
     def __init__(self, target: Runner, drafting: Drafting, chunk: int, prefixes: PrefixCache | None) -> None:
         self._target = target
+        self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
         self._chunk = chunk
         self._prefixes = prefixes
@@ -92,13 +93,13 @@ class Prompts:
 
     def keep(self, entry: Entry) -> None:
         """Keep the memory of a row that leaves between two rounds for later ones."""
-        if self._prefixes is not None and isinstance(self._target, KeepsTexts):
-            self._prefixes.keep(entry.row, entry.request.cache_salt, self._target, self._drafting.runner)
+        if self._prefixes is not None and self._keeper is not None:
+            self._prefixes.keep(entry.row, entry.request.cache_salt, self._keeper, self._drafting.runner)
 
     def trim(self) -> None:
         """Forget what was kept for later rows, as far as the present ones need the memory."""
-        if self._prefixes and isinstance(self._target, KeepsTexts):
-            self._prefixes.trim(self._target, self._drafting.runner)
+        if self._prefixes and self._keeper is not None:
+            self._prefixes.trim(self._keeper, self._drafting.runner)
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""
@@ -109,13 +110,13 @@ class Prompts:
 
     def _prefix(self, row: Entry, now: Sequence[Entry]) -> Prefix | None:
         """The longest beginning of a prompt that was read in present rows or in texts that have ended."""
-        if not isinstance(self._target, KeepsTexts):
+        if self._keeper is None:
             return None
         draft = self._drafting.runner
         found = [other.row for other in now if _may_share(row, other) and alike(row.context, other.context)]
         if self._prefixes is not None:
             found += self._prefixes.alike(row.context, row.request.cache_salt, draft)
-        return longest(row.context, found, self._target, draft if row.drafts else None)
+        return longest(row.context, found, self._keeper, draft if row.drafts else None)
 
     def _joins_unread(self, row: Entry, unread: int, later: Sequence[Entry], padded: int) -> bool:
         """Whether the next round reads what is unread of a prompt: no later row shares it, and it adds few tokens to that

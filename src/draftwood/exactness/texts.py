@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.exactness.evidence import LIKELY, STAKES, of_pairs, of_rare, of_wealth, ratios, wealth
+from draftwood.sampling.counter_rng import CounterRng
 
 LAGS: Final = tuple(range(1, 9))  # distances in tokens between the two tokens of a pair
 ROUNDED: Final = 0.0005  # share of tokens that two forwards may pick differently with the same noise

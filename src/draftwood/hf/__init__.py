@@ -28,7 +28,6 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
 from draftwood.core.checks import short_repr
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Stats
@@ -47,6 +46,7 @@ from draftwood.runners.protocols import Runner
 from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.unpadded import Unpadded, UnpaddedRng
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.processors import ByRow
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier

@@ -90,8 +90,9 @@ int draftwood_commit(void* row, const int* nodes, int count) {
     return guarded([&] { return ((Row*)row)->commit(nodes, count), 0; }, -1);
 }
 
-int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads) {
-    return guarded([&] { return read_tokens(rows, count, logits, hidden, peaks, threads), 0; }, -1);
+int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best,
+                          int threads) {
+    return guarded([&] { return read_tokens(rows, count, logits, hidden, highest, best, threads), 0; }, -1);
 }
 
 int draftwood_drafter(void* model, const DrafterSource* source) {
@@ -106,6 +107,17 @@ int draftwood_add_markov(void* model, const int64_t* tokens, const int64_t* dept
                          int block, float* logits, int threads) {
     return guarded([&] {
         return add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads), 0;
+    }, -1);
+}
+
+void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out) {
+    kernels().exponentials(keys, count, bases, numbers, out);
+}
+
+int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
+                   const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+    return guarded([&] {
+        return best(scores, lines, vocab, *cuts, keys, bases, columns, count, values, tokens, likeliest), 0;
     }, -1);
 }
 }

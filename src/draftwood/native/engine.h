@@ -122,14 +122,9 @@ struct NewTokens {
     const float *sources, *features;  // [token][source][source_width]; [token][width]
 };
 
-// The highest score of a node, and its token: the first one if several have it. NaN if a score is.
-struct Peak {
-    float score;
-    int token;
-};
-
 // Reads them; ``logits`` are [node][vocab]; ``hidden`` is [token][tap][width], of all nodes and then of all text, or null.
-void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads);
+// ``highest`` is the highest score of each node, NaN if a score is, and ``best`` its token, the first one if several have it.
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best, int threads);
 
 // Hidden states of a row's next tokens, and its root; the first token of its memory is at position ``start`` of the text.
 struct NewHidden {
@@ -155,5 +150,20 @@ void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, co
 std::string instruction_sets();
 // Compute with this one; throws std::invalid_argument.
 void use_instruction_set(const std::string& name);
+const Kernels& kernels();  // its code
+
+// What of a distribution stays possible; 0, 1 and 0 for everything.
+struct Cuts {
+    int top_k;
+    double top_p, min_p;
+};
+
+// The ``count`` best possible tokens of each line under Gumbel noise: [line][count], in falling order, of equal scores the first
+// token first; -inf and token -1 where there are fewer.
+// ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of the tokens, and ``columns`` the tokens of
+// the scores, or null. Values are log-probabilities with noise, and ``likeliest`` is the highest without, NaN where no token is
+// possible. Null: values are known up to a constant.
+void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
+          const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
 
 }  // namespace draftwood

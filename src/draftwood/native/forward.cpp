@@ -6,6 +6,7 @@
 #include "model.h"
 
 #include "lanes.h"
+#include "sampling.h"
 #if defined(DRAFTWOOD_AMX)
 #include "tiles.h"
 #endif
@@ -27,12 +28,14 @@ inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
 inline int share(int a, int b) { return (a + b - 1) / b; }
 
-// Where the weights of two blocks of sixteen outputs lie: distances are in numbers.
+// Where the weights of two blocks of sixteen outputs lie: distances are in numbers. Those of a matrix are followed by others,
+// which are fetched before they are needed; those made of codes are not.
 template <class N>
 struct Blocks {
     const typename N::Weight* weights;
     size_t next_step, next_block;
     int inputs;
+    bool of_matrix;
 };
 
 // The products of R rows x[r] with two blocks of outputs; ``more`` adds them to what out[r] holds.
@@ -43,7 +46,7 @@ void tile(const Blocks<N>& a, const typename N::Input* x, size_t next_x, float* 
         for (int b = 0; b < 2; b++) sums[r][b] = more ? load(out + r * next_out + b * LANES) : splat(0.f);
     const typename N::Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        if (!more) __builtin_prefetch((const char*)w + AHEAD), __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
+        if (a.of_matrix) __builtin_prefetch((const char*)w + AHEAD), __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
         typename N::Vector first = N::vector(w), second = N::vector(w + a.next_block);
         for (int r = 0; r < R; r++) {
             sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
@@ -120,8 +123,8 @@ struct Block {
     }
 
     // The numbers of a group, or those of some of its inputs.
-    static Blocks<N> group_of(const Weight* weights, int inputs) {
-        return {weights, GROUP * N::step, LANES * N::step, inputs};
+    static Blocks<N> group_of(const Weight* weights, int inputs, bool of_matrix) {
+        return {weights, GROUP * N::step, LANES * N::step, inputs, of_matrix};
     }
 
     // The products of rows with two blocks of outputs.
@@ -139,7 +142,7 @@ struct Block {
         for (int k = 0; k < a.inputs; k += EXPANDED) {
             int size = least(EXPANDED, a.inputs - k);
             for (int i = 0; i < size; i += CHUNK, from += a.chunk_bytes()) expand(a, from, numbers + i * GROUP);
-            multiply(group_of(numbers, size), rows, in + k, a.inputs, found, GROUP, k > 0);
+            multiply(group_of(numbers, size, false), rows, in + k, a.inputs, found, GROUP, k > 0);
         }
     }
 
@@ -177,7 +180,7 @@ struct Block {
         if (a.bits) multiply_codes(a, g, rows, in, found);
         else {
             const Weight* weights = (const Weight*)a.weights + (size_t)g * GROUP * a.inputs;
-            multiply(group_of(weights, a.inputs), rows, in, a.inputs, found, GROUP, false);
+            multiply(group_of(weights, a.inputs, true), rows, in, a.inputs, found, GROUP, false);
         }
         for (int r = 0; a.bias && r < rows; r++)
             for (int i = 0; i < GROUP; i += LANES)
@@ -683,6 +686,6 @@ void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* sc
 }  // namespace
 
 namespace draftwood {
-extern const Forward DRAFTWOOD_FORWARD;
-const Forward DRAFTWOOD_FORWARD = forward;
+extern const Kernels DRAFTWOOD_KERNELS;
+const Kernels DRAFTWOOD_KERNELS{forward, exponentials, perturb, sum_of_exponentials, block_maxima};
 }  // namespace draftwood

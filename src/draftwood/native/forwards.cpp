@@ -16,7 +16,7 @@
 namespace draftwood {
 
 // DRAFTWOOD_ISAS is ISA(name) for each one that was compiled, the best one last.
-#define ISA(name) extern const Forward forward_##name;
+#define ISA(name) extern const Kernels kernels_##name;
 DRAFTWOOD_ISAS
 #undef ISA
 
@@ -24,7 +24,7 @@ namespace {
 
 struct Isa {
     std::string name;
-    Forward forward;
+    const Kernels* kernels;
 };
 
 bool may_use_tiles() {
@@ -59,7 +59,7 @@ const std::vector<Isa>& isas() {
     static const std::vector<Isa> found = [] {
         std::vector<Isa> all;
 #define ISA(name) \
-    if (is_here(#name)) all.push_back({#name, forward_##name});
+    if (is_here(#name)) all.push_back({#name, &kernels_##name});
         DRAFTWOOD_ISAS
 #undef ISA
         return all;
@@ -67,7 +67,7 @@ const std::vector<Isa>& isas() {
     return found;
 }
 
-std::atomic<Forward> chosen{nullptr};
+std::atomic<const Kernels*> chosen{nullptr};
 
 // How much the threads of a job need for tokens of these rows.
 void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
@@ -104,7 +104,7 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
 
 void part(Job& job, int thread) {
     job.scratch[thread].tile_rows = 0;
-    chosen.load()(job.works.data(), &job.phases, &job.shared, &job.scratch[thread], thread, job.threads);
+    kernels().forward(job.works.data(), &job.phases, &job.shared, &job.scratch[thread], thread, job.threads);
 }
 
 // All tokens of a forward, and what they point to.
@@ -159,18 +159,17 @@ struct Plan {
     }
 };
 
-// The highest score of a token, over all threads; NaN if a score is.
-Peak peak(const Job& job, int scored) {
-    Peak found{-INFINITY, 0};
+// The highest score of a token, over all threads, NaN if a score is; and its token.
+void find_highest(const Job& job, int scored, float& highest, int64_t& best) {
     float sum = 0;
+    highest = -INFINITY, best = 0;
     for (int t = 0; t < job.threads; t++) {
         const Scratch& s = job.scratch[t];
         for (int i = 0; i < LANES; i++) sum += s.totals[scored * LANES + i];
-        if (s.highest[scored] > found.score || (s.highest[scored] == found.score && s.best[scored] < found.token))
-            found = {s.highest[scored], s.best[scored]};
+        if (s.highest[scored] > highest || (s.highest[scored] == highest && s.best[scored] < best))
+            highest = s.highest[scored], best = s.best[scored];
     }
-    if (sum != sum) found.score = sum;
-    return found;
+    if (sum != sum) highest = sum;
 }
 
 // The tokens of a plan, and what is computed for them: pointers are those of the first token.
@@ -183,7 +182,7 @@ struct Step {
 const size_t WORKS = 32;  // of a job, at most
 
 // Compute these steps one after the other, in one job unless they are long; each goes through all layers in blocks of tokens.
-void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
+void run(std::vector<Step> steps, int threads, float* highest = nullptr, int64_t* best = nullptr) {
     const Model& m = steps[0].plan->engine->model();
     const int phases = 9 * m.facts.layers + 5;  // of a block, at most
     std::vector<Work> works;
@@ -218,7 +217,7 @@ void run(std::vector<Step> steps, int threads, Peak* peaks = nullptr) {
         for (size_t i = 0; i + 1 < size; i++) job->works[i].next = &job->works[i + 1];
         run_job(*job, part);
         int first = job->works.front().first_scored, last = job->works.back().first_scored + job->works.back().scored;
-        for (int i = first; peaks && i < last; i++) peaks[i] = peak(*job, i);
+        for (int i = first; highest && i < last; i++) find_highest(*job, i, highest[i], best[i]);
     }
 }
 
@@ -233,13 +232,15 @@ std::string instruction_sets() {
 void use_instruction_set(const std::string& name) {
     for (const Isa& isa : isas())
         if (isa.name == name) {
-            chosen = isa.forward;
+            chosen = isa.kernels;
             return;
         }
     throw std::invalid_argument("this processor does not have it");
 }
 
-void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, Peak* peaks, int threads) {
+const Kernels& kernels() { return *chosen.load(); }
+
+void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best, int threads) {
     auto plan = std::make_shared<Plan>(rows[0].row->shared());
     const Model& m = plan->engine->model();
     const bool joins = m.layer->hidden_norm;
@@ -264,7 +265,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     work.logits = logits, work.hidden = hidden;
     if (!plan->sources.empty()) work.sources = plan->sources.data();
     if (!plan->features.empty()) work.features = plan->features.data();
-    run({{plan, work}}, threads, peaks);
+    run({{plan, work}}, threads, highest, best);
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }
 

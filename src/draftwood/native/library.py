@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_long, c_size_t, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_long, c_size_t, c_void_p
 from functools import cache
 from typing import Any, Final
 
@@ -74,6 +74,12 @@ class BlockShape(Structure):
     _fields_ = [("slots", c_int), ("scored", c_int), ("causal", c_int), ("mask", c_void_p)]
 
 
+class Cuts(Structure):
+    """``draftwood::Cuts``."""
+
+    _fields_ = [("top_k", c_int), ("top_p", c_double), ("min_p", c_double)]
+
+
 _SIGNATURES = {
     "version": (c_char_p, []),
     "error": (c_char_p, []),
@@ -91,10 +97,15 @@ _SIGNATURES = {
     "length": (c_int, [c_void_p]),
     "cut": (c_int, [c_void_p, c_int]),
     "commit": (c_int, [c_void_p, c_void_p, c_int]),
-    "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
+    "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
+    "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),
+    "best": (
+        c_int,
+        [c_void_p, c_long, c_long, POINTER(Cuts), c_void_p, c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_void_p],
+    ),
 }
 
 

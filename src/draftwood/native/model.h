@@ -15,6 +15,7 @@ const int QUERIES = 48;      // rows of queries that attend together, at most
 const int EXPERTS = 512;     // of a layer, at most
 const int CHUNK = 32;        // inputs of codes that lie together
 const int NIBBLED = 4;       // pairs of inputs with codes of 4 bits in a word
+const int SAMPLED_BLOCK = 64;  // tokens of a block in which the largest scores are looked for, and noise is made
 const int EXPANDED = 128;    // inputs whose codes are expanded together
 
 // A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
@@ -162,6 +163,12 @@ int claim(Phases* phases, int phase, int chunks, int thread);
 // A claimed chunk is done.
 void finish(Phases* phases, int phase);
 
-typedef void (*Forward)(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads);
+struct Kernels {
+    void (*forward)(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads);
+    void (*exponentials)(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
+    void (*perturb)(const float* scores, const float* times, long vocab, float offset, float* out);
+    double (*sum_of_exponentials)(const float* scores, long vocab, float offset);
+    bool (*block_maxima)(const float* scores, long vocab, float* out);
+};
 
 }  // namespace draftwood

@@ -69,6 +69,8 @@ __attribute__((noinline)) void configure(int rows) {
     asm volatile("" ::: "memory");
 }
 
+const int TILES_AHEAD = 12 << 10;  // bytes of weights that are fetched before they are needed, also those of the next blocks
+
 // As ``tiles``; inputs are a multiple of 32. The tiles of more than TILE rows are alike, so ``x`` and ``out`` have room for whole
 // ones.
 template <class B>
@@ -89,6 +91,8 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
             _tile_zero(1);
         }
         for (int k = 0; k < a.inputs; k += 32, weights += 16 * a.next_step) {
+            for (int line = 0; line < 32 && a.of_matrix && !r; line++)
+                __builtin_prefetch((const char*)weights + TILES_AHEAD + 64 * line);
             _tile_loadd(4, row + k, next_x * sizeof(uint16_t));
             _tile_loadd(6, weights, step);
             _tile_dpbf16ps(0, 4, 6);

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Runner, Seen
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 
 

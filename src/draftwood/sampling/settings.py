@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from draftwood.core.checks import LARGEST, factor, integer, number, setting, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 from draftwood.grammar.grammar import Grammar
+
+if TYPE_CHECKING:
+    from draftwood.sampling.truncation import Truncation
 
 ONLY_PYTHON = ("processors", "warpers")
 """Settings of a :class:`Sampling` that hold Python objects."""
@@ -103,14 +106,16 @@ class Sampling:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     @property
-    def cuts(self) -> tuple[int, float, float]:
+    def cuts(self) -> Truncation:
         """Top-k, top-p and min-p."""
-        return self.top_k, self.top_p, self.min_p
+        from draftwood.sampling.truncation import Truncation  # imports PyTorch
+
+        return Truncation(self.top_k, self.top_p, self.min_p)
 
     @property
     def only_scales(self) -> bool:
-        """True when nothing but the temperature changes the scores."""
-        return not (self.truncates or self.looks_back or self.logit_bias)
+        """True when nothing but the temperature changes the scores before they are truncated."""
+        return not (self.looks_back or self.logit_bias)
 
     @property
     def looks_back(self) -> bool:

@@ -8,7 +8,7 @@ of a grammar comes after the bias, which therefore cannot make a forbidden token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -16,24 +16,28 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
+from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks
 from draftwood.core.scores import Peaks, dense
 from draftwood.sampling.processing import processed
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
-from draftwood.sampling.truncation import likeliest
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for padding."""
 Prefixes: TypeAlias = Callable[[], Paths]
 """Called only if the distribution depends on the text so far."""
-LARGE: Final = 16384  # vocabularies of this size and above get sparse distributions
 
 
 def check_bias(sampling: Sampling, vocab: int) -> None:
     """Raise a ConfigError if ``logit_bias`` names a token that the target does not know."""
     if bad := [token for token in sampling.logit_bias or {} if not 0 <= token < vocab]:
         raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {vocab - 1}")
+
+
+def _argmax(scores: Float[Tensor, "row node vocab"]) -> Int[Tensor, "row node"]:
+    if scores.is_cpu:  # where NumPy is several times as fast
+        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)
 
 
 @final
@@ -44,6 +48,8 @@ class Warper:
         self.sampling = sampling
         self.rows = rows
         self.vocab = vocab
+        # Where truncation comes last: with warpers, it happens before them.
+        self._cut = sampling.cuts if sampling.truncates and not sampling.greedy and not sampling.warps else None
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def draft(
@@ -61,12 +67,9 @@ class Warper:
                 logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
             logits = logits[..., : self.vocab]
         scores, _ = self._warp(logits, prefixes, drafts=True)
-        if common is None:
-            log_probs = self._log_probs(scores)
-        else:
-            log_probs = LogProbs(logp=scores.log_softmax(dim=-1), common=common, vocab=self.vocab)
+        log_probs = LogProbs(scores=scores, cut=self._cut, common=common, vocab=self.vocab)
         if checks is not None:
-            checks.note_draft(scores, log_probs.logp)
+            checks.note_draft(scores, log_probs)
         return log_probs
 
     def target(
@@ -84,34 +87,19 @@ class Warper:
         if not self.sampling.only_scales:
             peaks = None
         elif peaks is not None:
-            highest = peaks.scores / (self.sampling.temperature or 1)
+            temperature = self.sampling.temperature
+            highest = peaks.scores if temperature in (0, 1) else peaks.scores / temperature
         if unusable := checks.check(scores, highest):
             dead_ends = unusable | dead_ends
             scores = scores.clone()
             for row, node in unusable:
                 scores[row, node] = 0.0
-        if self._truncates:
-            return self._log_probs(scores, dead_ends)
         if self.sampling.greedy and certain:
             # From the scores: in log-probabilities, close scores may round to a tie.
-            best = best_tokens(scores) if peaks is None else peaks.tokens
+            best = _argmax(scores) if peaks is None else peaks.tokens
             return LogProbs(certain=best, vocab=self.vocab, dead_ends=dead_ends)
-        # Not normalised: verifiers that only match do not need it.
-        return LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
-
-    @property
-    def _truncates(self) -> bool:
-        """Whether scores are truncated last; with warpers, this happens before them."""
-        return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
-
-    def _log_probs(self, scores: Tensor, dead: DeadEnds | None = None) -> LogProbs:
-        if not self._truncates:
-            return LogProbs(logp=scores.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
-        values, tokens = likeliest(scores, *self.sampling.cuts)
-        if self.vocab >= LARGE:
-            return LogProbs(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab, dead_ends=dead)
-        kept = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
-        return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
+        # Neither cut nor normalised: verifiers that only match need neither at nodes that no text reaches.
+        return LogProbs(scores=scores, cut=self._cut, vocab=self.vocab, dead_ends=dead_ends)
 
     def _warp(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool = False) -> tuple[Tensor, DeadEnds]:
         s, dead = self.sampling, DeadEnds()
@@ -131,8 +119,7 @@ class Warper:
             scores = scores / s.temperature
         if s.warps:
             if s.truncates:
-                values, tokens = likeliest(scores, *s.cuts)
-                scores = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
+                scores = s.cuts.dense(scores)
             scores, more = self._process(s.warpers or (), scores, paths)
             dead |= more
         return scores, dead

@@ -1,6 +1,6 @@
 """Records the rounds of a stream: an observer that reads every piece and changes nothing.
 
-Random numbers are pure functions of the seed, the position and the node (``core/counter_rng.py``), so they are computed
+Random numbers are pure functions of the seed, the position and the node (``sampling/counter_rng.py``), so they are computed
 again and nothing in the loop has to report them.
 """
 
@@ -12,10 +12,10 @@ from typing import Any, final
 
 import torch
 
-from draftwood.core.counter_rng import CounterRng
 from draftwood.core.detokenizer import BROKEN, Marks
 from draftwood.core.rounds import Piece, Round
 from draftwood.core.token_texts import TokenTexts
+from draftwood.sampling.counter_rng import CounterRng
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Distribution, Part, Trace, TracedRound
 from draftwood.trace.rows import RowRecord

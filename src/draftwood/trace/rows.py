@@ -9,10 +9,10 @@ from typing import final
 
 import torch
 
-from draftwood.core.counter_rng import CounterRoundRng, Stream
 from draftwood.core.draws import Draw
 from draftwood.core.rounds import Piece
 from draftwood.core.tree import DraftTree
+from draftwood.sampling.counter_rng import CounterRoundRng, Stream
 from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial, Verdict
 from draftwood.trace.walks import WALKS, Walk

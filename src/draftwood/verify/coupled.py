@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import best_tokens
+from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
+from draftwood.sampling.best import Choose, chooser
 from draftwood.verify import Known
-
-Choose: TypeAlias = Callable[[int, int, int], int]
-"""The target's choice of a token, given the row, the node and the node's depth."""
 
 
 def follow(tree: DraftTree, choose: Choose) -> Verdict:
@@ -65,34 +63,29 @@ def _walk(
         path.append(node)
 
 
-def matched(
-    tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
-) -> Verdict:
-    """Follow the token with the best sum of its score and the noise of the node's depth.
+def matched(tree: DraftTree, target: LogProbs, rng: RoundRng | None) -> Verdict:
+    """Follow the token with the best sum of its score and the shared noise of the node's depth; None for no noise.
 
     On the host only the nodes of the path are read.
     """
-    if not scores.is_cpu:
-        return matched_at_once(tree, scores, noise)
-    table, gumbel = scores.detach().numpy(), None if noise is None else noise.detach().numpy()
-
-    def choose(row: int, node: int, depth: int) -> int:
-        own = table[row, node]
-        if gumbel is None:
-            return int(own.argmax())
-        return int((own - own.max() + gumbel[row, depth]).argmax())  # noise added to large scores would lose its digits
-
-    return follow(tree, choose)
+    return follow(tree, chooser(target, rng, tree.max_depth + 1))
 
 
 def matched_at_once(
     tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
 ) -> Verdict:
-    """:func:`matched` for an accelerator: the choices at all nodes in one pass, and one host sync."""
+    """:func:`matched` for an accelerator, given the noise: the choices at all nodes in one pass, and one host sync."""
     if noise is not None:
         rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
         scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, tree.depths]
-    return follow_table(tree, best_tokens(scores))
+    return follow_table(tree, scores.argmax(dim=-1))
+
+
+def _match(tree: DraftTree, scores: Float[Tensor, "row node vocab"], rng: RoundRng | None) -> Verdict:
+    vocab = scores.shape[-1]
+    if scores.is_cpu:
+        return matched(tree, LogProbs(scores=scores, vocab=vocab), rng)
+    return matched_at_once(tree, scores, None if rng is None else rng.shared(0, tree.max_depth + 1, vocab))
 
 
 @final
@@ -104,8 +97,7 @@ class Coupled(Known, name="coupled"):
 
         ``target_logp`` may be known up to a constant of each node.
         """
-        noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
-        return matched(tree, target_logp, noise)
+        return _match(tree, target_logp, rng)
 
 
 @final
@@ -114,4 +106,4 @@ class Greedy(Known, name="greedy"):
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """As :meth:`Coupled.verify` without noise; ``rng`` is not used."""
-        return matched(tree, target_logp, None)
+        return _match(tree, target_logp, None)

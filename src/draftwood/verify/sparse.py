@@ -17,7 +17,7 @@ from draftwood.core.rng import RoundRng, SubsetRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.verify import Verifier
-from draftwood.verify.coupled import follow_table
+from draftwood.verify.coupled import Coupled, follow_table, matched
 
 
 def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng) -> Verdict:
@@ -29,6 +29,8 @@ def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng)
     reads_argmax = verifier.reads == "argmax"
     if reads_argmax and target.certain is not None:
         return follow_table(tree, target.certain)
+    if type(verifier) is Coupled and tree.tokens.is_cpu:
+        return matched(tree, target, rng)
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
         return verifier.verify(smaller, target_logp, rng)

@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias, final
 
-from jaxtyping import Float
-from torch import Tensor
+import torch
 
 from draftwood.core.draws import Draw
-from draftwood.core.rng import RoundRng
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import Children
-from draftwood.draft.policies import shared_scores
+from draftwood.sampling.best import best_tokens
 
-_IMPOSSIBLE: Final = -float("inf")
 _SMALLEST: Final = 1e-30
 _SMALLEST_GAP_WEIGHT: Final = 0.05  # a larger gap never makes a child more probable
 # Acceptance of a child divided by that of the rejected sibling before it; found on the bundled pair, and any value is exact.
@@ -95,16 +94,15 @@ class GumbelExpander:
         self.model = AcceptanceModel() if model is None else model
 
     def expand(
-        self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int, depths: int = 1
+        self, log_probs: LogProbs, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
     ) -> list[list[Children]]:
         """The children of ``n`` nodes of each row at this depth, or at ``n`` depths from this one on."""
-        best = shared_scores(logp, rng, depth, depths).topk(min(self.count, logp.shape[-1]), dim=-1)
-        tokens, scores, likeliest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
-        rows = zip(tokens, scores, likeliest, strict=True)
+        best = best_tokens(log_probs, rng, depth, self.count, depths=depths)
+        rows = zip(*(part.tolist() for part in best), strict=True)  # host sync
         return [[self._children(*node) for node in zip(*row, strict=True)] for row in rows]
 
     def _children(self, tokens: list[int], scores: list[float], likeliest: float) -> Children:
-        possible = sum(score > _IMPOSSIBLE for score in scores)  # neither -inf nor NaN, which come last
+        possible = len(tokens) - tokens.count(-1)
         if not possible:
             return Children([], [])
         scores = scores[:possible]
@@ -134,10 +132,20 @@ class SampledExpander:
         self.count = count
 
     def expand(
-        self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int, depths: int = 1
+        self, log_probs: LogProbs, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
     ) -> list[list[Children]]:
-        """The children of ``n`` nodes of each row; ``first`` is the first node's noise slot."""
-        drawn = rng.ordered(logp, self.count, first, 0).tolist()  # host sync
+        """The children of ``n`` nodes of each row, of which those from ``sizes`` on are padding.
+
+        ``first`` is the first node's noise slot.
+        """
+        logp, rng, columns = drawing_space(log_probs, rng)
+        if min(sizes) < logp.shape[1]:
+            padding = [[i >= size for i in range(logp.shape[1])] for size in sizes]
+            logp = logp.masked_fill(torch.tensor(padding, device=logp.device).unsqueeze(-1), -torch.inf)
+        drawn = rng.ordered(logp, self.count, first, 0)
+        if columns is not None:
+            drawn = torch.where(drawn < 0, drawn, columns[drawn])
+        drawn = drawn.tolist()  # host sync
         best = logp.amax(dim=-1).exp().tolist()
         return [
             [_sampled([token for token in tokens if token >= 0], likeliest) for tokens, likeliest in zip(*row, strict=True)]

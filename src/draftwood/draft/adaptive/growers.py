@@ -12,9 +12,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import RoundRng, drawing_space
+from draftwood.core.rng import RoundRng
 from draftwood.draft.adaptive.budget import Budget
-from draftwood.draft.adaptive.candidates import CandidateTree, Children
+from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.expand import Expander
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.sampling.sampler import Sampler
@@ -143,15 +143,9 @@ class LevelGrower:
         depths = torch.full((len(trees), n), depth, device=device)
         scores = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
         draft.distributions.append(draft.sampler.draft(scores.logits, lambda: _prefixes(trees, frontiers), scores.tokens))
-        logp, rng, columns = drawing_space(draft.distributions[-1], draft.rng)
-        padding = [[i >= len(frontier) for i in range(n)] for frontier in frontiers]
-        if any(map(any, padding)):
-            logp = logp.masked_fill(torch.tensor(padding, device=device).unsqueeze(-1), -torch.inf)
         # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
-        grown = self.expander.expand(logp, rng, depth, first)
-        if columns is not None:
-            grown = _named(grown, columns)
+        grown = self.expander.expand(draft.distributions[-1], draft.rng, depth, first, [*map(len, frontiers)])
         for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
@@ -180,13 +174,6 @@ def _prefixes(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]) ->
     return [[*map(tree.prefix, frontier), *[None] * (width - len(frontier))] for tree, frontier in rows]
 
 
-def _named(grown: list[list[Children]], columns: Int[Tensor, "n"]) -> list[list[Children]]:
-    """The children with the tokens of their columns (host sync)."""
-    chosen = [column for row in grown for its in row for column in its.tokens]
-    tokens = iter(columns[torch.tensor(chosen, dtype=torch.long, device=columns.device)].tolist())
-    return [[its._replace(tokens=[next(tokens) for _ in its.tokens]) for its in row] for row in grown]
-
-
 @final
 class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
@@ -211,9 +198,9 @@ class BlockGrower:
             return
         if not draft.pays(0, above := draft.above(frontiers), 1):
             return
-        draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
+        draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, depth := self.shape.depth), list))
         draft.by_depth = True
-        rows = self.expander.expand(draft.distributions[-1].dense(), draft.rng, 0, 0, self.shape.depth)
+        rows = self.expander.expand(draft.distributions[-1], draft.rng, 0, 0, [depth] * len(frontiers), depth)
         for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, row.stops)

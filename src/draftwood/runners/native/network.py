@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, byref
 from typing import Any, NamedTuple, TypeAlias, final
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from draftwood.runners.native.families import Held, facts_of, last_norm, layer_s
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 
-_PEAK = np.dtype([("score", np.float32), ("token", np.int32)])  # ``draftwood::Peak``
 _POSITIONS = 1024  # the first table of rotations
 Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"], Float[Tensor, "*table position half"]]]
 """Cosines and sines of the first positions; of several tables if layers differ."""
@@ -194,21 +192,19 @@ class NativeNetwork(nn.Module):
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))
         self.engine.reach(longest + all_nodes)
-        logits, peaks = torch.empty(rows, nodes, self.vocab_size), np.empty((rows, nodes), _PEAK)
+        logits = torch.empty(rows, nodes, self.vocab_size)
+        peaks = Peaks(torch.empty(rows, nodes), torch.empty(rows, nodes, dtype=torch.long))
         counts, hidden = list(map(len, texts)), None
         if self._hidden_width:
             hidden = torch.empty(rows * nodes + sum(counts), self._hidden_width)
         there = None if hidden is None else hidden.data_ptr()
-        succeed(library().read_tokens(given, rows, logits.data_ptr(), there, peaks.ctypes.data, free_threads()))
+        found = logits.data_ptr(), there, peaks.scores.data_ptr(), peaks.tokens.data_ptr()
+        succeed(library().read_tokens(given, rows, *found, free_threads()))
         parts = None
         if hidden is not None:
-            read = hidden[rows * nodes :]
-            parts = (
-                hidden[: rows * nodes].view(rows, nodes, self._hidden_width),
-                [read] if rows == 1 else torch.split(read, counts),
-            )
-        found = Peaks(torch.from_numpy(peaks["score"]), torch.from_numpy(peaks["token"].astype(np.int64)))
-        return NativeOutput(logits, found, parts)
+            of_nodes, *read = torch.split(hidden, [rows * nodes, *counts])
+            parts = of_nodes.view(rows, nodes, self._hidden_width), read
+        return NativeOutput(logits, peaks, parts)
 
 
 def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:

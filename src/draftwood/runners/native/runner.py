@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 
 from draftwood.core.scores import Scores
+from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
 from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
 from draftwood.runners.native.stored import StoredModel
@@ -53,6 +54,7 @@ class NativeRunner(CausalRunner):
             check_scores(self)
         if check:
             check_tree_forward(self)
+        release_free_memory()  # of the check, and of what was read of the tokenizer
 
     def _begin(self) -> None:
         self.forward_seconds = 0.0

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.native import sampling as native
+
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
 _MIX_2: Final = 0x94D049BB133111EB
@@ -60,8 +62,10 @@ def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"], dtype: t
     """Finite exponential numbers of mean 1, from mixed 64-bit keys and mixed per-token counters.
 
     63 random bits make a uniform number. Small uniform numbers keep all digits of ``dtype``, and so do the first arrivals.
-    The bits are the same on every device; logarithms may differ by the device's rounding.
+    The bits are the same on every device; logarithms may differ by the device's rounding, or the native library's.
     """
+    if dtype == torch.float32 and (found := native.exponential(keys, bases)) is not None:
+        return found
     x = keys ^ bases
     # An arithmetic shift stands for a logical one: torch has no unsigned 64-bit shift on CUDA.
     x.mul_(_signed(_MIX_1)).bitwise_xor_(x >> 29)

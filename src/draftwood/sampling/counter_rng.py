@@ -20,13 +20,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Beam
 from draftwood.core.settings import MAX_SEED
+from draftwood.sampling.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
 
+_AHEAD: Final = 8  # positions whose keys are made together
 _BULK_LIMIT: Final = 1 << 24  # values; a round with more makes its noise level by level
-_AHEAD: Final = 1 << 16  # values of shared noise made at a time: few calls, and small enough for the processor's caches
 
 
 class Stream(IntEnum):
@@ -40,7 +40,7 @@ class Stream(IntEnum):
 
 
 def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
-    """Keys as a tensor on a device, for :func:`draftwood.core.counters.exponential`."""
+    """Keys as a tensor on a device, for :func:`draftwood.sampling.counters.exponential`."""
     return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
 
 
@@ -74,8 +74,6 @@ class CounterRng:
         spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
         purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
         self.streams = mix(spread + purposes)  # [row, stream]
-        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise that has been made ...
-        self._starts: list[int] = []  # ... from these text positions on
 
     def select(self, rows: Sequence[int]) -> CounterRng:
         """The noise of some of the rows."""
@@ -90,45 +88,26 @@ class CounterRng:
     ) -> Float[Tensor, "row count _"]:
         """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``; zero in greedy rows.
 
-        Noise belongs to the position, not to the round, so noise of earlier rounds is used again. Noise made for ``tokens``
-        only is not kept, and may differ in the rounding of its logarithms.
+        Noise belongs to the position, not to the round. Noise made for ``tokens`` only may differ in the rounding of its
+        logarithms.
         """
-        window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
-        if window is not None and window.shape[2] == vocab and min(moves) >= 0:
-            have = max(0, window.shape[1] - max(moves))
-        if window is None or have < offset + count:
-            if tokens is not None:
-                return self._gumbel(starts, offset, count, token_bases(vocab, self.device)[tokens])
-            kept = [_slid(window, moves, have)] if window is not None and have else []
-            fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
-            made = self._gumbel(starts, have, fresh, token_bases(vocab, self.device))
-            window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
-            self._window, self._starts = window, list(starts)
-        found = _slid(window, [move + offset for move in moves], count)
-        return found if tokens is None else found[..., tokens]
-
-    def _gumbel(
-        self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
-    ) -> Float[Tensor, "row count n"]:
+        bases = token_bases(vocab, self.device)
         noisy = [row for row, one in enumerate(self.greedy) if not one]
-        steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
-        positions: Counters = (np.asarray(starts, dtype=np.uint64)[noisy, None] + steps) * STEP
-        stream: Counters = self.streams[noisy, Stream.SHARED, None]
-        keys = keys_tensor(mix(stream + positions), self.device)
-        made = exponential(keys, bases, torch.float32).log_().neg_()
+        keys = keys_tensor(self.shared_keys(starts, offset, count)[noisy], self.device)
+        made = exponential(keys, bases if tokens is None else bases[tokens], torch.float32).log_().neg_()
         if len(noisy) == len(starts):
             return made
         found = made.new_zeros(len(starts), *made.shape[1:])
         found[noisy] = made
         return found
 
-
-def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
-    """Per row, ``count`` positions of the window from ``first`` on."""
-    if len(set(first)) == 1:
-        return window.narrow(1, first[0], count)
-    at: Int[Tensor, "row count"] = torch.tensor(first).unsqueeze(1) + torch.arange(count)
-    return window[torch.arange(len(first)).unsqueeze(1), at]
+    def shared_keys(self, starts: Sequence[int], offset: int, count: int) -> Counters:
+        """The keys of :meth:`shared`, ``[row, count]``; 0 in greedy rows."""
+        steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
+        positions: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + steps) * STEP
+        keys = mix(self.streams[:, Stream.SHARED, None] + positions)
+        keys[self.greedy] = 0
+        return keys
 
 
 @final
@@ -145,8 +124,9 @@ class CounterRoundRng:
         self._certain = [row for row, one in enumerate(rng.greedy) if one and not self._greedy]  # rows without noise
         self._device = rng.device
         self._rng = rng
-        self._positions = positions
+        self._positions, self._starts = positions, [position + 1 for position in positions]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
+        self._shared: Int[Tensor, "row position"] = torch.zeros(len(positions), 0, dtype=torch.long)
 
     @cached_property
     def _roots(self) -> Counters:
@@ -234,11 +214,19 @@ class CounterRoundRng:
         u = torch.tensor(self.uniform(stream), dtype=torch.float64).unsqueeze(1)
         return torch.searchsorted(cumulative, cumulative[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
+    def shared_keys(self, offset: int, count: int) -> Int[Tensor, "row count"] | None:
+        """The keys of :meth:`shared`, on the host: 0 in greedy rows, None if all are."""
+        if self._greedy:
+            return None
+        if self._shared.shape[1] < offset + count:
+            made = self._rng.shared_keys(self._starts, 0, max(offset + count, _AHEAD))
+            self._shared = torch.from_numpy(made.view(np.int64))
+        return self._shared[:, offset : offset + count]
+
     def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
         if self._greedy:
             return None
-        starts = [position + 1 for position in self._positions]
-        noise: Tensor = self._rng.shared(starts, offset, count, vocab, tokens)
+        noise: Tensor = self._rng.shared(self._starts, offset, count, vocab, tokens)
         return noise
 
 

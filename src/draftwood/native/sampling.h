@@ -1,0 +1,96 @@
+// What choosing tokens takes: noise, and where the largest scores are.
+#pragma once
+
+namespace {
+
+using draftwood::LANES;
+using draftwood::SAMPLED_BLOCK;
+
+// Natural logarithms of numbers above 0, by the polynomial of Cephes. No step is fused, so every processor has the same bits.
+inline void logarithms(const float* from, float* to) {
+    for (int i = 0; i < SAMPLED_BLOCK; i++) {
+        int32_t bits;
+        float x, p = 7.0376836292e-2f;
+        memcpy(&bits, from + i, 4);
+        const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // of the power of two that leaves sqrt(1/2) to sqrt(2)
+        bits -= exponent * (1 << 23);
+        memcpy(&x, &bits, 4);
+        const float rest = x - 1.f, square = rest * rest, power = (float)exponent;
+        p = p * rest - 1.1514610310e-1f, p = p * rest + 1.1676998740e-1f, p = p * rest - 1.2420140846e-1f;
+        p = p * rest + 1.4249322787e-1f, p = p * rest - 1.6668057665e-1f, p = p * rest + 2.0000714765e-1f;
+        p = p * rest - 2.4999993993e-1f, p = p * rest + 3.3333331174e-1f;
+        to[i] = rest + (rest * square * p - 2.12194440e-4f * power - 0.5f * square) + 0.693359375f * power;
+    }
+}
+
+// Exponential numbers of mean 1, as ``draftwood.sampling.counters.exponential``: [key][base].
+void exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out) {
+    const float below_one = 1.f - 0x1p-24f;
+    for (long k = 0; k < count; k++, out += numbers)
+        for (long from = 0; from < numbers; from += SAMPLED_BLOCK) {
+            const int size = numbers - from < SAMPLED_BLOCK ? (int)(numbers - from) : SAMPLED_BLOCK;
+            alignas(64) uint64_t x[SAMPLED_BLOCK] = {};
+            alignas(64) float u[SAMPLED_BLOCK], left[SAMPLED_BLOCK], logs[SAMPLED_BLOCK];
+            memcpy(x, bases + from, size * sizeof *bases);
+            for (int i = 0; i < SAMPLED_BLOCK; i++) {
+                x[i] = (x[i] ^ (uint64_t)keys[k]) * 0xBF58476D1CE4E5B9;
+                x[i] = (x[i] ^ (uint64_t)((int64_t)x[i] >> 29)) * 0x94D049BB133111EB & INT64_MAX;
+                u[i] = (float)(int64_t)x[i] * (below_one * 0x1p-63f), left[i] = 1.f - u[i];
+            }
+            logarithms(left, logs);
+            for (int i = 0; i < SAMPLED_BLOCK; i++) {
+                const float exact = logs[i] * u[i] / (left[i] - 1.f);  // the quotient undoes the rounding of ``left``
+                logs[i] = left[i] == 1.f ? u[i] : exact;
+            }
+            memcpy(out + from, logs, size * sizeof *logs);
+        }
+}
+
+// The scores of a line less ``offset``, with Gumbel noise: minus the logarithms of exponential numbers.
+void perturb(const float* scores, const float* times, long vocab, float offset, float* out) {
+    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
+        const int size = vocab - from < SAMPLED_BLOCK ? (int)(vocab - from) : SAMPLED_BLOCK;
+        alignas(64) float own[SAMPLED_BLOCK] = {}, logs[SAMPLED_BLOCK];
+        memcpy(own, times + from, size * sizeof *own);
+        logarithms(own, logs);
+        for (int i = 0; i < size; i++) out[from + i] = scores[from + i] - offset - logs[i];
+    }
+}
+
+// The sum of e to the power of scores less ``offset``, in one order.
+double sum_of_exponentials(const float* scores, long vocab, float offset) {
+    double all = 0;  // a float would lose the small ones
+    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
+        alignas(64) float own[SAMPLED_BLOCK];
+        for (int i = 0; i < SAMPLED_BLOCK; i++) own[i] = from + i < vocab ? scores[from + i] - offset : -INFINITY;
+        Lanes sums = exponential(load(own));
+        for (int i = LANES; i < SAMPLED_BLOCK; i += LANES) sums = sums + exponential(load(own + i));
+        all += sum(sums);
+    }
+    return all;
+}
+
+// The largest score of each SAMPLED_BLOCK tokens; returns whether none is NaN. What is left at the end counts as one more block.
+bool block_maxima(const float* scores, long vocab, float* out) {
+    const Lanes lowest = splat(-1e30f);
+    Lanes sums = splat(0.f);  // NaN if a score is
+    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
+        alignas(64) float rest[SAMPLED_BLOCK];
+        const float* own = scores + from;
+        if (vocab - from < SAMPLED_BLOCK) {
+            for (int i = 0; i < SAMPLED_BLOCK; i++) rest[i] = from + i < vocab ? own[i] : -INFINITY;
+            own = rest;
+        }
+        Lanes top = load(own);
+        sums = sums + greater(lowest, top);  // in this order NaN stays NaN
+        for (int i = LANES; i < SAMPLED_BLOCK; i += LANES) {
+            const Lanes more = load(own + i);
+            sums = sums + greater(lowest, more), top = greater(top, more);
+        }
+        out[from / SAMPLED_BLOCK] = greatest(top);
+    }
+    const float all = sum(sums);
+    return all == all;
+}
+
+}  // namespace

@@ -1,0 +1,142 @@
+"""Sampling in the native library: the tokens and numbers of PyTorch's operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwood.core.limits import Limits
+from draftwood.core.log_probs import LogProbs
+from draftwood.engine.requests import Request
+from draftwood.native import sampling as native
+from draftwood.native.library import instruction_sets, library
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.best import best_tokens, chooser
+from draftwood.sampling.counter_rng import CounterRng
+from draftwood.sampling.counters import exponential, token_bases
+from draftwood.sampling.settings import Sampling
+from draftwood.sampling.truncation import Truncation
+from tests.helpers import decoder, tiny_gpt, tiny_runner
+
+CUTS = [
+    None, Truncation(5), Truncation(1), Truncation(400), Truncation(0, 0.7), Truncation(0, 0.999), Truncation(50, 0.8),
+    Truncation(0, 1.0, 0.05), Truncation(20, 0.9, 0.1),
+    Truncation(2**32 + 1),
+]  # fmt: skip
+VOCABS = [7, 64, 1000, 1025]
+
+
+@pytest.fixture(params=instruction_sets())
+def isa(request: pytest.FixtureRequest) -> Iterator[None]:
+    library().use(request.param.encode())
+    yield
+    library().use(instruction_sets()[-1].encode())
+
+
+def scores_of(vocab: int, kind: str) -> Tensor:
+    torch.manual_seed(vocab)
+    scores = 3 * torch.randn(2, 3, vocab)
+    if kind == "ties":
+        scores = scores.round()
+    if kind == "impossible":
+        scores[torch.rand_like(scores) < 0.9] = -torch.inf
+        scores[0, 1], scores[1, 2] = -torch.inf, torch.nan
+        scores[1, 0, 3] = torch.nan
+    return scores
+
+
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "runs", lambda scores: False)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("vocab", [1, 63, 64, 1000])
+def test_noise_has_the_same_bits_and_nearly_the_same_logarithms(vocab: int) -> None:
+    keys, bases = torch.randint(-(2**62), 2**62, (200, 1)), token_bases(vocab, torch.device("cpu"))
+    found, exact = native.exponential(keys, bases), exponential(keys, bases, torch.float64)
+    assert found is not None
+    bound = 2.0**-22 * torch.exp(exact)  # a uniform number near 1 has few digits left
+    assert bool(((found - exact).abs() <= bound * exact.clamp(max=1.0) + 4e-7 * exact).all())
+
+
+def test_noise_has_the_same_bits_on_every_instruction_set() -> None:
+    keys, bases, found = torch.randint(-(2**62), 2**62, (50, 1)), token_bases(999, torch.device("cpu")), []
+    for name in instruction_sets():
+        library().use(name.encode())
+        made = native.exponential(keys, bases)
+        assert made is not None
+        found.append(made)
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize("kind", ["plain", "ties", "impossible"])
+@pytest.mark.parametrize("greedy", [False, [False, True], True])
+def test_best_tokens_are_those_of_pytorch(vocab: int, kind: str, greedy: Any) -> None:
+    rng, scores = CounterRng([3, 4], greedy=greedy).at([5, 9]), scores_of(vocab, kind)
+    for cut in CUTS:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            compare(scores, rng, cut, monkeypatch, ties=kind == "ties" and greedy is not False)
+
+
+def compare(scores: Tensor, rng: Any, cut: Truncation | None, monkeypatch: pytest.MonkeyPatch, *, ties: bool) -> None:
+    """The best tokens at all nodes, and the choices at one, by the library and by PyTorch; tokens that tie may differ."""
+    vocab = scores.shape[-1]
+    found = best_tokens(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 2, 4)
+    path = [chooser(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 9)(1, 1, depth) for depth in range(9)]
+    by_torch(monkeypatch)
+    wanted = best_tokens(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 2, 4)
+    torch.testing.assert_close(found.likeliest, wanted.likeliest, equal_nan=True, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.scores, wanted.scores, atol=1e-5, rtol=1e-5)
+    if not ties:
+        assert torch.equal(found.tokens, wanted.tokens)
+        assert path == [chooser(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 9)(1, 1, depth) for depth in range(9)]
+
+
+def test_a_token_that_is_chosen_has_a_probability() -> None:
+    """Where sums of equal probabilities meet top-p exactly, too."""
+    scores = torch.full((1, 1, 100), -torch.inf)
+    scores[..., ::15] = 0.0
+    for share in (1 / 7, 2 / 7, 0.5, 6 / 7):
+        log_probs = LogProbs(scores=scores, cut=Truncation(0, share), vocab=100)
+        chosen = {chooser(log_probs, CounterRng([seed]).at([3]), 1)(0, 0, 0) for seed in range(200)}
+        assert chosen == set((log_probs.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("by_depth", [False, True])
+@pytest.mark.parametrize("cut", [None, Truncation(6), Truncation(0, 0.8)], ids=str)
+def test_noise_belongs_to_the_depth_and_to_common_tokens(cut: Any, by_depth: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, more = torch.arange(5, 69).flip(0), {"depths": 3} if by_depth else {}
+
+    def best(depth: int) -> Tensor:
+        log_probs = LogProbs(scores=scores_of(64, "plain"), cut=cut, common=tokens, vocab=80)
+        return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4, **more).tokens
+
+    found, other = best(2), best(3)
+    by_torch(monkeypatch)
+    assert torch.equal(found, best(2))
+    assert not torch.equal(found, other)  # a control: another depth has other noise
+
+
+@pytest.mark.parametrize("case", [("ar", None), ("adaptive", None), ("shared-noise", "3-2")])
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2, "temperature": 1.3}])
+def test_texts_are_the_same_with_and_without_the_library(case: Any, cuts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def texts() -> list[list[int]]:
+        draft = TorchRunner(tiny_gpt(401, 2, layers=1), drafts=True)
+        made = decoder(tiny_runner(401, 1), draft, *case, "coupled")
+        requests = [Request(prompt=[1, 2, 3][: 1 + i], seed=i, limits=Limits(max_new_tokens=14)) for i in range(3)]
+        return [result.token_ids for result in made.generate(requests, Sampling(**cuts))]
+
+    found = texts()
+    monkeypatch.setattr("draftwood.sampling.truncation.LARGE", 1)
+    assert texts() == found
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert texts() == found
+    shift = CounterRng.shared_keys
+    monkeypatch.setattr(CounterRng, "shared_keys", lambda rng, starts, offset, count: shift(rng, starts, offset + 1, count))
+    assert texts() != found  # a control: noise of other positions
