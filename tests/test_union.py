@@ -31,7 +31,8 @@ CASES = [
     ("rsd-s", "3x3", "recursive"),
     ("rsd-s", "3x3", "traversal"),
     ("ngram", "3", "recursive"),
-]
+    ("ar", None, "coupled"), ("shared-noise", "3-2", "coupled"),
+]  # fmt: skip
 SAMPLINGS = [Sampling(top_k=5), Sampling(top_p=0.7), Sampling(min_p=0.2, temperature=1.3), Sampling(top_k=1)]
 
 
@@ -55,8 +56,22 @@ def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch)
 
     monkeypatch.setattr(truncation, "LARGE", 1)
     monkeypatch.setattr(sparse, "reduced", recorded)
+    monkeypatch.setattr(sparse, "Coupled", None)  # as on an accelerator; the host looks at single nodes
     assert texts(case, setting) == whole
     assert min(sizes) < VOCAB  # something was left out
+
+
+def test_control_noise_of_other_tokens_is_seen(monkeypatch):
+    case, setting = ("shared-noise", "3-2", "coupled"), Sampling(top_k=5)
+    whole = texts(case, setting)
+
+    def shifted(self, offset, count, vocab, tokens=None):
+        return self._rng.shared(offset, count, self._vocab, torch.arange(vocab) if tokens is None else tokens)
+
+    monkeypatch.setattr(truncation, "LARGE", 1)
+    monkeypatch.setattr(sparse, "Coupled", None)
+    monkeypatch.setattr(sparse.SubsetRng, "shared", shifted)
+    assert texts(case, setting) != whole
 
 
 def test_the_draft_may_say_what_the_target_cannot():

@@ -52,7 +52,7 @@ def found(pair, method, broken=lambda engine: engine, sampling=None):
 
 @pytest.mark.parametrize(("method", "name", "test"), [
     (SHARED, SAME, "serial, lag 1, noise"), (LEAVES, SAME, "next round, extra token"),
-    (SHARED, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
+    (DEFAULT, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
     (DRAWN, SORTED, "drafted, sibling 1"), (LEAVES, SORTED, "drafted, sibling 2"),
     (SHARED, EASY, "choice"), (DRAWN, EASY, "accepted"), (LEAVES, EASY, "accepted"),
 ])  # fmt: skip
@@ -67,6 +67,11 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
 @pytest.mark.parametrize("method", [SHARED, DRAWN], ids=lambda m: m.method)
 def test_a_gross_break_is_found(pair, method):
     assert not found(pair, method, BREAKS[ALL]).exact
+
+
+def test_noise_that_repeats_is_found_in_trees_that_pay(pair):
+    """Their size depends on the clock, and so whether the marginal test sees it too."""
+    assert "serial, lag 1, noise" in {one.name for one in found(pair, DEFAULT, BREAKS[SAME]).tests if one.fails}
 
 
 def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):

@@ -67,7 +67,7 @@ double total(const std::vector<Peak>& found, float highest) {
     return sum;
 }
 
-// The scores that stay possible under top-k, then top-p, then min-p, as ``draftwood.sampling.truncation.likeliest``.
+// The scores that stay possible under top-k, then top-p, then min-p, as ``draftwood.sampling.truncation.Truncation``.
 void cut(const float* scores, const Scores& line, long vocab, const Cuts& cuts, std::vector<Peak>& found) {
     const float highest = line.highest();
     if (cuts.top_k) line.largest(std::min<long>(cuts.top_k, vocab), found);
@@ -109,10 +109,6 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
     const bool whole = !cuts.top_k && cuts.top_p == 1 && cuts.min_p == 0;
     std::vector<Peak> found;
     std::vector<int64_t> own;
-    auto gather_all = [&] {
-        own.resize(vocab);
-        for (long t = 0; t < vocab; t++) own[t] = bases[columns[t]];
-    };
     std::vector<float> times, perturbed;
     int64_t timed = 0;  // the key of ``times``, if they are those of the whole line
     for (long l = 0; l < lines; l++, scores += vocab, values += count, tokens += count) {
@@ -131,8 +127,8 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
         }
         const int64_t key = keys ? keys[l] : 0;
         if (whole && key && key != timed) {
-            if (columns) gather_all();
-            times.resize(vocab), timed = key;
+            times.resize(vocab), own.resize(columns ? vocab : 0), timed = key;
+            for (size_t t = 0; t < own.size(); t++) own[t] = bases[columns[t]];
             kernels().exponentials(&key, 1, columns ? own.data() : bases, vocab, times.data());
         }
         if (whole && key) {
