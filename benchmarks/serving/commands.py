@@ -89,7 +89,7 @@ def prefix(**options: Any) -> None:
     _require()
     from benchmarks.serving import prefix as bench
 
-    _measure("serve-prefix", bench.run, bench.markdown, config, options, config.repeats + 1)
+    _measure("serve-prefix", bench.run, bench.markdown, config, options, 2 * config.repeats + 1)
 
 
 @click.command(name="serve-tools")

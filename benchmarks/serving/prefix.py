@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, final
 
 import httpx2
@@ -24,7 +22,7 @@ TEMPERATURES: Final = (0.0, 1.0)  # of the repeats, in turn
 NOTES: Final = """\
 * A chat has a long question and its answer. **Second turn** is the time from the request with the next question to the
   first text of its answer. **New chat** is a chat of its own whose whole prompt has as many tokens as the second turn has
-  new ones. **Cache off** is the second turn at a server with `--no-prefix-cache`, which reads all of it.
+  new ones. **Cache off** is the second turn at a server with `--no-prefix-cache`, which reads all of it, and runs alone too.
 * Every repeat has a chat of its own, of which no other text knows the beginning. The second turn and the new chat come one
   after the other, in turns. **÷ new chat** is a ratio inside a repeat.
 * Milliseconds; medians over repeats with their extremes."""
@@ -57,6 +55,10 @@ class Chat:
             f"In year {1000 + i} the town had {i * 37 % 911} houses and {i * 53 % 877} boats." for i in range(self.facts)
         )
         return self.begun(" ".join([*told, "How many boats were there in year 1003?"]))
+
+    def second(self, answered: str) -> list[dict[str, str]]:
+        """The second turn, after the answer to the first one."""
+        return [*self.first, {"role": "assistant", "content": answered}, {"role": "user", "content": NEXT}]
 
     async def tokens(self, messages: list[dict[str, str]]) -> int:
         """The tokens of a prompt."""
@@ -95,50 +97,61 @@ async def long_enough(server: Server, client: httpx2.AsyncClient, tokens: int) -
     return chat.facts
 
 
-async def repeat(
-    on: tuple[Server, httpx2.AsyncClient], off: httpx2.AsyncClient | None, config: PrefixConfig, number: int, facts: int
-) -> dict[str, Any]:
-    """One chat: times in milliseconds, tokens, and whether its text is the same with the cache off."""
-    chat = Chat(server=on[0], client=on[1], number=1000 + number, facts=facts)
-    common = {"model": on[0].model, "temperature": TEMPERATURES[number % len(TEMPERATURES)], "seed": number}
-
-    async def written(client: httpx2.AsyncClient, messages: list[dict[str, str]]) -> Answer:
-        streamed = {
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": config.max_new_tokens,
-            "ignore_eos": True,
-        }
-        found = await answer(client, {**common, **streamed, "messages": messages}, CHATS)
-        if not found.complete or not found.chunks:
-            raise RuntimeError(f"the text of chat {number} did not come: status {found.status}, {found.error}")
-        return found
-
-    begun = await written(chat.client, chat.first)
-    second = [*chat.first, {"role": "assistant", "content": begun.text}, {"role": "user", "content": NEXT}]
-    new = await chat.tokens(second) - begun.prompt_tokens - begun.tokens  # the least that a second turn reads
-    ways = {"second": partial(written, chat.client, second), "new": partial(written, chat.client, await chat.of_size(new))}
-    if off is not None:
-        ways["off"] = partial(written, off, second)
-    got = {name: await ways[name]() for name in (ways if number % 2 else reversed(ways))}
-    return {
-        "milliseconds": {name: 1e3 * (one.chunks[0] - one.sent) for name, one in got.items()},
-        "prompt_tokens": {name: one.prompt_tokens for name, one in got.items()},
-        "cached_tokens": {name: one.cached_tokens for name, one in got.items()},
-        "texts": {name: one.text for name, one in got.items() if name != "new"},
+async def written(chat: Chat, config: PrefixConfig, messages: list[dict[str, str]]) -> Answer:
+    """The answer to messages of a chat."""
+    settings = {
+        "model": chat.server.model,
+        "temperature": TEMPERATURES[chat.number % len(TEMPERATURES)],
+        "seed": chat.number,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": config.max_new_tokens,
+        "ignore_eos": True,
     }
+    found = await answer(chat.client, {**settings, "messages": messages}, CHATS)
+    if not found.complete or not found.chunks:
+        raise RuntimeError(f"the text of chat {chat.number} did not come: status {found.status}, {found.error}")
+    return found
 
 
-async def measure(
-    on: Server, off: Server | None, config: PrefixConfig, seed: int, on_step: Callable[[], object]
-) -> list[dict[str, Any]]:
+async def repeat(chat: Chat, config: PrefixConfig) -> dict[str, Any]:
+    """One chat: times in milliseconds, tokens, and texts."""
+    begun = await written(chat, config, chat.first)
+    second = chat.second(begun.text)
+    new = await chat.tokens(second) - begun.prompt_tokens - begun.tokens  # the least that a second turn reads
+    ways = {"second": second, "new": await chat.of_size(new)}
+    got = {name: await written(chat, config, ways[name]) for name in (ways if chat.number % 2 else reversed(ways))}
+    found: dict[str, Any] = {"texts": {"first": begun.text}, "milliseconds": {}, "prompt_tokens": {}, "cached_tokens": {}}
+    for name, one in got.items():
+        _add(found, name, one)
+    return found
+
+
+def _add(found: dict[str, Any], name: str, got: Answer) -> None:
+    found["milliseconds"][name] = 1e3 * (got.chunks[0] - got.sent)
+    found["prompt_tokens"][name] = got.prompt_tokens
+    found["cached_tokens"][name] = got.cached_tokens
+    found["texts"][name] = got.text
+
+
+async def measure(server: Server, config: PrefixConfig, seed: int, on_step: Callable[[], object]) -> list[dict[str, Any]]:
     """All repeats, after one that warms up; ``on_step`` is called after each one."""
-    async with client_of(on, SECONDS) as client, client_of(off or on, SECONDS) as other:
-        facts, found = await long_enough(on, client, config.tokens), []
+    async with client_of(server, SECONDS) as client:
+        facts, found = await long_enough(server, client, config.tokens), []
         for number in range(config.repeats + 1):
-            found.append(await repeat((on, client), other if off else None, config, 1000 * seed + number, facts))
+            chat = Chat(server=server, client=client, number=1000 + 1000 * seed + number, facts=facts)
+            found.append(await repeat(chat, config) | {"chat": {"number": chat.number, "facts": facts}})
             on_step()
     return found[1:]
+
+
+async def add_off(server: Server, config: PrefixConfig, found: list[dict[str, Any]], on_step: Callable[[], object]) -> None:
+    """The second turns at a server that keeps no prefixes."""
+    async with client_of(server, SECONDS) as client:
+        for one in found:
+            chat = Chat(server=server, client=client, **one["chat"])
+            _add(one, "off", await written(chat, config, chat.second(one["texts"]["first"])))
+            on_step()
 
 
 def checks(repeats: list[dict[str, Any]], config: PrefixConfig) -> list[Check]:
@@ -176,10 +189,11 @@ def _ratios(repeats: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def run(served: Served, config: PrefixConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
     before = load()
-    with ExitStack() as stack:
-        on = stack.enter_context(serving(served))
-        off = None if served.url else stack.enter_context(serving(served, "--no-prefix-cache"))
-        repeats = asyncio.run(measure(on, off, config, served.seed, on_step))
+    with serving(served) as server:
+        repeats = asyncio.run(measure(server, config, served.seed, on_step))
+    if not served.url:  # alone too: each server would leave a core to the other one
+        with serving(served, "--no-prefix-cache") as server:
+            asyncio.run(add_off(server, config, repeats, on_step))
     return document("serve-prefix", served, config, before, checks(repeats, config), {"repeats": repeats})
 
 

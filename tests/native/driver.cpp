@@ -230,7 +230,7 @@ uint64_t everything(bool bfloat16, int threads) {
     for (int kind = 0; kind < (bfloat16 ? 5 : 4); kind++) {
         Tiny model(bfloat16, kind >= 2, kind % 2 ? 9 : 0, kind == 4);
         void *first = draftwood_row(model.handle), *second = draftwood_row(model.handle);
-        model.read({first, second}, {text(150), text(3)}, TOKENS, PARENTS, threads, &digest);
+        model.read({first, second}, {text(270), text(3)}, TOKENS, PARENTS, threads, &digest);
         for (void* row : {first, second}) need(!draftwood_commit(row, nodes, 3), "commit");
         void* third = draftwood_fork(first, 70);
         need(!draftwood_cut(first, 65), "cut");
@@ -243,14 +243,14 @@ uint64_t everything(bool bfloat16, int threads) {
     }
     Tiny features(bfloat16, false, 0, false, BY_FEATURES), blocks(bfloat16, false, 0, false, BY_BLOCKS);
     std::vector<void*> rows{draftwood_row(features.handle), draftwood_row(features.handle)};
-    const std::vector<std::vector<Ints>> portions = {{text(150), text(3)}, {{}, {}}, {{1, 2}, {}}};
+    const std::vector<std::vector<Ints>> portions = {{text(270), text(3)}, {{}, {}}, {{1, 2}, {}}};
     for (const std::vector<Ints>& pending : portions) {
         features.read(rows, pending, TOKENS, PARENTS, threads, &digest);
         for (void* row : rows) need(!draftwood_commit(row, nodes, 1), "commit");
     }
     for (void* row : rows) draftwood_free_row(row);
     Floats hidden;
-    for (int i = 0; i < 70 * TAPS * blocks.width; i++) hidden.push_back(i % 97 / 48.f - 1);
+    for (int i = 0; i < 270 * TAPS * blocks.width; i++) hidden.push_back(i % 97 / 48.f - 1);
     rows = {draftwood_row(blocks.handle), draftwood_row(blocks.handle)};
     for (int i = 0; i < 2; i++) blocks.draft(rows, hidden, threads, digest);
     for (void* row : rows) draftwood_free_row(row);
@@ -279,7 +279,7 @@ int main(int, char** arguments) {
     sample();
     for (int kind = 0; kind < 4; kind++) {
         Tiny model(kind % 2, kind / 2);
-        for (int length : {0, 1, 16, 63, 64, 130}) printf("%016llx\n", (unsigned long long)tree(model, length));
+        for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
     const uint64_t alone[] = {everything(false, 1), everything(true, 1)};
     for (int i = 0; i < 3; i++) {  // callers whose forwards wait for one another

@@ -19,7 +19,7 @@ from tests.helpers import ancestors_of
 from tests.runners.zoo import NATIVE, VOCAB, tiny
 
 FORMATS = [torch.float32, torch.bfloat16]
-TEXT = [random.Random(0).randrange(VOCAB) for _ in range(150)]
+TEXT = [random.Random(0).randrange(VOCAB) for _ in range(270)]  # more than go through all layers together
 PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
 
 
@@ -32,7 +32,8 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
-    return tiny(kind, 1, dtype=dtype, **{**NATIVE[kind], "hidden_size": 48, "num_attention_heads": 6, **settings})
+    sizes = {"hidden_size": 48, "num_attention_heads": 6, "max_position_embeddings": 320}
+    return tiny(kind, 1, dtype=dtype, **{**NATIVE[kind], **sizes, **settings})
 
 
 def runner_of(kind: str, dtype: torch.dtype) -> NativeRunner:
@@ -77,11 +78,11 @@ def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: to
     runner.clear()
     runner.set_rows([Row(tokens=TEXT[:1])])
     assert torch.equal(score(runner, [TEXT], [max(0, i - 1) for i in range(len(TEXT))])[0], alone)  # as a chain of nodes
-    for length in (1, 15, 64, 65, 100, 150):
+    for length in (1, 15, 64, 100, 256, 257):
         assert torch.equal(after(runner, TEXT[:length]), alone[length - 1])
     row = Row(tokens=list(TEXT))
     runner.clear()
-    for end in (7, 8, 71, 140):
+    for end in (7, 8, 71, 265):
         runner.prefill(row, end)
     runner.set_rows([row])
     assert torch.equal(score(runner, [TEXT[-1:]], [0])[0, 0], alone[-1])
@@ -102,7 +103,7 @@ def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
     isa: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, tokens = runner_of(kind, dtype), TEXT[40 : 40 + len(PARENTS)]
-    for length in (1, 16, 63, 64, 130):
+    for length in (1, 16, 63, 64, 250):
         text = [*TEXT[: length - 1], tokens[0]]
         wanted = torch.stack([after(runner, [*text, *(tokens[i] for i in path(node)[1:])]) for node in range(len(PARENTS))])
         for threads, others in ((1, 0), (2, 3), (3, 1)):
@@ -142,5 +143,4 @@ def test_control_sums_in_another_order_are_seen(isa: str, dtype: torch.dtype) ->
         for weight, dim in ((mlp.gate_proj.weight, 0), (mlp.up_proj.weight, 0), (mlp.down_proj.weight, 1)):
             weight.copy_(weight.flip(dim))
     other = one_by_one(NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:20])
-    assert (mine - other).abs().max() < 0.5
-    assert not torch.equal(mine, other)
+    assert 0 < (mine - other).abs().max() < 0.5

@@ -124,7 +124,7 @@ def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(
     isa: str, dtype: torch.dtype, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, tokens = Eagle3Runner(*eagle_of(dtype, **flags), engine="native"), TEXT[40 : 39 + len(PARENTS)]
-    for length in (2, 64, 130):
+    for length in (2, 64, 260):
         text, wanted = TEXT[:length], []
         for node in range(len(PARENTS)):
             chain = [tokens[i - 1] for i in path(node)[1:]]

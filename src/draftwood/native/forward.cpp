@@ -245,14 +245,6 @@ struct Block {
         for (int j = 0; j < facts.width; j++) row[j] = number(from[j]) * facts.embedding_scale;
     }
 
-    static float number(float weight) { return weight; }
-    static float number(uint16_t weight) {
-        uint32_t bits = (uint32_t)weight << 16;
-        float found;
-        memcpy(&found, &bits, 4);
-        return found;
-    }
-
     Weight* keys(int row, int page, int layer, int head) const {
         size_t at = (size_t)(layer * facts.kv_heads + head) * 2 * PAGE * dim;
         return (Weight*)work.pages[row][page] + at;

@@ -12,6 +12,14 @@
 
 namespace {
 
+inline float from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+inline float number(float weight) { return weight; }
+inline float number(uint16_t weight) { return from_bits((uint32_t)weight << 16); }
+
 #if defined(__AVX512F__)
 struct Lanes {
     __m512 v;
@@ -176,11 +184,6 @@ inline Lanes lesser(const Lanes& a, const Lanes& b) {
 inline Lanes nearest(const Lanes& a) {
     return each([&](int i) { return (float)(int)(a.v[i] + (a.v[i] < 0 ? -0.5f : 0.5f)); });
 }
-inline float from_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
 inline Lanes times_power(const Lanes& a, const Lanes& exponent) {
     return each([&](int i) { return a.v[i] * from_bits((uint32_t)((int)exponent.v[i] + 127) << 23); });
 }
@@ -228,7 +231,7 @@ inline Lanes high(const Pairs& a) {
     return each([&](int i) { return from_bits(a.v[i] & 0xffff0000u); });
 }
 inline Lanes widened(const uint16_t* p) {
-    return each([&](int i) { return from_bits((uint32_t)p[i] << 16); });
+    return each([&](int i) { return number(p[i]); });
 }
 inline void narrow(uint16_t* p, const Lanes& a) {
     for (int i = 0; i < 16; i++) {
@@ -243,15 +246,14 @@ inline void narrow(uint16_t* p, const Lanes& a) {
 inline void narrow(uint16_t* p, const Lanes& a, const Lanes& b) { narrow(p, a), narrow(p + 16, b); }
 #endif
 
-// e to the power of each lane; below -87 that of -87, never 0: callers put 0 where nothing is seen.
+// e to the power of each lane, as a power of two; below -87 that of -87, never 0: callers put 0 where nothing is seen.
 inline Lanes exponential(Lanes x) {
     x = lesser(splat(88.f), greater(splat(-87.f), x));  // in this order NaN stays NaN
-    Lanes n = nearest(x * splat(1.44269504f));
-    Lanes r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
-    const float terms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
-    Lanes p = splat(1.9875691500e-4f);
-    for (float term : terms) p = fma(p, r, splat(term));
-    return times_power(fma(p, r * r, r + splat(1.f)), n);
+    const float terms[] = {1.3398874e-3f, 9.6184374e-3f, 5.5503325e-2f, 2.4022648e-1f, 6.9314720e-1f, 1.f};
+    const Lanes factor = splat(1.44269504f), whole = nearest(x * factor), part = fma(x, factor, splat(0.f) - whole);
+    Lanes p = splat(1.5353362e-4f);
+    for (float term : terms) p = fma(p, part, splat(term));
+    return times_power(p, whole);
 }
 
 // ``cap`` times the hyperbolic tangent of each lane over ``cap``.

@@ -12,12 +12,6 @@ struct EmulatedTile {
 thread_local EmulatedTile emulated[8];
 thread_local int emulated_rows[8];
 
-inline float widened_one(uint16_t number) {
-    uint32_t bits = (uint32_t)number << 16;
-    float found;
-    memcpy(&found, &bits, 4);
-    return found;
-}
 void load_tile(int tile, const void* from, size_t step) {
     for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, 64);
 }
@@ -33,7 +27,7 @@ void add_products(int sums, int x, int w) {
                 uint16_t a, b;
                 memcpy(&a, &emulated[x].bytes[r][2 * k], 2);
                 memcpy(&b, &emulated[w].bytes[k / 2][4 * n + 2 * (k % 2)], 2);
-                parts[k % 2] += widened_one(a) * widened_one(b);
+                parts[k % 2] += number(a) * number(b);
             }
             sum += parts[0] + parts[1];
             memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
@@ -58,7 +52,7 @@ struct __attribute__((packed)) TileConfig {
     uint8_t rows[16];
 };
 
-// Tiles 0 and 1 are sums, 4 is the input; 6 and 7 are weights, of always 16 rows.
+// Tiles 0 to 3 are sums, 4 and 5 inputs; 6 and 7 are weights, of always 16 rows.
 __attribute__((noinline)) void configure(int rows) {
     alignas(64) TileConfig config;
     memset(&config, 0, sizeof config);
@@ -80,15 +74,20 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
     if (configured != size) configure(configured = size);
     asm volatile("" ::: "memory");  // gcc does not know that tiles are loaded from memory
     const size_t step = a.next_step * sizeof(uint16_t), next = next_out * sizeof(float);  // bytes
-    for (int r = 0; r < rows; r += size) {
-        const uint16_t *weights = a.weights, *row = x + r * next_x;
-        float* sums = out + r * next_out;
+    for (int r = 0; r < rows; r += 2 * size) {
+        const bool two = r + size < rows;
+        const uint16_t *weights = a.weights, *row = x + r * next_x, *other = row + size * next_x;
+        float *sums = out + r * next_out, *others = sums + size * next_out;
         if (more) {
             _tile_loadd(0, sums, next);
             _tile_loadd(1, sums + draftwood::LANES, next);
+            if (two) _tile_loadd(2, others, next);
+            if (two) _tile_loadd(3, others + draftwood::LANES, next);
         } else {
             _tile_zero(0);
             _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
         }
         for (int k = 0; k < a.inputs; k += 32, weights += 16 * a.next_step) {
             for (int line = 0; line < 32 && a.of_matrix && !r; line++)
@@ -98,9 +97,15 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
             _tile_dpbf16ps(0, 4, 6);
             _tile_loadd(7, weights + a.next_block, step);
             _tile_dpbf16ps(1, 4, 7);
+            if (!two) continue;
+            _tile_loadd(5, other + k, next_x * sizeof(uint16_t));
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
         }
         _tile_stored(0, sums, next);
         _tile_stored(1, sums + draftwood::LANES, next);
+        if (two) _tile_stored(2, others, next);
+        if (two) _tile_stored(3, others + draftwood::LANES, next);
     }
 }
 

@@ -66,10 +66,9 @@ class HiddenText:
         if common > self.start:
             unread = common - self.start - self.cached
             found.start, found.known = self.start, common if unread > 0 else common - self._shift
-            if common == self.known:
-                found.waiting = list(self.waiting)
-            elif unread > 0:
-                found.waiting = [torch.cat(self.waiting)[:unread]]
+            for part in self.waiting:
+                found.waiting += [part[:unread]] if unread > 0 else []
+                unread -= len(part)
             found._set_entries()
         return found
 
