@@ -49,9 +49,10 @@ class NgramIndex:
         tokens = self._tokens
         tokens.extend(text[len(tokens) - self._border :])
         n = len(tokens)
-        for end in range(self._indexed + 1, n):
-            for size in range(1, min(_MAX_NGRAM, end) + 1):
-                self._after[tuple(tokens[end - size : end])] = end
+        for size in range(1, _MAX_NGRAM + 1):
+            first = max(self._indexed + 1, size)  # the end of the first new n-gram
+            grams = zip(*(tokens[first - size + i : n - size + i] for i in range(size)), strict=False)
+            self._after.update(zip(grams, range(first, n), strict=False))
         self._indexed = max(self._indexed, n - 1)
         for size in range(min(_MAX_NGRAM, len(text), n - 1), 0, -1):
             if (at := self._after.get(tuple(tokens[n - size :]))) is not None:
