@@ -67,7 +67,8 @@ class HiddenText:
             unread = common - self.start - self.cached
             found.start, found.known = self.start, common if unread > 0 else common - self._shift
             for part in self.waiting:
-                found.waiting += [part[:unread]] if unread > 0 else []
+                if unread > 0:
+                    found.waiting.append(part if len(part) <= unread else part[:unread].clone())  # views keep all
                 unread -= len(part)
             found._set_entries()
         return found
