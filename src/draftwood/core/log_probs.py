@@ -230,7 +230,7 @@ class LogProbs:
     def of_rows(parts: Sequence[tuple[Sequence[int], LogProbs]], *, scores: bool) -> LogProbs:
         """The rows of all parts, each with the rows that its lines belong to.
 
-        With ``scores`` they stay parts, for who looks at few nodes.
+        With ``scores`` they stay parts: only few nodes will be read.
         """
         dead = {(rows[r], node): e for rows, part in parts for (r, node), e in part.dead_ends.items()}
         vocab, first = parts[0][1].vocab, parts[0][1]

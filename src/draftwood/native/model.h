@@ -8,7 +8,7 @@ namespace draftwood {
 const int LANES = 16;        // outputs of a block
 const int GROUP = 2 * LANES; // outputs of two blocks, which lie together and are computed together
 const int PAGE = 64;         // tokens of a page of keys and values
-const int MOST = 256;         // tokens that go through all layers together
+const int MOST = 256;        // tokens that go through all layers together
 const int TILE = 16;         // rows of a tile of AMX, at most
 const int SUMMED = 32;       // inputs of a tile of AMX
 const int QUERIES = 48;      // rows of queries that attend together, at most
