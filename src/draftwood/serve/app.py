@@ -76,16 +76,16 @@ class Routes:
 
     async def show(self, request: Request) -> Response:
         body = await _read(request, ShowBody, lambda body: body)
-        self._service.name((body.model or body.name or self._service.names[0]).removesuffix(":latest"))
+        name = body.name if body.model is None else body.model
+        self._service.name(name and name.removesuffix(":latest"))
         facts, preparation = self._service.facts["meta"], self._service.preparation
-        kind = facts["architecture"]
         return JSONResponse(
             {
                 "modelfile": "", "parameters": "", "details": details(facts),
                 "template": getattr(self._service.pair.tokenizer, "chat_template", None) or "",
                 "model_info": {
-                    "general.architecture": kind, "general.parameter_count": facts["n_params"],
-                    f"{kind}.context_length": preparation.max_length,
+                    "general.architecture": facts["architecture"], "general.parameter_count": facts["n_params"],
+                    f"{facts['architecture']}.context_length": preparation.max_length,
                 },
                 "capabilities": ["completion", *(["tools"] if preparation.chats else [])],
             }
