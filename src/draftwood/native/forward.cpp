@@ -112,7 +112,7 @@ struct Block {
     template <class F>
     void in_chunks(int items, int size, F each) {
         int chunks = share(items, size);
-        for (int c; (c = claim(phases, phase, chunks, thread)) >= 0; finish(phases, phase))
+        for (int c, done = 0; (c = claim(phases, phase, chunks, thread, done)) >= 0; done++)
             for (int i = c * size; i < least(items, (c + 1) * size); i++) each(i);
         phase++;
     }
@@ -443,7 +443,7 @@ struct Block {
             }
         };
         each_part([&](int, int, int, int) { chunks++; });
-        for (int c; (c = claim(phases, phase, chunks, thread)) >= 0; finish(phases, phase)) {
+        for (int c, done = 0; (c = claim(phases, phase, chunks, thread, done)) >= 0; done++) {
             int at = 0;
             each_part([&](int h, int start, int low, int high) {
                 if (at++ == c) attend(l, h, start, low, high);

@@ -88,7 +88,7 @@ void* Buffer::reserve(size_t bytes) {
 
 Buffer::~Buffer() { free(start_); }
 
-int claim(Phases* phases, int phase, int chunks, int thread) {
+int claim(Phases* phases, int phase, int chunks, int thread, int done) {
     const int threads = phases->threads;
     Counter* counters = &phases->counters[(size_t)phase * threads];
     for (int i = 0; i < threads; i++) {
@@ -97,12 +97,9 @@ int claim(Phases* phases, int phase, int chunks, int thread) {
         int chunk = from + counters[part].claimed.fetch_add(1, std::memory_order_relaxed);
         if (chunk < to) return chunk;
     }
+    if (done) counters->done.fetch_add(done, std::memory_order_release);
     for (int i = 0; counters->done.load(std::memory_order_acquire) < chunks; i++) i < SPINS ? pause() : (void)sched_yield();
     return -1;
-}
-
-void finish(Phases* phases, int phase) {
-    phases->counters[(size_t)phase * phases->threads].done.fetch_add(1, std::memory_order_release);
 }
 
 JobUse new_job(int phases, int threads) {
