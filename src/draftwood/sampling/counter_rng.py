@@ -126,7 +126,7 @@ class CounterRoundRng:
         self._rng = rng
         self._positions, self._starts = positions, [position + 1 for position in positions]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
-        self._shared: Int[Tensor, "row position"] = torch.zeros(len(positions), 0, dtype=torch.long)
+        self._shared: Int[Tensor, "row position"] | None = None
 
     @cached_property
     def _roots(self) -> Counters:
@@ -218,7 +218,7 @@ class CounterRoundRng:
         """The keys of :meth:`shared`, on the host: 0 in greedy rows, None if all are."""
         if self._greedy:
             return None
-        if self._shared.shape[1] < offset + count:
+        if self._shared is None or self._shared.shape[1] < offset + count:
             made = self._rng.shared_keys(self._starts, 0, max(offset + count, _AHEAD))
             self._shared = torch.from_numpy(made.view(np.int64))
         return self._shared[:, offset : offset + count]

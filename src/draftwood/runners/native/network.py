@@ -202,7 +202,7 @@ class NativeNetwork(nn.Module):
         succeed(library().read_tokens(given, rows, *found, free_threads()))
         parts = None
         if hidden is not None:
-            of_nodes, *read = torch.split(hidden, [rows * nodes, *counts])
+            of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts])
             parts = of_nodes.view(rows, nodes, self._hidden_width), read
         return NativeOutput(logits, peaks, parts)
 
