@@ -83,7 +83,7 @@ class LogProbs:
         vocab: int,
         dead_ends: DeadEnds | None = None,
     ) -> None:
-        if sum(form is None for form in (logp, scores, certain, parts)) != 3:  # a tensor's == None throws inside
+        if sum(form is None for form in (logp, scores, certain, parts)) != 3:  # a tensor == None throws in PyTorch
             raise ValueError("LogProbs takes logp, scores, certain tokens or parts: give exactly one of them")
         self._parts = parts
         self._logp, self._uncut, self._cut, self.certain = logp, scores, cut, certain

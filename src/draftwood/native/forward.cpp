@@ -443,13 +443,12 @@ struct Block {
             }
         };
         each_part([&](int, int, int, int) { chunks++; });
-        for (int c, done = 0; (c = claim(phases, phase, chunks, thread, done)) >= 0; done++) {
+        in_chunks(chunks, 1, [&](int c) {
             int at = 0;
             each_part([&](int h, int start, int low, int high) {
                 if (at++ == c) attend(l, h, start, low, high);
             });
-        }
-        phase++;
+        });
     }
 
     void add(float* to, const Lanes& a) { store(to, load(to) + a * splat(facts.residual_scale)); }

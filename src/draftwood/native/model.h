@@ -157,7 +157,7 @@ struct Scratch {
 
 // The chunks of a job's phases (threads.cpp).
 struct Phases;
-// The next chunk of a phase for a thread, which has ``done`` so many of them: of its own part, which lies together in memory, or then
+// The next chunk of a phase for a thread that has done ``done`` of them: of its own part, which lies together in memory, or then
 // of another thread's; -1 once all of them are done, by whichever thread.
 int claim(Phases* phases, int phase, int chunks, int thread, int done);
 

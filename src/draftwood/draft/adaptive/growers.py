@@ -156,8 +156,7 @@ def _ancestors(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]], s
     """What each frontier node attends to: the ``seen`` nodes and the new ones. Gives the new nodes their numbers."""
     n = max(map(len, frontiers))
     sees = np.zeros((len(trees), n, seen + n), dtype=np.bool_)
-    for i in range(n):
-        sees[:, i, seen + i] = True
+    sees[:, :, seen:] = np.eye(n, dtype=np.bool_)
     sees[:, :, 0] = True
     for tree, frontier, its in zip(trees, frontiers, sees, strict=True):
         for i, candidate in enumerate(frontier):
