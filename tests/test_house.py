@@ -44,15 +44,17 @@ INNER = {
     ],
 }
 BUDGETS = {
-    # Lines of each room, at most. A room that must grow says what it replaces.
-    "core": 2325, "grammar": 490, "hardware": 370, "native": 370, "sampling": 1439, "runners": 6200, "draft": 2670,
-    "verify": 645, "loading": 3005, "trace": 2820, "engine": 2740, "hf": 335, "train": 2590, "exactness": 1280, "tune": 625,
-    "serve": 4735, "ray": 675, "cli": 3170,
+    # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
+    "core": 2375, "grammar": 505, "hardware": 380, "native": 380, "sampling": 1470, "runners": 6325, "draft": 2720,
+    "verify": 655, "loading": 3070, "trace": 2880, "engine": 2800, "hf": 340, "train": 2645, "exactness": 1310, "tune": 635,
+    "serve": 4835, "ray": 690, "cli": 3235,
 }  # fmt: skip
-NATIVE = 2919
+NATIVE = 2980
 """Lines of C++ of the native engine, at most."""
-TESTS = 33339
+TESTS = 34000
 """Lines of the tests, at most."""
+ALL_TEXT = 96_800
+"""Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -144,6 +146,15 @@ def test_the_native_engine_keeps_to_its_budget():
 def test_tests_keep_to_their_budget():
     assert lines((ROOT.parents[1] / "tests").rglob("*.py")) <= TESTS
     assert BUDGETS.keys() == {path.name for path in ROOT.iterdir() if list(path.rglob("*.py"))} - {"__pycache__"}
+
+
+def test_all_text_keeps_to_its_budget():
+    top = ROOT.parents[1]
+    folders, kinds = ("src", "tests", "benchmarks", "docs"), ("py", "cpp", "h", "md")
+    patterns = [f"{folder}/**/*.{kind}" for folder in folders for kind in kinds]
+    patterns += ["scripts/*", "scripts/pages/*.py"]
+    texts = {path for pattern in patterns for path in top.glob(pattern) if path.is_file()}
+    assert 0 < lines([*texts, top / "README.md", top / "CHANGELOG.md"]) <= ALL_TEXT
 
 
 def test_no_module_imports_itself_by_way_of_others():
