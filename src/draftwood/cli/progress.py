@@ -1,4 +1,4 @@
-"""Progress bars on standard error."""
+"""Progress on standard error: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from time import monotonic
+from typing import Final, final
+
+import click
+
+_APART: Final = 5.0  # seconds between two lines of progress, at least
 
 
 @contextmanager
@@ -59,3 +65,44 @@ def steps(what: str, total: int, done: int = 0, *, shown: bool = True) -> Iterat
     # Redrawn between two steps only: a drawing thread would compete with the models.
     with Progress(*columns, console=console, auto_refresh=False, disable=not (shown and console.is_terminal)) as bar:
         yield partial(bar.update, bar.add_task(what, total=total, completed=done), advance=1, refresh=True)
+
+
+@contextmanager
+def shares(what: str) -> Iterator[Callable[[str, float], object]]:
+    """The progress of a command that takes long, in shares of its work or time.
+
+    Yields:
+        a function to call with the current stage, in a few words, and the share that is done.
+    """
+    from rich.console import Console
+
+    if not Console(stderr=True).is_terminal:
+        yield Lines(what)
+        return
+    with steps(what, 100) as advance:
+        yield lambda stage, share: advance(description=stage, completed=round(100 * min(share, 1.0)))
+
+
+@final
+class Lines:
+    """Progress without a terminal: a line as soon as the rest can be estimated, then one in each tenth.
+
+    A command that ends within a few seconds writes none.
+    """
+
+    def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
+        self._what, self._clock = what, clock
+        self._began = self._last = clock()
+        self._due = 0.0  # the share from which on the next line is written
+
+    def __call__(self, stage: str, share: float) -> None:
+        now = self._clock()
+        if self._due <= share < 1.0 and share > 0.0 and now - self._last >= _APART:
+            self._last, self._due = now, share + 0.1
+            left = duration((now - self._began) * (1.0 / share - 1.0))
+            click.echo(f"{self._what}: {stage}, {share:.0%} done, about {left} left", err=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a few words: ``40 s``, ``3 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

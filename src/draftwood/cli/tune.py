@@ -10,7 +10,7 @@ import click
 
 from draftwood.cli.measuring import PromptFile, load_fixed
 from draftwood.cli.options import dataclass_options, pick
-from draftwood.cli.progress import steps
+from draftwood.cli.progress import shares
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
@@ -53,11 +53,7 @@ def command(out: Path | None, **options: Any) -> None:
         )
     path = default_path(profile_key) if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    with steps("tune", 100) as advance:  # in hundredths of the time
-
-        def on_progress(stage: str, share: float) -> None:
-            advance(description=stage, completed=round(100 * min(share, 1.0)))
-
+    with shares("tune") as on_progress:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
     replace_file(path, text_of(document(profile_key, found.choices, rest)))
