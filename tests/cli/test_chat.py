@@ -10,11 +10,11 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from click.testing import Result
@@ -31,6 +31,7 @@ from tests.loading.gguf_files import source, write_gguf
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "8"]
+Talk: TypeAlias = Callable[..., Result]
 SPEED = r"\d+ tokens, [\d.]+ tokens/s, \d\.\d\d tokens per pass"
 
 
@@ -60,6 +61,19 @@ def answers(pair: Pair, *texts: str, system: str | None = None, **settings: Any)
     return found
 
 
+@pytest.fixture
+def talk(run: Run, monkeypatch: pytest.MonkeyPatch) -> Talk:
+    """Type messages into a chat, in this process."""
+
+    def call(*options: object, typed: Sequence[str]) -> Result:
+        with monkeypatch.context() as patch:
+            patch.setattr("draftwood.cli.keyboard.typed", lambda earlier: iter(typed))
+            patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda one: one.name == "<stdin>", raising=False)
+            return succeeded(run("chat", *options, stdin=""))
+
+    return call
+
+
 # ---- what is sent ----
 
 
@@ -79,11 +93,12 @@ def test_names_of_special_tokens_are_text_unless_they_are_allowed(
 # ---- a pipe ----
 
 
-def test_every_line_of_a_pipe_is_answered(run: Run, folder: Path, pair: Pair) -> None:
-    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin="the fox ran\n\na dog\r\nthe hen"))
-    assert shown.stdout == "".join(f"{text}\n" for text in answers(pair, "the fox ran", "a dog", "the hen"))
-    assert len(re.findall(SPEED, shown.stderr)) == 3
-    assert "> " not in shown.stdout + shown.stderr, "no prompt without a terminal"
+@pytest.mark.parametrize("message", [[], ["-"]])
+def test_a_text_of_several_lines_in_a_pipe_is_one_message(run: Run, folder: Path, pair: Pair, message: list[str]) -> None:
+    text = "the fox ran\n\n/reset\na dog\r\nthe hen"
+    shown = succeeded(run("chat", *message, "--target", folder, *GREEDY, stdin=f"{text}\n"))
+    assert shown.stdout == f"{answers(pair, text)[0]}\n"
+    assert len(re.findall("tokens/s", shown.stderr)) == 1
 
 
 def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder: Path, pair: Pair) -> None:
@@ -102,9 +117,9 @@ def test_quiet_and_compare_are_refused_together(run: Run, folder: Path) -> None:
     assert shown.stdout == ""
 
 
-def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path, pair: Pair) -> None:
-    lines = "the fox ran\n/reset\n/system the red hen\nthe fox ran\n/system\n"
-    shown = succeeded(run("chat", "--target", folder, *GREEDY, "--system", "a dog", "--quiet", stdin=lines))
+def test_a_system_prompt_comes_first_and_can_be_replaced(talk: Talk, folder: Path, pair: Pair) -> None:
+    lines = ["the fox ran", "/reset", "/system the red hen", "the fox ran", "/system"]
+    shown = talk("--target", folder, *GREEDY, "--system", "a dog", "--quiet", typed=lines)
     one, other = (answers(pair, "the fox ran", system=system)[0] for system in ("a dog", "the red hen"))
     assert shown.stdout == f"{one}\n{other}\n"
     assert one != other
@@ -123,19 +138,20 @@ def test_values_reach_the_chat_template(run: Run, tmp_path: Path) -> None:
     assert run("chat", "a dog", *options).stdout != f"{wanted}\n"
 
 
-def test_reset_forgets_the_messages_and_exit_ends(run: Run, folder: Path, pair: Pair) -> None:
-    lines = "the fox ran\n/reset\na dog\n/exit\nthe hen\n"
-    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin=lines))
+@pytest.mark.parametrize(("reset", "bye"), [("/reset", "/bye"), ("/clear", "/exit"), ("/reset ", "/quit")])
+def test_reset_forgets_the_messages_and_bye_ends(talk: Talk, folder: Path, pair: Pair, reset: str, bye: str) -> None:
+    shown = talk("--target", folder, *GREEDY, typed=["the fox ran", reset, "a dog", bye, "the hen"])
     assert shown.stdout == "".join(f"{answers(pair, text)[0]}\n" for text in ("the fox ran", "a dog"))
+    assert len(re.findall(SPEED, shown.stderr)) == 2
 
 
-def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(run: Run, folder: Path, pair: Pair) -> None:
+def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(talk: Talk, folder: Path, pair: Pair) -> None:
     options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8]
-    shown = succeeded(run("chat", *options, "--seed", 5, stdin="a dog\nthe hen\n"))
+    shown = talk(*options, "--seed", 5, typed=["a dog", "the hen"])
     wanted = answers(pair, "a dog", "the hen", temperature=1.0, seed=5)
     assert shown.stdout == "".join(f"{text}\n" for text in wanted)
-    drawn = succeeded(run("chat", *options, stdin="a dog\n"))
-    [seed] = re.findall(r"seed (\d+)$", drawn.stderr.strip())
+    drawn = talk(*options, typed=["a dog"])
+    [seed] = re.findall(r"seed (\d+)", drawn.stderr)
     assert drawn.stdout == f"{answers(pair, 'a dog', temperature=1.0, seed=int(seed))[0]}\n"
 
 
@@ -150,17 +166,19 @@ def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
 def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> None:
     save_chat(tmp_path, generation={"max_new_tokens": 3})
     options = ["--target", tmp_path, "--temperature", 1, "--ignore-eos"]
-    assert succeeded(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens, ")
+    assert succeeded(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens in ")
     given = succeeded(run("chat", *options, "--max-new-tokens", 5, stdin="a\n")).stderr
-    assert given.startswith("5 tokens, ")
+    assert given.startswith("5 tokens in ")
     assert "ended at the length limit" in given
 
 
 @pytest.mark.parametrize(
     ("stdin", "options", "sentence"),
     [
-        (b"/quit\n", [], "there is no command /quit: /help lists them"),
-        (b"\xff\xfe\n", [], "this line is not UTF-8 text"),
+        (b"", [], "the message is empty"),
+        (b" \n", [], "the message is empty"),
+        (b"\xff\xfe\n", [], "the message on standard input is not UTF-8 text"),
+        (b"a\n", ["--resume", "nowhere.json"], "input file nowhere.json cannot be read"),
         (b"a\n", ["--max-new-tokens", "0"], "max_new_tokens is 0: give 1 or more"),
         (b"a\n", ["--seed", "-1"], "seed is -1"),
         (b"a\n", ["--method", "chain"], "method 'chain' needs a draft model"),
@@ -218,9 +236,94 @@ def test_a_template_in_a_gguf_file_is_found_and_other_names_are_left_to_loading(
     refuse_without_template(tmp_path / "missing")
 
 
-def test_a_line_that_begins_with_a_blank_is_no_command(run: Run, folder: Path, pair: Pair) -> None:
-    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin=" /quit\n"))
-    assert shown.stdout == f"{answers(pair, ' /quit')[0]}\n"
+@pytest.mark.parametrize("text", [" /bye", "/bin/sh ran", "/fox\nran"])
+def test_what_only_begins_like_a_command_is_a_message(talk: Talk, folder: Path, pair: Pair, text: str) -> None:
+    assert talk("--target", folder, *GREEDY, typed=[text]).stdout == f"{answers(pair, text)[0]}\n"
+
+
+# ---- commands ----
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/nothing", "there is no command /nothing: /help lists them; begin the line with a blank to send it"),
+        ("/retyr", "there is no command /retyr: did you mean /retry?"),
+        ("/retry", "there is no message to answer again"),
+        ("/set temperatur 0", "there is no setting temperatur: did you mean temperature?"),
+        ("/set target smollm2", "there is no setting target"),
+        ("/set temperature x", "temperature is 'x': 'x' is not a valid float"),
+        ("/set temperature -1", "temperature is -1"),
+        ("/set max-new-tokens 0", "max_new_tokens is 0: give 1 or more"),
+        ("/set method chain", "method 'chain' needs a draft model"),
+        ("/set chat_template_kwargs {", "give a JSON object"),
+        ("/save", "/save needs the name of a file"),
+        ("/save /nowhere/chat.json", "/nowhere does not exist"),
+        ("/load nowhere.json", "nowhere.json cannot be read"),
+        ("/load FOLDER/config.json", "holds no messages"),
+        ("/load FOLDER/model.safetensors", "is not JSON"),
+        ("\udcff", "this message is not UTF-8 text"),
+    ],
+)
+def test_what_a_chat_refuses_it_says_and_goes_on(talk: Talk, folder: Path, pair: Pair, line: str, sentence: str) -> None:
+    shown = talk("--target", folder, *GREEDY, typed=[line.replace("FOLDER", str(folder)), "a dog"])
+    assert sentence in shown.stderr
+    assert shown.stderr.count("Error: ") == 1
+    assert shown.stdout == f"{answers(pair, 'a dog')[0]}\n"
+
+
+def test_settings_are_shown_changed_and_taken_back(talk: Talk, tmp_path: Path) -> None:
+    folder = save_chat(tmp_path, generation={"do_sample": True, "temperature": 0.3})
+    own = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    lines = ["/set", "a dog", "/set temperature 0", "/set --max-new-tokens 4", "/set ignore_eos on", "a dog"]
+    shown = talk("--target", folder, "--seed", 5, typed=[*lines, "/set temperature default", "/set"])
+    first = {"temperature": 0.3, "top_k": 50, "max_new_tokens": 1024}
+    for name, value in first.items():
+        assert re.search(rf"^{name} +{value}  \(default\)$", shown.stderr, re.M), name
+    assert len(re.findall(r"^temperature +0\.3  \(default\)$", shown.stderr, re.M)) == 3
+    assert len(re.findall(r"^max_new_tokens +4$", shown.stderr, re.M)) == 2
+    drawn = own.chat([{"role": "user", "content": "a dog"}], seed=5).text
+    messages = [("user", "a dog"), ("assistant", drawn), ("user", "a dog")]
+    limits = {"max_new_tokens": 4, "ignore_eos": True}
+    greedy = own.chat([{"role": role, "content": text} for role, text in messages], temperature=0, limits=limits).text
+    assert shown.stdout == f"{drawn}\n{greedy}\n"
+
+
+def test_retry_answers_again_with_the_next_seed(talk: Talk, folder: Path, pair: Pair) -> None:
+    options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8, "--seed", 5]
+    shown = talk(*options, typed=["a dog", "/retry", "/retry", "the hen"])
+    tries = [answers(pair, "a dog", temperature=1.0, seed=seed)[0] for seed in (5, 6, 7)]
+    messages = [("user", "a dog"), ("assistant", tries[-1]), ("user", "the hen")]
+    last = pair.chat([{"role": r, "content": t} for r, t in messages], temperature=1.0, max_new_tokens=8, seed=5).text
+    assert shown.stdout == "".join(f"{text}\n" for text in (*tries, last))
+    assert len({*tries}) > 1
+
+
+def test_a_chat_goes_on_from_its_file(talk: Talk, run: Run, folder: Path, pair: Pair, tmp_path: Path) -> None:
+    file, options = tmp_path / "fox.json", ["--target", folder, *GREEDY]
+    texts = ["the fox ran", "a dog", "the hen", "a fox", "the hill"]
+    wanted = answers(pair, *texts, system="the red hen")
+
+    def kept() -> list[str]:
+        return [message["content"] for message in json.loads(file.read_text())["messages"]]
+
+    talk(*options, "--system", "the red hen", typed=[texts[0], f"/save {file}", texts[1]])
+    assert kept() == ["the red hen", texts[0], wanted[0], texts[1], wanted[1]]
+    shown = talk(*options, typed=["the hill", "/reset", f"/load {file}", texts[2]])
+    assert shown.stdout.endswith(f"\n{wanted[2]}\n")
+    assert talk(*options, "--resume", file, typed=[texts[3], "/reset", "the hen"]).stdout.startswith(f"{wanted[3]}\n")
+    assert kept()[-2:] == [texts[3], wanted[3]], "what came after /reset is another chat"
+    assert succeeded(run("chat", *options, "--resume", file, texts[4])).stdout == f"{wanted[4]}\n"
+    assert kept()[-2:] == [texts[4], wanted[4]]
+
+
+def test_a_chat_without_a_file_can_be_resumed_all_the_same(talk: Talk, folder: Path, pair: Pair) -> None:
+    options = ["--target", folder, *GREEDY]
+    [path] = re.findall(r"--resume (\S+)", talk(*options, typed=["the fox ran"]).stderr)
+    assert Path(path).stat().st_mode & 0o077 == 0, "for its user alone"
+    wanted = answers(pair, "the fox ran", "a dog")
+    assert talk(*options, "--resume", path, typed=["a dog"]).stdout == f"{wanted[1]}\n"
+    assert "--resume" not in talk(*options, typed=["/help"]).stderr, "nothing was said"
 
 
 # ---- a terminal ----
@@ -254,18 +357,6 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.file, text.encode())
 
-    def interrupt_line(self, answer: str) -> None:
-        """Type Ctrl-C until the answer comes.
-
-        CPython waits for input with select and does not see a signal that arrives just before: a user types it again.
-        """
-        for _ in range(60):
-            self.type("\x03")
-            with suppress(AssertionError):
-                self.until(answer, 2)
-                return
-        raise AssertionError(f"{answer!r} never came, but {self.seen!r}")
-
     def exit_code(self) -> int:
         """The exit code, once all that it wrote is in ``seen``."""
         with suppress(OSError):  # the terminal is closed
@@ -282,24 +373,28 @@ class Terminal:
         os.close(self.file)
 
 
+TERMINAL = {"TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1"}  # which does not say where its cursor is
+
+
 @pytest.fixture
 def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Terminal]:
     """A chat without end-of-text tokens, so that an answer is long."""
     command = [sys.executable, "-m", "draftwood", "chat", "--target", str(folder), "--method", "ar", "--temperature", "1"]
     command += ["--ignore-eos", "--max-new-tokens", "3000"]
-    found = Terminal(command, {**environment, "TERM": "xterm", "NO_COLOR": "1"})
+    found = Terminal(command, {**environment, **TERMINAL})
     yield found
     found.close()
 
 
-PROMPT = r"\n(?:\x1b\[\?2004h)?> "  # readline switches bracketed paste on
+PROMPT = r"\x1b\[\?2004h.*?> ?\x08?\x1b\[2C"
+ENTER = "\r"
 
 
 def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal: Terminal) -> None:
     assert "Ctrl-C stops an answer" in terminal.until(PROMPT)
     for _ in range(2):
-        terminal.type("the fox ran\n")
-        terminal.until("the fox ran\r\n.*[a-z]")
+        terminal.type("the fox ran" + ENTER)
+        terminal.until("the fox ran.*2004l.*[a-z]")
         terminal.type("\x03")
         tokens = re.search(
             r"(\d+) tokens, [\d.]+ tokens/s, [\d.]+ tokens per pass, stopped, seed \d+", terminal.until(PROMPT)
@@ -308,47 +403,53 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal: Terminal) -> None
         assert int(tokens[1]) < 3000
     terminal.type("abc")
     terminal.until("abc")
-    terminal.interrupt_line("Ctrl-D or /exit ends the chat.")
+    terminal.type("\x03")
+    assert "Ctrl-D or /bye ends the chat." in terminal.until(PROMPT)
+    terminal.type("\x1b[A")
+    terminal.until("abc")
+    terminal.type("\x03")
     terminal.until(PROMPT)
     terminal.type("\x04")
     assert terminal.exit_code() == 0
+    assert "--resume" in terminal.seen
+
+
+def test_a_message_may_have_several_lines(folder: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "draftwood", "chat", "--target", str(folder), *GREEDY, "--method", "ar"]
+    terminal = Terminal(command, {**environment, **TERMINAL})
+    terminal.until(PROMPT)
+    terminal.type("\x1b[200~the fox\r\nran\n/bye\n\x1b[201~" + ENTER)
+    terminal.until(PROMPT)
+    terminal.type("a dog\\" + ENTER + "ran\x1b" + ENTER + "home\\ " + ENTER)
+    terminal.until(PROMPT)
+    terminal.type(f"/save {tmp_path}/chat.json" + ENTER)
+    terminal.until("4 messages are in ")
+    terminal.type("/bye" + ENTER)
+    assert terminal.exit_code() == 0
+    terminal.close()
+    messages = json.loads((tmp_path / "chat.json").read_text())["messages"]
+    assert [message["content"] for message in messages[::2]] == ["the fox\nran\n/bye", "a dog\nran\nhome\\ "]
 
 
 def test_commands_and_errors_on_a_terminal(terminal: Terminal) -> None:
     terminal.until(PROMPT)
-    terminal.type("/help\n")
+    terminal.type("/help" + ENTER)
     assert "/reset" in terminal.until(PROMPT)
-    terminal.type("/nothing\n")
+    terminal.type("/nothing" + ENTER)
     assert "Error: there is no command /nothing" in terminal.until(PROMPT)
-    terminal.type(" hen\x01/system\n")  # readline moves to the beginning of the line
+    terminal.type(" hen\x01/system" + ENTER)  # Ctrl-A: the beginning of the line
     terminal.until(PROMPT)
-    terminal.type("/system\n")
-    assert "\r\nhen\r\n" in terminal.until(PROMPT)
-    terminal.type("/system " + "the fox " * 400 + "\n")
-    terminal.until(PROMPT)
-    terminal.type("the fox\n")
-    terminal.until("the fox\r\n.*[a-z]")
-    terminal.type("\x03")
-    terminal.until("stopped")
-    terminal.until(PROMPT)
-    terminal.type("/reset\n")
-    terminal.until(PROMPT)
-    terminal.type("/exit\n")
+    terminal.type("/system" + ENTER)
+    assert "hen\r\n" in terminal.until(PROMPT)
+    terminal.type("/exit" + ENTER)
     assert terminal.exit_code() == 0
 
 
-def test_a_chat_that_is_full_says_what_to_do(folder: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_chat_that_is_full_says_what_to_do(talk: Talk, tmp_path: Path) -> None:
     save_chat(tmp_path, max_position_embeddings=64)
-    command = [sys.executable, "-m", "draftwood", "chat", "--target", str(tmp_path), "--temperature", "0"]
-    found = Terminal(command, {**environment, "TERM": "xterm", "NO_COLOR": "1"})
-    found.until(PROMPT)
-    found.type("the fox ran " * 20 + "\n")
-    assert "/reset begins a new chat" in found.until(PROMPT)
-    found.type("a\n")
-    assert "tokens/s" in found.until(PROMPT)
-    found.type("\x04")
-    assert found.exit_code() == 0
-    found.close()
+    shown = talk("--target", tmp_path, "--temperature", 0, typed=["the fox ran " * 20, "a"])
+    assert "/reset begins a new chat" in shown.stderr
+    assert len(re.findall(SPEED, shown.stderr)) == 1
 
 
 def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run: Run, tmp_path: Path) -> None:
@@ -360,7 +461,7 @@ def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run
 
 
 def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(
-    run: Run, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner, left = TorchRunner._forward, [3]
 
@@ -370,12 +471,11 @@ def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(
             signal.raise_signal(signal.SIGINT)
         return inner(runner, *given)
 
-    monkeypatch.setattr("draftwood.cli.conversation._typed_lines", lambda: iter(["the fox ran", "/reset", "a dog"]))
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>", raising=False)
     with monkeypatch.context() as patch:
         patch.setattr(TorchRunner, "_forward", interrupted)
         patch.setattr("draftwood.runners.torch_runner.check_tree_forward", lambda runner: None)
-        shown = succeeded(run("chat", "--target", folder, *GREEDY, "--ignore-eos", "--method", "ar", stdin=""))
+        options = ["--target", folder, *GREEDY, "--ignore-eos", "--method", "ar"]
+        shown = talk(*options, typed=["the fox ran", "/reset", "a dog"])
     assert shown.stderr.splitlines()[1].startswith("2 tokens, ")
     assert "stopped" in shown.stderr.splitlines()[1]
     [wanted] = answers(pair, "a dog", limits={"max_new_tokens": 8, "ignore_eos": True}, max_new_tokens=None)

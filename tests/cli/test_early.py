@@ -49,7 +49,7 @@ REFUSED = [
     ("generate --input lines.jsonl --compare", "--compare is for a single prompt"),
     ("translate", "there is no text"),
     ("translate --input none.txt", "none.txt cannot be read: No such file"),
-    ("chat --compare", "--compare is for a single answer"),
+    ("chat --compare", "the message is empty"),
     ("check --seed -1", "seed is -1"),
     ("check --weights int8", "--weights is int8"),
     ("trace x --json none/a.json", "output folder none does not exist"),

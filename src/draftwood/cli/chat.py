@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from draftwood.cli.options import Changes, Sectioned, Sections, given, pick, section_options
+from draftwood.cli.chat_file import read_chat
+from draftwood.cli.console import text_of
+from draftwood.cli.options import Changes, Given, Sectioned, Sections, given, pick, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings
+from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings, own_defaults
 from draftwood.core.errors import ConfigError
-from draftwood.loading.names import check_models
+from draftwood.loading.names import check_models, recommended
 from draftwood.loading.templates import refuse_without_template
 
 SECTIONS: Sections = {**TEXT_SECTIONS, "Chat": (ChatOptions, DisplayOptions)}
+_TARGET = "smollm2"
 CHANGES: Changes = {
-    "target": {"default": "smollm2", "help": "chat model that answers"},
+    **own_defaults(_TARGET, recommended(_TARGET)),
+    "target": {"default": _TARGET, "help": "chat model that answers"},
     "max_new_tokens": {"default": None, "help": "the most tokens of an answer; default: the model's own, else 1024"},
     "compare": {"help": "with a MESSAGE: answer by plain decoding too, and compare"},
 }
@@ -28,20 +33,31 @@ CHANGES: Changes = {
 def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     """Talk with a chat model. Only what is new in the chat is read for each answer.
 
-    With a MESSAGE the command answers it and ends. On a terminal, Ctrl-C stops an answer, and Ctrl-D ends the chat. From a
-    pipe or a file, every line is a message, and the answers go to standard output. Speeds go to standard error.
+    With a MESSAGE the command answers it and ends; - is all of standard input, which is also read where that is a file or a
+    pipe. The answer goes to standard output. On a terminal a chat begins. Ctrl-C stops an answer there, and Ctrl-D ends the
+    chat. A pasted text is one message, and a backslash at the end of a line begins a new one; /help lists commands.
     """
     chat, settings = pick(ChatOptions, options), Settings.of(options, given(ctx))
     if settings.display.compare and chat.quiet:
         raise ConfigError("--compare shows two speeds, and --quiet shows none: leave out one of them")
+    if sys.stdin is None and message is None:
+        raise ConfigError("standard input is closed: give a message, or run the command on a terminal")
+    if message is None and not sys.stdin.isatty():
+        message = "-"
     if message is None and settings.display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
+    if chat.resume is not None:
+        read_chat(chat.resume)
     check_models("language", settings.models.target, settings.models.draft)
     if not settings.loading.trust_remote_code:  # whose code may bring a template
         refuse_without_template(options["target"])
+    if message is not None and not (message := text_of("message", message)).strip():
+        raise ConfigError("the message is empty: write one, or run the command on a terminal to begin a chat")
     with loading_libraries():
-        from draftwood.cli.conversation import ask, converse
+        from draftwood.cli.chat_commands import converse
+        from draftwood.cli.conversation import ask
+    call = Given(ctx, options, given(ctx))
     if message is None:
-        converse(settings, chat)
+        converse(call)
     else:
-        ask(settings, chat, message)
+        ask(call, message)

@@ -1,4 +1,4 @@
-"""Texts that are Unicode, and text on standard output."""
+"""Texts that are Unicode, and text on standard input and output."""
 
 from __future__ import annotations
 
@@ -16,6 +16,26 @@ def check_unicode(what: str, text: str) -> None:
     """Refuse a text that UTF-8 cannot hold; ``what`` begins the error."""
     if not is_unicode(text):
         raise ConfigError(f"{what} is not UTF-8 text: convert it, for example with iconv -t utf-8")
+
+
+def text_of(what: str, given: str) -> str:
+    """A text from the command line, which is UTF-8; ``-`` is all of standard input without its last line break.
+
+    Args:
+        what: a noun for it.
+        given: the argument.
+
+    Raises:
+        ConfigError: standard input is closed, or the text is not UTF-8.
+    """
+    if given != "-":
+        check_unicode(f"the {what} given", given)
+        return given
+    if sys.stdin is None:
+        raise ConfigError(f"the {what} is -, but standard input is closed: give a text")
+    data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+    check_unicode(f"the {what} on standard input", text := data.decode("utf-8", errors="surrogateescape"))
+    return text
 
 
 @contextmanager

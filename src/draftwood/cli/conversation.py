@@ -1,173 +1,198 @@
-"""One answer, or a chat on a terminal or from a pipe: turns, commands and answers."""
+"""A chat: its messages, its settings and the model that answers."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import fields
+from pathlib import Path
 from typing import Any, final
 
 import click
 
 from draftwood.api import Pair
+from draftwood.cli.chat_file import keep_chat, read_chat, write_chat
 from draftwood.cli.console import check_unicode
-from draftwood.cli.settings import ChatOptions, Opened, Settings
+from draftwood.cli.options import Given, pick
+from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.cli.single import OneText, write_one
-from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
+from draftwood.core.errors import ConfigError
 from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Stats
+from draftwood.core.settings import MAX_SEED
 from draftwood.engine.requests import Request
 
-_PROMPT = "> "
-_COMMANDS = {
-    "/exit": "end the chat (as Ctrl-D)",
-    "/reset": "forget all messages but the system prompt",
-    "/system": "show the system prompt; /system TEXT replaces it",
-    "/help": "show these commands",
-}
+_FIXED = {"target", "json", "compare", "system", "resume", *(f.name for cls in TEXT_SECTIONS["Models"] for f in fields(cls))}
+"""Options that a chat keeps, or has a command of its own for."""
 
 
-def ask(settings: Settings, options: ChatOptions, message: str) -> None:
+def ask(given: Given, message: str) -> None:
     """Answer a message and print the answer, as ``draftwood generate`` does for one prompt."""
-    check_unicode("the message", message)
-    if not message.strip():
-        raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
-    chat = Conversation(settings, options, terminal=False)
-    request = chat.request([{"role": "user", "content": message}])
-    write_one(OneText(opened=chat.opened, request=request, display=settings.display, quiet=options.quiet))
+    chat = Conversation(given)
+    messages = [*chat.messages, _user(message)]
+    one = OneText(opened=chat.opened, request=chat.request(messages), display=chat.display, quiet=chat.options.quiet)
+    result = write_one(one)
+    if chat.file is not None:
+        chat.messages = [*messages, _assistant(result.text)]
+        chat.keep()
 
 
-def converse(settings: Settings, options: ChatOptions) -> None:
-    """Answer every line of standard input until it ends. On a terminal an error is reported and the chat goes on."""
-    if sys.stdin is None:
-        raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
-    terminal = sys.stdin.isatty()
-    chat = Conversation(settings, options, terminal=terminal)
-    if terminal and not options.quiet:
-        _remark(f"Chat with {settings.models.target}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")
-    for line in _typed_lines() if terminal else _piped_lines():
-        try:
-            if not chat.take(line):
-                return
-        except DraftwoodError as error:
-            if not terminal:
-                raise
-            advice = "; /reset begins a new chat" if isinstance(error, CacheError) else ""
-            click.echo(f"Error: {' '.join(str(error).split())}{advice}", err=True)
+def _user(text: str) -> dict[str, Any]:
+    check_unicode("this message", text)
+    return {"role": "user", "content": text}
 
 
-def _typed_lines() -> Iterator[str]:
-    """Lines from the terminal, with line editing; Ctrl-C begins the line again."""
-    with suppress(ImportError):  # a system without it has plain input
-        import readline  # noqa: F401  # input uses it once it is imported
-    while True:
-        try:
-            if sys.stdout.isatty():
-                yield input(_PROMPT)
-                continue
-            click.echo(_PROMPT, err=True, nl=False)
-            line = sys.stdin.readline()
-            if not line:
-                return
-            yield line.removesuffix("\n")
-        except EOFError:
-            click.echo(err=True)
-            return
-        except KeyboardInterrupt:
-            click.echo("\nCtrl-D or /exit ends the chat.", err=True)
-        except UnicodeDecodeError:
-            click.echo("Error: this line is not UTF-8 text", err=True)
-
-
-def _piped_lines() -> Iterator[str]:
-    """Lines of standard input, without their line breaks."""
-    for line in sys.stdin.buffer:
-        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="surrogateescape")
+def _assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
 
 
 @final
 class Conversation:
-    """The messages of a chat, and the model that answers them; on a terminal, Ctrl-C stops an answer."""
+    """A chat and the model that answers.
 
-    def __init__(self, settings: Settings, options: ChatOptions, *, terminal: bool) -> None:
-        self.opened: Opened[Pair] = settings.open()
-        self.opened.session.special_tokens_in_content = options.special_tokens_in_content
-        self._settings, self._options = settings, options
-        self._terminal = terminal
+    Args:
+        given: the options of the command.
+
+    Attributes:
+        given: the options, with what was changed since.
+        options, display: those of the chat.
+        opened: the models, and how they write.
+        messages: the system prompt, if it is the user's own, and all that was said.
+        file: where the chat is kept after every answer; None for :func:`draftwood.cli.chat_file.last_chat`.
+    """
+
+    def __init__(self, given: Given) -> None:
+        self.given, self.options = given, pick(ChatOptions, given.values)
+        self._settings = Settings.of(given.values, given.names)
+        self.opened: Opened[Pair] = self._settings.open()
+        self.opened.session.special_tokens_in_content = self.options.special_tokens_in_content
         self._screen = Screen()
-        self._messages: list[dict[str, Any]] = []
-        self._system = options.system
-        self._check()  # refuses what is no chat model
+        self.messages: list[dict[str, Any]] = []
+        self.file: Path | None = None
+        self._tries = 0  # of the last message, beyond the first
+        if self.options.resume is not None:
+            self.load(self.options.resume)
+        self.replace_system(self.options.system or self.system)  # refuses what is no chat model
 
-    def take(self, line: str) -> bool:
-        """Answer a line or do what a command says; returns whether the chat goes on. Blank lines are skipped."""
-        if line.startswith("/"):
-            return self._run_command(line)
-        if line.strip():
-            self._answer(line)
-        return True
+    @property
+    def display(self) -> DisplayOptions:
+        """How answers are shown."""
+        return self._settings.display
 
-    def _run_command(self, line: str) -> bool:
-        name, _, rest = line.strip().partition(" ")
-        if name not in _COMMANDS:
-            raise ConfigError(f"there is no command {name}: /help lists them; begin the line with a blank to send it")
-        if name == "/help":
-            click.echo("\n".join(f"{name:8} {what}" for name, what in _COMMANDS.items()), err=True)
-        elif name == "/reset":
-            self._messages.clear()
-        elif name == "/system" and rest.strip():
-            self._replace_system(rest.strip())
-        elif name == "/system":
-            click.echo("no system prompt of your own" if self._system is None else self._system, err=True)
-        return name != "/exit"
+    @property
+    def system(self) -> str | None:
+        """The user's own system prompt, if there is one."""
+        return str(self.messages[0]["content"]) if self.messages and self.messages[0]["role"] == "system" else None
 
-    def _replace_system(self, text: str) -> None:
-        earlier, self._system = self._system, text
-        try:
-            self._check()
-        except DraftwoodError:
-            self._system = earlier
-            raise
+    @property
+    def resumed(self) -> str:
+        """What was loaded, in a line."""
+        return f"{len(self.messages)} messages came from {self.file}, and further ones will be there"
 
-    def _check(self) -> None:
-        self.request([{"role": "user", "content": "Hi"}])
+    def values(self) -> dict[str, Any]:
+        """The settings that can be changed, and their present values: those that were given, and the model's own."""
+        opened, limits = self.opened, self._settings.limits_from(self.opened.session.chat_limits)
+        parts = {**vars(opened.method), **vars(opened.sampling), **vars(limits)}
+        present = {**self.given.values, **parts, "grammar": self.given.values["grammar"]}  # which is a file
+        names = [p.name for p in self.given.ctx.command.params if isinstance(p, click.Option) and p.name]
+        return {name: present[name] for name in names if name not in _FIXED}
+
+    def change(self, name: str, text: str) -> None:
+        """Change a setting; nothing changes where it is refused.
+
+        Raises:
+            ConfigError: a value that the command line refuses too.
+        """
+        given = self.given.changed(name, text)
+        options, settings = pick(ChatOptions, given.values), Settings.of(given.values, given.names)
+        opened = settings.opened(session := self.opened.session)
+        settings.limits_from(session.chat_limits)
+        session.special_tokens_in_content = options.special_tokens_in_content
+        self.given, self.options, self._settings, self.opened = given, options, settings, opened
+
+    def say(self, text: str) -> None:
+        """Answer a message. The message and what was written of the answer join the chat."""
+        self._tries = 0
+        self._answer([*self.messages, _user(text)])
+
+    def retry(self) -> None:
+        """Answer the last message again; a given seed counts up.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        last = max((i for i, message in enumerate(self.messages) if message["role"] == "user"), default=None)
+        if last is None:
+            raise ConfigError("there is no message to answer again: write one")
+        self._tries += 1
+        self._answer(self.messages[: last + 1])
+
+    def reset(self) -> None:
+        """Forget all messages but the system prompt. The file of the chat so far stays as it is."""
+        self.messages, self.file = self.messages[: self.system is not None], None
+
+    def replace_system(self, text: str | None) -> None:
+        """Replace the system prompt; None takes it away."""
+        system = [] if text is None else [{"role": "system", "content": text}]
+        self._go_on_from([*system, *self.messages[self.system is not None :]])
+
+    def load(self, path: Path) -> None:
+        """Go on with the chat in a file, and keep it there.
+
+        Raises:
+            ConfigError: a file without messages that the model can read.
+        """
+        self._go_on_from(read_chat(path))
+        self.file = path
+
+    def save(self, path: Path) -> None:
+        """Write the chat into a file, now and after every answer."""
+        write_chat(path, self.messages)
+        self.file = path
+
+    def keep(self) -> None:
+        """Write the chat where it is kept."""
+        if self.file is None:
+            keep_chat(self.messages)
+        else:
+            write_chat(self.file, self.messages)
+
+    def _go_on_from(self, messages: list[dict[str, Any]]) -> None:
+        """Begin with these messages, if the model can read them and another one."""
+        ends = bool(messages) and messages[-1].get("role") == "user"
+        self.request(messages if ends else [*messages, _user("Hi")])
+        self.messages = messages
 
     def request(self, messages: Sequence[dict[str, Any]]) -> Request:
-        """The request of an answer to these messages, with the system prompt before them."""
+        """The request of an answer to these messages."""
         pair, settings = self.opened.session, self._settings
         limits = settings.limits_from(pair.chat_limits)
-        whole = [*([] if self._system is None else [{"role": "system", "content": self._system}]), *messages]
-        return pair.chat_request(whole, limits, settings.seed, chat_template_kwargs=self._options.variables)
+        seed = None if settings.seed is None else (settings.seed + self._tries) % (MAX_SEED + 1)
+        return pair.chat_request(messages, limits, seed, chat_template_kwargs=self.options.variables)
 
-    def _answer(self, line: str) -> None:
-        """Write the answer to a message. The message and what was written of the answer join the chat.
+    def _answer(self, messages: list[dict[str, Any]]) -> None:
+        """Write the answer to the last message, after which the chat is these messages and what was written of the answer.
 
-        On a terminal, Ctrl-C ends the answer.
+        Ctrl-C ends the answer.
         """
-        check_unicode("this line", line)
-        message = {"role": "user", "content": line}
-        request = self.request([*self._messages, message])
-        tokenizer, shows = self.opened.session.tokenizer, self._settings.display.show
-        painter = Painter(self._screen, tokenizer, request.prompt) if shows else None
+        request = self.request(messages)
+        painter = Painter(self._screen, self.opened.session.tokenizer, request.prompt) if self.display.show else None
         text, reason = "", None
         rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
-        try:
-            with closing(rounds):
-                for [piece] in rounds:
-                    text, reason = text + piece.text, piece.finish_reason
-                    if painter is not None:
-                        painter.take(piece)
-                    else:
-                        self._screen.write(piece.text)
-        except KeyboardInterrupt:
-            if not self._terminal:
-                raise
+        with suppress(KeyboardInterrupt), closing(rounds):
+            for [piece] in rounds:
+                text, reason = text + piece.text, piece.finish_reason
+                if painter is not None:
+                    painter.take(piece)
+                else:
+                    self._screen.write(piece.text)
         self._screen.write("\n")
+        if not self.options.quiet:
+            remark(self._figures(reason, request.seed))
         if text or reason is not None:
-            self._messages += [message, {"role": "assistant", "content": text}]
-        if not self._options.quiet:
-            _remark(self._figures(reason, request.seed))
+            self.messages = [*messages, _assistant(text)]
+            self.keep()
 
     def _figures(self, reason: FinishReason | None, seed: int) -> str:
         """Those of the last answer: its speed, its end if it is not the model's own, and the seed of drawn tokens."""
@@ -182,6 +207,6 @@ class Conversation:
         return ", ".join(parts)
 
 
-def _remark(text: str) -> None:
+def remark(text: str) -> None:
     """A dim line on standard error."""
     click.echo(click.style(text, dim=True), err=True)

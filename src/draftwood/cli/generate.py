@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from typing import Any
 
 import click
 
-from draftwood.cli.console import check_unicode
-from draftwood.cli.options import Sectioned, given, section_options
+from draftwood.cli.console import text_of
+from draftwood.cli.options import Changes, Sectioned, given, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import SECTIONS, Settings, check_input
-from draftwood.core.errors import ConfigError
-from draftwood.loading.names import check_models
+from draftwood.cli.settings import SECTIONS, Settings, check_input, own_defaults
+from draftwood.loading.checkpoint import GENERATION_CONFIG
+from draftwood.loading.names import bundled_pairs, check_models
+
+
+def _own() -> Changes:
+    """The defaults of the bundled target, as help."""
+    pair = bundled_pairs().get("language")
+    config = {} if pair is None else json.loads((pair["target"] / GENERATION_CONFIG).read_text(encoding="utf-8"))
+    return own_defaults("the bundled model", config)
 
 
 @click.command(name="generate", cls=Sectioned, sections=SECTIONS)
 @click.argument("prompt", required=False)
-@section_options(SECTIONS)
+@section_options(SECTIONS, changes=_own())
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT, or standard input if PROMPT is -, or every prompt of a file (--input).
 
-    The default is the bundled pair of models, with the sampling of the target's generation config (temperature 0.6 for the
-    bundled one). The text goes to standard output as it is generated. A last line with the speed goes to standard error (on
-    a terminal, below the text).
+    The default is the bundled pair of models. The text goes to standard output as it is generated. A last line with the
+    speed goes to standard error (on a terminal, below the text).
 
     With --input, each line of the file is a JSON object: {"prompt": "Once", "seed": 7, "id": "a"}. The seed and the id are
     optional; other keys are ignored. A line without a seed gets --seed plus its line number, counted from 0. The answers
@@ -42,16 +48,5 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
         check_models("language", settings.models.target, settings.models.draft)
         with loading_libraries():
             from draftwood.cli.single import run_single
-        run_single(settings, _text(prompt))
+        run_single(settings, text_of("prompt", prompt))
 
-
-def _text(prompt: str) -> str:
-    """The prompt; ``-`` reads standard input and drops its last line break."""
-    if prompt == "-" and sys.stdin is None:
-        raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
-    where, text = "given", prompt
-    if prompt == "-":
-        data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
-        where, text = "on standard input", data.decode("utf-8", errors="surrogateescape")
-    check_unicode(f"the prompt {where}", text)
-    return text

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 Changes: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Field -> the ``help`` and the ``default`` of its option in one command, in place of the field's own."""
+"""Field -> the ``help``, the ``default`` and the shown one (``show_default``) of its option in one command, in place of the
+field's own."""
 Sections: TypeAlias = Mapping[str, tuple[type[Any], ...]]
 """Title -> the dataclasses whose fields are its options."""
 
@@ -71,6 +72,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, changed: Mapping[str, Any]
         settings["required"] = True
     else:
         settings |= {"default": default, "show_default": default is not None and default is not False and default != ()}
+    settings |= {name: value for name, value in changed.items() if name == "show_default"}
     if hint is bool:
         both = f"{flag}/--no-{flag[2:]}" if default is True else flag
         return click.option(both, field.name, is_flag=True, **settings)
@@ -83,6 +85,37 @@ def given(ctx: click.Context) -> frozenset[str]:
     """The names of the options that were given."""
     options = (p.name for p in ctx.command.params if isinstance(p, click.Option) and p.name)
     return frozenset(name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The options of a command's call, of which a copy may have another value.
+
+    Attributes:
+        ctx: the call.
+        values: field -> value, defaults included.
+        names: the fields that were given.
+    """
+
+    ctx: click.Context
+    values: Mapping[str, Any]
+    names: frozenset[str]
+
+    def changed(self, name: str, text: str) -> Given:
+        """A copy in which an option has the value of a text; ``default`` is the option's default.
+
+        Raises:
+            ConfigError: the option refuses the text.
+        """
+        [option] = (p for p in self.ctx.command.params if p.name == name)
+        value: Any = (text,) if option.multiple else text
+        try:
+            value = option.process_value(self.ctx, option.get_default(self.ctx) if text == "default" else value)
+        except click.UsageError as error:
+            raise ConfigError(f"{name} is {text!r}: {error.message}") from error
+        names = self.names - {name} if text == "default" else self.names | {name}
+        return Given(self.ctx, {**self.values, name: value}, names)
 
 
 def _type(name: str, hint: Any) -> Any:

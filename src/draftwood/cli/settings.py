@@ -13,7 +13,7 @@ import click
 
 from draftwood.cli.console import check_unicode
 from draftwood.cli.job.lines import check_files
-from draftwood.cli.options import Sections, pick
+from draftwood.cli.options import Changes, Sections, pick
 from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
@@ -22,7 +22,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import bundled_drafter, check_models
-from draftwood.sampling.settings import Sampling
+from draftwood.sampling.settings import OF_MODELS, TOP_K, Sampling
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder
@@ -80,6 +80,7 @@ class ChatOptions:
         None, 'JSON object of values that the chat template reads: {"enable_thinking": false}'
     )
     quiet: bool = setting(False, "write the answers only, without their speed")
+    resume: Path | None = setting(None, "go on with the chat in a file that /save wrote, and keep it there")
 
     def __post_init__(self) -> None:
         check_unicode("the system prompt", self.system or "")
@@ -116,6 +117,21 @@ TEXT_SECTIONS: Sections = {
 }
 """The options of all commands that continue texts."""
 SECTIONS: Sections = {**TEXT_SECTIONS, "Files": (Files,), "Display": (DisplayOptions, LogprobOptions)}
+
+
+def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
+    """Help that says which settings are the model's own unless given, and what they are in a generation config.
+
+    Args:
+        name: the model of the config.
+        config: its generation config.
+    """
+    known = {"top_k": TOP_K, **config} if config.get("do_sample") else config
+    shown = {field: f" ({known[field]:g} for {name})" if field in known else "" for field in OF_MODELS}
+    helps = {f.name: f"{f.metadata.get('help')}; default: the model's own" for f in fields(Sampling)}
+    return {field: {"help": helps[field] + value, "show_default": False} for field, value in shown.items()}
+
+
 
 
 class Opened(NamedTuple, Generic[S]):
@@ -180,6 +196,10 @@ class Settings:
             for remark in session.remarks:
                 click.echo(f"Note: {remark}.", err=True)
             session.request((), self.limits_from(session.limits), 0)  # refuses impossible limits
+        return self.opened(session)
+
+    def opened(self, session: S) -> Opened[S]:
+        """Loaded models with the decoder of these settings."""
         sampling = session.own_sampling(self.given_of(self.sampling))
         decoder = session.decoder(self.method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature

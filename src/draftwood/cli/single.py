@@ -59,7 +59,7 @@ class OneText:
         return "" if self.opened.sampling.greedy else f"seed {self.request.seed}"
 
 
-def write_one(one: OneText) -> None:
+def write_one(one: OneText) -> Result:
     """Decode and print one text, with the comparison and the remarks of its display."""
     _, decoder, sampling, method = one.opened
     plain = None
@@ -74,13 +74,13 @@ def write_one(one: OneText) -> None:
             found["compare"] = None if plain is None else _compared(result, one, plain).to_json()
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
-        return
+        return result
     screen = Screen()
     painter = Painter(screen, decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
     screen.prompt(one.shown_before)
     result = _decode(decoder, one, screen, painter)
     if one.quiet:
-        return
+        return result
     screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, _ending(result)) if part))
     if painter is not None:
         screen.remark(painter.legend)
@@ -89,6 +89,7 @@ def write_one(one: OneText) -> None:
         screen.remark(_compared(result, one, plain).sentences(decoder.pipeline.verifier, dtype))
     elif one.display.compare:
         screen.remark(NOTHING)
+    return result
 
 
 def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:

@@ -17,12 +17,11 @@ from draftwood.core.limits import Limits
 from draftwood.loading.unsupported import found_in
 from draftwood.runners.context import vocabulary
 from draftwood.sampling.processors import ByPrompt
-from draftwood.sampling.settings import Sampling
+from draftwood.sampling.settings import OF_MODELS, TOP_K, Sampling
 
 _START = 1  # the start token, which the decoder reads first
 _SAYS = "the model's generation config says"
-_TOP_K = 50  # default of generate for a config that samples
-_DRAWN = ("temperature", "top_k", "top_p", "min_p")
+_DRAWN = [name for name in OF_MODELS if name != "repetition_penalty"]
 _WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``generate``; neutral outside (0, 1)
     "typical_p": lambda value, _: _hf("TypicalLogitsWarper")(mass=value),
     "epsilon_cutoff": lambda value, _: _hf("EpsilonLogitsWarper")(epsilon=value),
@@ -100,8 +99,8 @@ def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = N
 def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, Any]) -> Sampling:
     drawn = given["temperature"] != 0 if "temperature" in given else own.get("do_sample") is True
     _refuse(own, given, drawn=drawn)
-    settings = {"top_k": _TOP_K, **own} if own.get("do_sample") is True else own
-    settings = {**settings, **{name: given.pop(name) for name in (*_DRAWN, "repetition_penalty") if name in given}}
+    settings = {"top_k": TOP_K, **own} if own.get("do_sample") is True else own
+    settings = {**settings, **{name: given.pop(name) for name in OF_MODELS if name in given}}
     _, vocab = vocabulary(model)
     forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate ignores others too
     bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(forbidden, -float("inf"))}

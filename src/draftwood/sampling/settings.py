@@ -19,6 +19,10 @@ ONLY_PYTHON = ("processors", "warpers")
 """Settings of a :class:`Sampling` that hold Python objects."""
 NO_PLAIN_OPTION = ("logit_bias", "grammar", *ONLY_PYTHON)
 """Settings without a derived command-line option."""
+OF_MODELS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Settings that a model's generation config may hold."""
+TOP_K = 50
+"""``top_k`` of a generation config that says ``do_sample`` and nothing else, as ``generate`` of ``transformers`` has it."""
 
 
 @final
