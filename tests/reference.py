@@ -75,7 +75,7 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
 def traversal(root: PlainNode, draw: Draw, pick: Die, die: Die) -> tuple[list[int], int]:
     """Traversal verification (arXiv 2505.12398): accepted nodes and the next token.
 
-    ``pick`` receives the probabilities to stop at each node, children before their parents. Letters of ``docs/papers.md``:
+    ``pick`` receives the probabilities to stop at each node, children before their parents. Letters of ``docs/glossary.md``:
     ``w`` is a node's weight, the probability to stop there if no earlier one was taken, and ``r`` the residual of the
     target's distribution, which the next token then follows.
     """

@@ -12,8 +12,8 @@ from matplotlib.text import Text
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from scripts.pages import charts, one_round, published_round, results, speeds
-from scripts.pages.__main__ import BEGIN, END
+from scripts.pages import charts, one_round, published_round, speeds
+from scripts.pages.__main__ import TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -60,15 +60,13 @@ def test_the_engine_makes_a_round_of_the_published_shape():
     assert_same_drawing((IMAGES / "published-round.svg").read_text(encoding="utf-8"), draw_round(trace, 0))
 
 
-def test_the_chart_and_the_table_are_those_of_the_stored_run():
+def test_the_chart_and_the_tables_are_those_of_the_stored_runs():
     svg = (IMAGES / "speeds.svg").read_text(encoding="utf-8")
     texts = [re.findall(r"<text[^>]*>([^<]*)</text>", one) for one in (svg, speeds.draw(ROOT))]
     assert texts[0] == texts[1], "run python -m scripts.pages"
-    cases = [case for (run, _), case in speeds.ratios(ROOT).items() if run == speeds.CHAT]
-    shown = [case[name] for case in cases for name in speeds.NAMES if name in case]
-    assert set(shown) <= {text.rstrip("*") for text in texts[0]}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.split(BEGIN)[1].split(END)[0].strip() == speeds.readme_table(ROOT)
+    for name, machines in TABLES.items():
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert with_tables(page, machines) == page, "run python -m scripts.pages"
 
 
 def test_a_bar_is_as_long_as_its_value():
@@ -102,27 +100,16 @@ def test_no_text_of_the_chart_overlaps_another_or_leaves_it(monkeypatch):
         assert min(one.x1, other.x1) - max(one.x0, other.x0) <= 0.5 or min(one.y1, other.y1) - max(one.y0, other.y0) <= 0.5
 
 
-def test_the_table_holds_the_figures_of_the_stored_run():
-    found = speeds.ratios(ROOT)
-    assert set(found) == {(run, temperature) for run in speeds.RUNS for temperature in ("0", "1")}
-    for (run, _), case in found.items():
-        stored = (ROOT / run.stored).read_text(encoding="utf-8")
-        systems = [system for system in speeds.NAMES if system in case]
-        assert {"adaptive", "ar", "genai"} <= set(systems)
-        assert "llama.cpp" in systems
-        for system in systems:
-            names = {system}
-            assert any(
-                re.search(rf"^\| {re.escape(n)}(?: [\dx]+)? \|.* {case[system]} \(", stored, re.MULTILINE) for n in names
-            )
-
-
-def test_result_pages_are_those_of_the_stored_reports():
-    made = results.pages(ROOT)
-    assert set(made) == {path.name for path in (ROOT / "docs" / "results").glob("*.md")}
-    for name, page in made.items():
-        assert (ROOT / "docs" / "results" / name).read_text(encoding="utf-8") == page, "run python -m scripts.pages"
-        assert "draftwood bench" in page or "python -m benchmarks" in page, "a table stands with its command"
+@pytest.mark.parametrize("machine", speeds.RUNS)
+def test_a_table_holds_the_figures_of_the_stored_run(machine):
+    stored = (ROOT / speeds.RUNS[machine]).read_text(encoding="utf-8")
+    cells = speeds.measured(ROOT, machine)
+    table = speeds.short_table(ROOT, machine)
+    assert set(cells) >= {(system, temperature) for system in speeds.NAMES for temperature in speeds.TEMPERATURES}
+    for (system, _), (speed, ratio) in cells.items():
+        row = rf"^\| {re.escape(system)}(?: \d+)? \|.*\| {re.escape(speed)} \| {re.escape(ratio)} \|"
+        assert re.search(row, stored, re.MULTILINE)
+        assert f" {speed.split()[0]} | {ratio.split()[0]} |" in table
 
 
 @pytest.mark.parametrize("name", ["one-round.svg", "published-round.svg", "speeds.svg"])

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from scripts.pages import methods, one_round, published_round, results, speeds
+from scripts.pages import methods, one_round, published_round, speeds
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: python -m scripts.pages -->\n", "<!-- end of table -->"
+TABLES = {"README.md": [speeds.FIRST], "docs/speed.md": list(speeds.RUNS)}
+"""Page -> the machines of its tables, in order."""
 
 
 def main() -> None:
@@ -18,17 +20,20 @@ def main() -> None:
     (images / "one-round.svg").write_text(one_round.draw(one_round.shown(pair)), encoding="utf-8")
     (images / "published-round.svg").write_text(draw_round(published_round.recorded(), 0), encoding="utf-8")
     (images / "speeds.svg").write_text(speeds.draw(ROOT), encoding="utf-8")
-    readme = ROOT / "README.md"
-    readme.write_text(with_table(readme.read_text(encoding="utf-8"), speeds.readme_table(ROOT)), encoding="utf-8")
-    for name, page in results.pages(ROOT).items():
-        (ROOT / "docs" / "results" / name).write_text(page, encoding="utf-8")
+    for name, machines in TABLES.items():
+        page = ROOT / name
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), machines), encoding="utf-8")
     methods.PAGE.write_text(methods.current(), encoding="utf-8")
 
 
-def with_table(page: str, table: str) -> str:
-    """The page with this table between its two marks."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + "\n" + table + "\n\n" + END + rest.split(END, 1)[1]
+def with_tables(page: str, machines: list[str]) -> str:
+    """The page with the tables of these machines between its marks."""
+    before, *parts = page.split(BEGIN)
+    made = [
+        f"\n{speeds.short_table(ROOT, machine)}\n\n{END}{part.split(END, 1)[1]}"
+        for machine, part in zip(machines, parts, strict=True)
+    ]
+    return BEGIN.join([before, *made])
 
 
 if __name__ == "__main__":

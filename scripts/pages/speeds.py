@@ -1,103 +1,72 @@
-"""The chart and the small table of the README, from stored runs against other programs."""
+"""The chart and the tables of speeds, from stored runs against other programs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.pages.charts import Bar, draw_bars
-from scripts.pages.tables import Table, sections, tables
+from scripts.pages.tables import Table, tables
 
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A stored run.
-
-    Attributes:
-        stored: its file.
-        begins: how its title begins.
-        title: a short one.
-    """
-
-    stored: str
-    begins: str
-    title: str
-
-
-CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2")
-INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M")
-RUNS = (CHAT, INFLATED)
+RUNS = {
+    "Intel Xeon with AMX, 2 cores": "benchmarks/results/smollm2-cpu.md",
+    "AMD EPYC without AMX, 2 cores": "benchmarks/results/smollm2-epyc-cpu.md",
+}
+FIRST = next(iter(RUNS))
 TEMPERATURES = ("0", "1")
 NAMES = {
-    "adaptive": "Draftwood `adaptive`",
+    "adaptive": "Draftwood, drafting",
     "ar": "Draftwood, plain decoding",
-    "assisted": "transformers, assisted generation",
-    "genai": "OpenVINO GenAI, plain",
     "genai-lookup": "OpenVINO GenAI, prompt lookup",
-    "genai-draft": "OpenVINO GenAI, draft model",
+    "genai": "OpenVINO GenAI, plain",
     "llama.cpp": "llama.cpp, plain",
     "llama.cpp-lookup": "llama.cpp, prompt lookup",
+    "generate": "transformers `generate`",
 }
-INEXACT = ("genai-draft",)  # above temperature 0 it samples from another distribution, says the same stored run
+COLUMNS = ("tokens/s", "÷ generate")
 
 
-def ratios(root: Path) -> dict[tuple[Run, str], dict[str, str]]:
-    """``(run, temperature) -> system -> speed over transformers' generate``, each in one number format."""
-    found: dict[tuple[Run, str], dict[str, str]] = {}
-    for run in RUNS:
-        for section in sections((root / run.stored).read_text(encoding="utf-8")):
-            if section.startswith(run.begins):
-                against = dict(tables(section, "### Against"))
-                found |= {(run, t): _over_generate(against[t]) for t in TEMPERATURES}
+def measured(root: Path, machine: str) -> dict[tuple[str, str], list[str]]:
+    """``(system, temperature) -> cells`` of ``COLUMNS`` in the run on a machine, with their extremes."""
+    report = (root / RUNS[machine]).read_text(encoding="utf-8")
+    found: dict[tuple[str, str], list[str]] = {}
+    for temperature, table in tables(report, "### Against"):
+        found |= {(name, temperature): cells for name, cells in _cells(table).items()}
     return found
 
 
-def _over_generate(table: Table) -> dict[str, str]:
-    column = table.columns.index("÷ generate")
-    return {re.sub(r" \d+(x\d+)?$", "", row[0]): row[column].split()[0] for row in table.rows}
+def _cells(table: Table) -> dict[str, list[str]]:
+    columns = [table.columns.index(name) for name in COLUMNS]
+    return {re.sub(r" \d+$", "", row[0]): [row[column] for column in columns] for row in table.rows}
 
 
-def readme_table(root: Path) -> str:
-    """Speed over ``generate``, a line for each system."""
-    found = ratios(root)
-    cases = [(run, temperature) for run in RUNS for temperature in TEMPERATURES]
+def short_table(root: Path, machine: str = FIRST) -> str:
+    """The medians of a run, a line for each system."""
+    cells = measured(root, machine)
     lines = [
-        "| | " + " | ".join(f"{run.title}, T = {temperature}" for run, temperature in cases) + " |",
-        "|---|" + "---:|" * len(cases),
+        "| | " + " | ".join(f"{column}, T = {t}" for t in TEMPERATURES for column in COLUMNS) + " |",
+        "|---|" + "---:|" * (len(TEMPERATURES) * len(COLUMNS)),
     ]
     for system, name in NAMES.items():
-        cells = [_cell(found[case], system, case[1]) for case in cases]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        row = [cell.split()[0] for t in TEMPERATURES for cell in cells[system, t]]
+        lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)
-
-
-def _cell(speeds: Mapping[str, str], system: str, temperature: str) -> str:
-    return speeds[system] + "*" * _inexact(system, temperature) if system in speeds else ""
-
-
-def _inexact(system: str, temperature: str) -> bool:
-    return system in INEXACT and temperature != "0"
 
 
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for the chat model, at temperatures 0 and 1."""
-    found = ratios(root)
-    panels = {f"temperature {t}": _bars(found[CHAT, t], t) for t in TEMPERATURES}
+    cells = measured(root, FIRST)
+    panels = {
+        f"temperature {t}": _bars({name: cells[name, t][1].split()[0] for name in NAMES if name != "generate"})
+        for t in TEMPERATURES
+    }
     title = "Speed over transformers' generate (1.0), SmolLM2-135M-Instruct, 2 CPU cores"
-    note = f"Green: adaptive trees. All systems use the same weights in bfloat16. Source: {CHAT.stored}"
+    note = f"Green: adaptive trees. All systems use the same weights in bfloat16. Source: {RUNS[FIRST]}"
     return draw_bars(title, panels, note=note, one=1.0)
 
 
-def _bars(speeds: dict[str, str], temperature: str) -> list[Bar]:
-    order = sorted((name for name in NAMES if name in speeds), key=lambda name: -float(speeds[name]))
+def _bars(speeds: dict[str, str]) -> list[Bar]:
     return [
-        Bar(
-            label=NAMES[name].replace("`", "").replace("Draftwood, plain decoding", "Draftwood, plain"),
-            value=float(speeds[name]),
-            shown=speeds[name] + ("*" if _inexact(name, temperature) else ""),
-            marked=name.startswith("adaptive"),
-        )
-        for name in order
+        Bar(label=NAMES[name], value=float(shown), shown=shown, marked=name == "adaptive")
+        for name, shown in sorted(speeds.items(), key=lambda item: -float(item[1]))
     ]

@@ -14,18 +14,6 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
-    def markdown(self, columns: list[str]) -> str:
-        """The table with some of its columns."""
-        chosen = [self.columns.index(name) for name in columns]
-        lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
-        return "\n".join([*lines, *("| " + " | ".join(row[i] for i in chosen) + " |" for row in self.rows)])
-
-
-def sections(report: str) -> list[str]:
-    """The runs of a file that holds several: each begins with what it is and its command."""
-    starts = [found.start() for found in re.finditer(r"^(?:SmolLM2|The bundled pair|Inflated to).*:$", report, re.MULTILINE)]
-    return [report[start:stop] for start, stop in zip(starts, [*starts[1:], len(report)], strict=True)]
-
 
 def tables(report: str, heading: str) -> Iterator[tuple[str, Table]]:
     """Below every heading that begins so: the temperature that it stands under, and the first table."""

@@ -1,4 +1,4 @@
-"""The texts and the costs of the simulator's scenarios; run as a program it prints the table of ``docs/adaptive.md``."""
+"""The texts and the costs of the simulator's scenarios; run as a program it prints a line for each of them."""
 
 from __future__ import annotations
 

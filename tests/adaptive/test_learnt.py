@@ -1,15 +1,13 @@
-"""What was learnt is a value that another controller starts from; the page of the adaptive tree holds the constants."""
+"""What was learnt is a value that another controller starts from."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 from draftwood.core.errors import ConfigError
-from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge, Learnt
@@ -111,16 +109,3 @@ def test_sizes_of_batches_have_their_own_costs_and_share_what_a_draft_brings():
 def test_what_is_no_knowledge_is_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
         Knowledge.from_json({**asdict(taught().knowledge), **change})
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "adaptive.md"
-
-
-def test_the_page_holds_every_constant():
-    block = PAGE.read_text().split("<!-- constants -->\n")[1].split("<!-- /constants -->")[0]
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-    assert head == ["constant", "default", "unit", "meaning", "set by"]
-    assert [line[:2] for line in lines] == [
-        [f"`{name.lower()}`", str(value)] for name, value in vars(constants).items() if name.isupper()
-    ]
-    assert all(len(line) == len(head) and all(line) for line in lines)

@@ -1,36 +1,36 @@
-"""The constants of the adaptive tree. Units, meanings and origins are the table of ``docs/adaptive.md``; a test compares."""
+"""The constants of the adaptive tree: unit, meaning, and in brackets what set it. A plain round is the unit of costs."""
 
 from __future__ import annotations
 
 from typing import Final
 
-NODES: Final = 24
-WIDTH: Final = 4
-DEPTH: Final = 8
-CHILDREN: Final = 6
-FIRST_TREE: Final = 0.3
-FIRST_NODE: Final = 0.05
-FIRST_BACK: Final = 0.3
-FIRST_LEVEL: Final = 0.2
-FIRST_WEIGHT: Final = 0.3
-FORGET: Final = 0.97
-FORGET_GAINS: Final = 0.9
-FORGET_CALIBRATION: Final = 0.99
-CALIBRATION_PRIOR: Final = 20.0
-OUTLIER: Final = 3.0
-PRIOR_WEIGHT: Final = 3.0
-PROBE_ROUNDS: Final = 2
-PROBE_SKIP: Final = 1
-PROBE_SHARE: Final = 0.01
-PROBE_LOSS: Final = 0.02
-LOOK_SHARE: Final = 0.005
-REST_SHARE: Final = 0.25
-REST_ROUNDS: Final = 16
-DRIFT: Final = 0.005
-ACCEPTANCE_START: Final = (1.0, -0.4, -3.0, 0.9)
-ACCEPTANCE_PRIOR: Final = 30.0
-ACCEPTANCE_RATE: Final = 0.3
-LOOKUP_FORGET: Final = 0.95
-LOOKUP_FIRST: Final = 0.25
-LOOKUP_TEXT: Final = 2.0
-LOOKUP_PRIOR: Final = 6.0
+NODES: Final = 24  # nodes: largest tree, the root not counted (sweeps on the bundled pair)
+WIDTH: Final = 4  # nodes: most nodes that a level expands (sweeps on the bundled pair)
+DEPTH: Final = 8  # levels: deepest tree (sweeps on the bundled pair)
+CHILDREN: Final = 6  # nodes: most children of a node (sweeps on the bundled pair)
+FIRST_TREE: Final = 0.3  # plain rounds: cost of any tree before it is measured (forwards of SmolLM2)
+FIRST_NODE: Final = 0.05  # plain rounds: cost of a node before it is measured (forwards of SmolLM2)
+FIRST_BACK: Final = 0.3  # plain rounds: cost of returning to plain decoding before it is measured (forwards of SmolLM2)
+FIRST_LEVEL: Final = 0.2  # plain rounds: cost of a level before it is measured (simulator: texts of 40 tokens)
+FIRST_WEIGHT: Final = 0.3  # observations: weight of these first costs (simulator: texts of 40 tokens)
+FORGET: Final = 0.97  # per round: weight of the past in costs and speed (simulator)
+FORGET_GAINS: Final = 0.9  # per level: weight of the past in the gain of a level (simulator)
+FORGET_CALIBRATION: Final = 0.99  # per round: weight of the past in accepted over expected tokens (simulator)
+CALIBRATION_PRIOR: Final = 20.0  # tokens: weight of a calibration of 1, for unlucky first rounds (test_controller.py)
+OUTLIER: Final = 3.0  # means: seconds above this many means count as this many (simulator)
+PRIOR_WEIGHT: Final = 3.0  # observations: weight of a prior, and of given estimates (simulator)
+PROBE_ROUNDS: Final = 2  # rounds: length of a probe, and plain rounds before the first draft (simulator)
+PROBE_SKIP: Final = 1  # rounds: plain rounds after a tree that are not timed: caches are cold (simulator)
+PROBE_SHARE: Final = 0.01  # share of seconds: largest loss by probes of one kind (simulator)
+PROBE_LOSS: Final = 0.02  # share of the seconds so far: largest expected loss of a probe (simulator: texts of 40 tokens)
+LOOK_SHARE: Final = 0.005  # share of a plain round: largest cost of looking for a draft in vain (test_rest.py)
+REST_SHARE: Final = 0.25  # share of rounds: longest rest, of those without a tree before it (test_rest.py)
+REST_ROUNDS: Final = 16  # rounds: longest rest: a text that begins to repeat itself is noticed (arithmetic)
+DRIFT: Final = 0.005  # per refusal: rise of a refused level's gain towards 1, so that it is tried again (simulator)
+ACCEPTANCE_START: Final = (1.0, -0.4, -3.0, 0.9)  # first logits: gap, rank, none, uncertainty (fit on the bundled pair)
+ACCEPTANCE_PRIOR: Final = 30.0  # squared gradients: evidence behind the first weights (test_acceptance.py)
+ACCEPTANCE_RATE: Final = 0.3  # logits: AdaGrad's step size (test_acceptance.py)
+LOOKUP_FORGET: Final = 0.95  # per token: weight of the past in lookup's hits (documents written by the bundled pair)
+LOOKUP_FIRST: Final = 0.25  # probability: first probability of a guessed token (documents written by the bundled pair)
+LOOKUP_TEXT: Final = 2.0  # tokens: largest weight of earlier texts in lookup's hits (benchmarks never-slower)
+LOOKUP_PRIOR: Final = 6.0  # tokens: weight of the estimate for a match shorter by one token (test_lookup.py)

@@ -3,7 +3,7 @@
 Tokens per second are a ratio of two sums. By Dinkelbach (1967), a step raises such a ratio exactly when the tokens it is
 expected to bring exceed the current speed times the seconds it takes. This rule answers three questions: whether to draft,
 whether to draft another level, and how many nodes the target scores. Only the speed depends on the answers, never the text.
-``docs/adaptive.md`` derives the rule and its terms.
+``docs/methods.md`` derives the rule and its terms.
 """
 
 from __future__ import annotations
