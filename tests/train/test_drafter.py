@@ -56,7 +56,7 @@ def settings(target: Path, chats: Path) -> Make:
     """Settings of a tiny drafter for the target, with changes."""
     given = {
         "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
-        "draft_vocab": 20, "optimizer": "adamw", "learning_rate": 5e-3, "warmup": 5, "save_every": 20, "report_every": 30,
+        "draft_vocab": 100, "optimizer": "adamw", "learning_rate": 2e-2, "warmup": 5, "save_every": 20, "report_every": 30,
     }  # fmt: skip
     return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
@@ -92,7 +92,7 @@ def test_what_is_printed_are_sentences(run: tuple[Path, str]) -> None:
 def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
     first, last = metrics["history"][0]["report"], metrics["held_out"]
-    assert last["rejection"][0] < first["rejection"][0] - 0.02
+    assert last["rejection"][0] < first["rejection"][0] - 0.05  # 0.69 to 0.58; seeds differ by 0.001
     assert last["chain"] > first["chain"]
     assert metrics["steps"] == 60
     assert metrics["config"]["steps"] == 60
