@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
 from draftwood.draft.adaptive.controller import Controller
 
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
@@ -54,6 +55,19 @@ def share_drafted(*given, since: int = 0, **settings) -> float:
 def test_levels_stop_where_a_level_costs_more_than_it_brings():
     _, drafted = lived(0.5, levels=12)
     assert 0 < drafted[-1] < 6
+
+
+@pytest.mark.parametrize(
+    ("share", "jump", "reason"),
+    [(0.9, 50 * TARGET, COSTLIER), (0.02, 0.0, UNPROFITABLE)],
+    ids=["trees have become slow", "drafts are rarely right"],
+)
+def test_a_refusal_says_whether_the_cost_alone_is_a_reason(share, jump, reason):
+    calm = lived(0.9)[0]
+    assert calm.another_level(0, 1.0, 1)
+    assert Controller().refusal(1.0) == UNPROFITABLE, "nothing was known before"
+    controller, _ = lived(share, rounds=200, controller=Controller(calm.learnt), jump=jump)
+    assert controller.refusal(1.0) == reason
 
 
 def test_a_level_that_was_refused_is_tried_again():

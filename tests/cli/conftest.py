@@ -71,9 +71,10 @@ def pair(models: Path) -> list[str]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call the program in this process; ``--compare`` has time for one run of each."""
+    """Call the program in this process; ``--compare`` has time for one run of each, and no other process is seen."""
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     monkeypatch.setattr("draftwood.cli.comparison.SECONDS", 0.0)
+    monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: 0.0)
 
     def call(*args: object, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(main, [str(arg) for arg in args], input=stdin, prog_name="draftwood")

@@ -289,6 +289,14 @@ def test_settings_are_shown_changed_and_taken_back(talk: Talk, tmp_path: Path) -
     assert shown.stdout == f"{drawn}\n{greedy}\n"
 
 
+def test_the_closing_line_says_when_other_processes_take_the_cores(
+    talk: Talk, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: 1.2)
+    shown = talk("--target", folder, *GREEDY, typed=["a dog"]).stderr
+    assert re.search(rf"^{SPEED}.*; other processes took 1\.2 of \d+ cores$", shown, re.MULTILINE)
+
+
 def test_retry_answers_again_with_the_next_seed(talk: Talk, folder: Path, pair: Pair) -> None:
     options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8, "--seed", 5]
     shown = talk(*options, typed=["a dog", "/retry", "/retry", "the hen"])

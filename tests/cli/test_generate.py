@@ -14,6 +14,8 @@ from click.testing import Result
 
 from draftwood.cli import show
 from draftwood.cli.comparison import MOST, SECONDS, by_turns
+from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
+from draftwood.draft.adaptive.controller import Controller
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
@@ -45,6 +47,30 @@ def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list
         r"ended at the length limit\n"
     )
     assert re.fullmatch(pattern, result.stderr)
+
+
+BUSY = r"other processes took 1\.2 of \d+ cores"
+
+
+@pytest.mark.parametrize(
+    ("taken", "drafts", "reason", "note"),
+    [
+        (1.2, True, COSTLIER, BUSY),
+        (1.2, False, COSTLIER, f"nothing was drafted, as {BUSY}"),
+        (1.2, False, UNPROFITABLE, f"{BUSY}; nothing was drafted, as {UNPROFITABLE}"),
+        (0.0, False, COSTLIER, f"nothing was drafted, as {COSTLIER}"),
+        (0.2, True, COSTLIER, None),
+    ],
+)
+def test_a_closing_note_names_what_took_the_cores_and_the_drafts(
+    run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch, taken: float, drafts: bool, reason: str, note: str | None
+) -> None:
+    monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: taken)
+    for name, value in {"begin_round": False, "shows_guess": False, "another_level": drafts, "refusal": reason}.items():
+        monkeypatch.setattr(Controller, name, lambda *_, value=value: value)
+    _, *notes = succeeded(run("generate", *pair, *SHORT, "the fox")).stderr.splitlines()
+    assert len(notes) == (note is not None)
+    assert note is None or re.fullmatch(f"(?i){note}", notes[0])
 
 
 def test_without_a_seed_one_is_drawn_and_shown(run: Run, pair: list[str]) -> None:

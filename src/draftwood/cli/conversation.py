@@ -14,6 +14,7 @@ from draftwood.api import Pair
 from draftwood.cli.chat_file import keep_chat, read_chat, write_chat
 from draftwood.cli.console import check_unicode
 from draftwood.cli.options import Given, pick
+from draftwood.cli.results import slowed
 from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.cli.single import OneText, write_one
@@ -22,6 +23,7 @@ from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import MAX_SEED
 from draftwood.engine.requests import Request
+from draftwood.hardware.cores import CoreMeter
 
 _FIXED = {"target", "json", "compare", "system", "resume", *(f.name for cls in TEXT_SECTIONS["Models"] for f in fields(cls))}
 """Options that a chat keeps, or has a command of its own for."""
@@ -178,7 +180,7 @@ class Conversation:
         """
         request = self.request(messages)
         painter = Painter(self._screen, self.opened.session.tokenizer, request.prompt) if self.display.show else None
-        text, reason = "", None
+        text, reason, meter = "", None, CoreMeter()
         rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
         with suppress(KeyboardInterrupt), closing(rounds):
             for [piece] in rounds:
@@ -189,13 +191,14 @@ class Conversation:
                     self._screen.write(piece.text)
         self._screen.write("\n")
         if not self.options.quiet:
-            remark(self._figures(reason, request.seed))
+            remark(self._figures(reason, request.seed, meter))
         if text or reason is not None:
             self.messages = [*messages, _assistant(text)]
             self.keep()
 
-    def _figures(self, reason: FinishReason | None, seed: int) -> str:
-        """Those of the last answer: its speed, its end if it is not the model's own, and the seed of drawn tokens."""
+    def _figures(self, reason: FinishReason | None, seed: int, meter: CoreMeter) -> str:
+        """Those of the last answer: its speed, its end if it is not the model's own, the seed of drawn tokens, and what made
+        it slow."""
         [stats] = self.opened.decoder.stats or [Stats()]
         seconds, tokens = stats.total_seconds, stats.new_tokens
         parts = [f"{tokens} tokens", f"{tokens / seconds if seconds else 0.0:.1f} tokens/s"]
@@ -204,7 +207,7 @@ class Conversation:
             parts.append("stopped" if reason is None else "ended at the length limit")
         if not self.opened.sampling.greedy:
             parts.append(f"seed {seed}")
-        return ", ".join(parts)
+        return "; ".join(part for part in (", ".join(parts), slowed(stats, meter)) if part)
 
 
 def remark(text: str) -> None:

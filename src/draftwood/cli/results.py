@@ -5,7 +5,12 @@ from __future__ import annotations
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
 from draftwood.engine.decode import Decoder
+from draftwood.hardware.cores import CoreMeter, usable_cores
+
+_TAKEN = 0.25  # of a core, from which on a text has less than all of them
+_MOST = 0.9  # of the rounds without a draft, from which on that is worth a note
 
 
 def summary(stats: Stats, decoder: Decoder) -> str:
@@ -19,6 +24,24 @@ def summary(stats: Stats, decoder: Decoder) -> str:
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
         f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact} by {engine}"
     )
+
+
+def slowed(stats: Stats, meter: CoreMeter) -> str:
+    """What made a text slow: cores that other processes took, and why the draft model was not used; empty if neither.
+
+    Args:
+        stats: those of the text.
+        meter: it began with the text.
+    """
+    taken, none = meter.taken(), stats.undrafted.total()
+    busy = f"other processes took {taken:.1f} of {usable_cores()} cores" if taken >= _TAKEN else ""
+    reasons = [reason for reason, _ in stats.undrafted.most_common() if reason in (UNPROFITABLE, COSTLIER)]
+    if not reasons or none < _MOST * stats.rounds:
+        return busy
+    what = f"{none} of {stats.rounds} rounds had no draft" if stats.drafted else "nothing was drafted"
+    if busy and reasons[0] == COSTLIER:
+        return f"{what}, as {busy}"
+    return "; ".join(part for part in (busy, f"{what}, as {reasons[0]}") if part)
 
 
 def name_of(method: Method) -> str:

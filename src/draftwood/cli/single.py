@@ -12,7 +12,7 @@ import click
 from draftwood.cli.comparison import NOTHING, Comparison, by_turns
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.results import summary
+from draftwood.cli.results import slowed, summary
 from draftwood.cli.settings import DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.rounds import Piece
@@ -22,6 +22,7 @@ from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
+from draftwood.hardware.cores import CoreMeter
 
 
 def run_single(settings: Settings, text: str) -> None:
@@ -78,10 +79,13 @@ def write_one(one: OneText) -> Result:
     screen = Screen()
     painter = Painter(screen, decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
     screen.prompt(one.shown_before)
+    meter = CoreMeter()
     result = _decode(decoder, one, screen, painter)
     if one.quiet:
         return result
     screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, _ending(result)) if part))
+    if note := slowed(result.stats, meter):
+        screen.remark(note[0].upper() + note[1:])
     if painter is not None:
         screen.remark(painter.legend)
     if plain is not None:

@@ -126,6 +126,7 @@ class Stats:
     Attributes:
         accepted: number of rounds that accepted 0, 1, 2, ... drafted tokens, counted per row.
         drafted: number of drafted nodes that the target scored, over all rows and rounds.
+        undrafted: number of rounds without a draft, by the drafter's reason (:attr:`draftwood.core.tree.DraftTree.stop`).
         new_tokens: number of tokens that were output; a stop inside a round's tokens cuts the rest of them.
         cached_tokens: number of prompt tokens that were copied from another text, and not read.
         seconds: wall time of each stage. ``draft`` and ``target`` are the forwards of the two models, ``verify`` is the
@@ -135,6 +136,7 @@ class Stats:
 
     accepted: Counter[int] = field(default_factory=Counter)
     drafted: int = 0
+    undrafted: Counter[str] = field(default_factory=Counter)
     new_tokens: int = 0
     cached_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -166,6 +168,7 @@ class Stats:
         """Add the rounds of another request."""
         self.accepted.update(other.accepted)
         self.drafted += other.drafted
+        self.undrafted.update(other.undrafted)
         self.new_tokens += other.new_tokens
         self.cached_tokens += other.cached_tokens
         for stage in STAGES:

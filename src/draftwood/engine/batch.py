@@ -259,12 +259,14 @@ def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
 
 def _count(entries: list[Entry], pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
     """Update the statistics. The rows share a round's seconds equally, so that their sum is the total."""
-    drafted = this_round.tree.drafted
+    tree, drafted = this_round.tree, this_round.tree.drafted
     for piece in pieces:
         i = piece.round_row
         stats = entries[i].stats
         stats.accepted[len(this_round.paths[i])] += 1
         stats.drafted += drafted[i]
+        if tree.size == 1 and tree.stop is not None:
+            stats.undrafted[tree.stop] += 1
         stats.new_tokens += len(piece.tokens)
         for stage in STAGES:
             stats.seconds[stage] += seconds[stage] / len(pieces)

@@ -11,6 +11,8 @@ from draftwood.sampling.rows import Row
 
 PLAIN_ROUND: Final = "a round without a tree, to time it"
 RESTING: Final = "no draft has paid lately"
+UNPROFITABLE: Final = "a draft does not pay"
+COSTLIER: Final = "at its present cost a draft that is as good as before does not pay"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
 
 
@@ -39,6 +41,10 @@ class Budget:
     def another_level(self, depth: int, above: float, nodes: int) -> bool:
         """Whether a draft forward pays at ``nodes`` nodes per row of this depth; the root has depth 0."""
         return True
+
+    def refusal(self, above: float) -> str:
+        """Why no draft pays, after :meth:`another_level` has refused a first level with the same ``above``."""
+        return UNPROFITABLE
 
     def min_frontier_value(self, depth: int) -> float:
         """The least probability for which a further node of this depth is worth its share of the forward."""

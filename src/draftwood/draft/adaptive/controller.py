@@ -15,7 +15,7 @@ from operator import mul
 from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE, Budget
 from draftwood.draft.adaptive.cost import CostModel
 from draftwood.draft.adaptive.estimates import GainModel, Ratio
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
@@ -59,7 +59,7 @@ class Controller(Budget):
     learns = True
 
     def __init__(self, learnt: Learnt | None = None, *, rows: int = 1) -> None:
-        known = learnt or NOTHING
+        self._known = known = learnt or NOTHING
         costs = known.costs if known.costs.base else None
         self.costs = CostModel(costs, rows=rows, timed=known.timed, factors=known.factors)
         self.gains = GainModel(known.gains, known.reach, known.calibration)
@@ -146,6 +146,14 @@ class Controller(Budget):
         """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
         costs = self.costs
         return self.gains.most(above, self.speed * costs.level) >= (0.0 if guess else self.speed * costs.tree)
+
+    def refusal(self, above: float) -> str:
+        known, costs, was = self._known, self.costs, self._known.costs
+        if not (known.timed and was.base and costs.base) or known.worth < 1.0:
+            return UNPROFITABLE
+        node = max(0.0, costs.node / costs.base - was.node / was.base)  # the known gains are less the known cost of nodes
+        gain = GainModel(known.gains, known.reach, known.calibration).most(above, costs.level / costs.base + node)
+        return COSTLIER if gain < costs.tree / costs.base else UNPROFITABLE
 
     def min_frontier_value(self, depth: int) -> float:
         gain = self.gains.at(depth)

@@ -76,7 +76,7 @@ class DraftRound:
         self._sizes = [len(tree.tokens) for tree in self.trees]
         if self.budget.another_level(depth, above, nodes):
             return True
-        self.stop = "another level does not pay" if depth else "a draft does not pay"
+        self.stop = "another level does not pay" if depth else self.budget.refusal(above)
         return False
 
     def end_growth(self, depth: int) -> None:
