@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -59,6 +60,12 @@ REFUSED = [
     ("tune --out none/a.json", "output folder none does not exist"),
     ("bench --json none/a.json", "output folder none does not exist: create it first, or name another --json"),
     ("generat x", "Did you mean 'generate'?"),
+    ("run smollm2", "'draftwood chat --target NAME'"),
+    ("pull smollm2", "'draftwood models'"),
+    ("list", "'draftwood models'"),
+    ("ps", "GET /v1/models"),
+    ("chat x --target smolm2", "Did you mean smollm2?"),
+    ("serve --target HuggingFaceTB/SmolLM2-135M-instuct", "Did you mean smollm2?"),
     ("modls", "Did you mean 'models'?"),
 ]
 OPTIONS = ["--target", "--stop-token-ids", "--logit-bias", "--ignore-eos", "--max-new-tokens", "--method", "--seed"]
@@ -134,6 +141,9 @@ def test_help_lists_every_option_under_its_subject(answers: list[Any], name: str
         assert text.count(f"\n  {option} ") == 1, option
     assert not [option for option in others if option in text]
     assert ("[default: smollm2]" in text) == (name == "chat")
+    own = {"chat": "smollm2", "generate": "the bundled model"}.get(name)
+    shown = re.findall(r"default: the model's own \(([\d.]+ for .*?)\)", " ".join(text.split()))
+    assert shown == [f"{value} for {own}" for value in {"chat": (0.2, 50, 0.9), "generate": (0.6, 0, 1)}.get(name, ())]
 
 
 def test_the_names_of_models_are_listed(answers: list[Any]) -> None:

@@ -231,6 +231,7 @@ def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders
             process.send_signal(signal.SIGTERM)
             while part := connection.recv(65536):
                 received += part
+        assert "Stopping: 1 unfinished text may end within 0 s (--drain); Ctrl-C ends them at once.\n" in lines
         assert process.wait(60) == 0
     assert b'"finish_reason":"length"' in received
     assert received.count(b"[DONE]") == 1

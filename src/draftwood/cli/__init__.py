@@ -24,6 +24,13 @@ from draftwood.cli.group import Commands
         "ray": ("draftwood.cli.ray:group", "Serve or write texts with several processes, on a cluster of Ray."),
         "train": ("draftwood.cli.train:group", "Train a small language model, or a drafter for a model."),
     },
+    elsewhere={
+        "run": "'draftwood chat --target NAME' talks with a model, 'draftwood generate' continues a text",
+        "pull": "A hub model is downloaded when it is first named (--target NAME); 'draftwood models' lists short names",
+        **dict.fromkeys(("list", "ls"), "'draftwood models' lists short names, and 'hf cache ls' downloaded models"),
+        "ps": "A server says what it serves at GET /v1/models; 'draftwood serve' starts one",
+        "rm": "'hf cache rm' removes downloaded models",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="draftwood")

@@ -50,11 +50,14 @@ class Commands(click.Group):
 
     Args:
         homes: name -> (``module:attribute``, one line of help).
+        elsewhere: names of commands in other programs -> what does the same here, in a sentence.
     """
 
-    def __init__(self, *args: Any, homes: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, homes: Mapping[str, tuple[str, str]], elsewhere: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.homes = dict(homes)
+        self.homes, self.elsewhere = dict(homes), dict(elsewhere or {})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -74,7 +77,9 @@ class Commands(click.Group):
         return list(self.homes)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As of click, which knows no names of commands that are not imported yet."""
+        """As of click, which knows no names of commands that are not imported yet, nor those of other programs."""
+        if args and args[0] in self.elsewhere and args[0] not in self.homes:
+            raise click.UsageError(f"No such command {args[0]!r}. {self.elsewhere[args[0]]}.", ctx)
         if args and args[0] not in self.homes and (near := get_close_matches(args[0], self.homes)):
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?", ctx)
         return super().resolve_command(ctx, args)

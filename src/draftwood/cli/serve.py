@@ -29,7 +29,7 @@ def command(**options: Any) -> None:
 
     Requests share the models: their texts are written together, each with its own settings, and none depends on the others.
     SIGTERM or Ctrl-C ends the server in order: running texts get --drain seconds to end; a second signal ends them as they
-    are.
+    are, and a third one waits for nothing.
     """
     settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
     keys = read_keys(settings.api_key_file)
@@ -46,5 +46,4 @@ def command(**options: Any) -> None:
     pair = load_session("language", models, pick(LoadOptions, options))
     start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)
-    names = ", ".join(service.names)
-    serve(service, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
+    serve(service, keys, lambda sentence: click.echo(sentence, err=True))

@@ -10,7 +10,7 @@ import click
 
 from draftwood.cli.measuring import PromptFile, load_fixed
 from draftwood.cli.options import dataclass_options, pick
-from draftwood.cli.progress import shares
+from draftwood.cli.progress import duration, shares
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
@@ -32,7 +32,8 @@ def command(out: Path | None, **options: Any) -> None:
     """Find the fastest methods of a pair of models on this machine, and write them into a profile.
 
     Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
-    The faster half advances to the next rung, until two are left at each temperature. The fastest one is chosen.
+    The faster half advances to the next rung, until two are left at each temperature. The fastest one is chosen. This takes
+    about --minutes.
 
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
@@ -53,6 +54,7 @@ def command(out: Path | None, **options: Any) -> None:
         )
     path = default_path(profile_key) if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
+    click.echo(f"Measuring for about {duration(60 * sizes.minutes)} (--minutes).", err=True)
     with shares("tune") as on_progress:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -182,9 +183,18 @@ def check_model(name: str | Path) -> None:
     try:
         check_path(_meant(name))
     except ModelError as error:
-        if not isinstance(name, str | Path) or (model := _short(name)) is None:
+        if not isinstance(name, str | Path):
             raise
+        if (model := _short(name)) is None:
+            raise (ModelError(f"{error}. Did you mean {near}?") if (near := _near(name)) else error) from None
         raise ModelError(f"model {str(name)!r} is not installed ({error}). Install it with: {model.install}") from error
+
+
+def _near(name: str | Path) -> str | None:
+    """The short name that a name resembles; None if there is none."""
+    names = {known: short for short, model in SHORT_NAMES.items() for known in (short, model.hub.rpartition("/")[2].lower())}
+    found = get_close_matches(Path(name).name.lower(), names, n=1, cutoff=0.7)
+    return names[found[0]] if found else None
 
 
 def locate(name: str | Path) -> str | Path:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import uvicorn
 
@@ -15,16 +15,20 @@ from draftwood.serve.app import make_app
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
 
+Say: TypeAlias = Callable[[str], object]
 _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the texts were cut
 
 
 @final
 class Server(uvicorn.Server):
-    """Ends in order: no new requests, then the texts' own ends within so many seconds, then the rest as they are."""
+    """Ends in order: no new requests, then the texts' own ends within so many seconds, then the rest as they are.
 
-    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float) -> None:
+    ``say`` is called with a sentence about what the end waits for.
+    """
+
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float, say: Say) -> None:
         super().__init__(config)
-        self._scheduler, self._drain, self._signals = scheduler, drain, 0
+        self._scheduler, self._drain, self._say, self._signals = scheduler, drain, say, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second one ends all texts as they are, the third one waits for nothing.
@@ -39,6 +43,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end."""
+        count = self._scheduler.texts
+        what = f"{count} unfinished text{'' if count == 1 else 's'} may end within {self._drain:g} s (--drain)"
+        self._say(f"Stopping: {what}; Ctrl-C ends them at once." if count else "Stopping: no text is unfinished.")
         self._scheduler.drain()
         cut = asyncio.get_running_loop().call_later(self._drain, self._scheduler.cut)
         await super().shutdown(sockets)
@@ -55,7 +62,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
 
 
-def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
+def make_server(service: Service, keys: Sequence[str] = (), say: Say = lambda sentence: None) -> Server:
     """A server that runs on a socket of :func:`listen`."""
     config = uvicorn.Config(
         make_app(service, keys),
@@ -67,13 +74,14 @@ def make_server(service: Service, keys: Sequence[str] = ()) -> Server:
         lifespan="on",
         timeout_graceful_shutdown=round(service.options.drain) + _ENDING_SECONDS,
     )
-    return Server(config, service.scheduler, service.options.drain)
+    return Server(config, service.scheduler, service.options.drain, say)
 
 
-def serve(service: Service, keys: Sequence[str], ready: Callable[[str], None]) -> None:
-    """Serve until a signal comes; ``ready`` is called with the address when the server listens. Raises as :func:`listen`."""
+def serve(service: Service, keys: Sequence[str], say: Say) -> None:
+    """Serve until a signal comes; ``say`` is called with sentences about begin and end. Raises as :func:`listen`."""
     host = service.options.host
     with listen(host, service.options.port) as found:
         shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{found.getsockname()[1]}")
-        make_server(service, keys).run(sockets=[found])
+        names = ", ".join(service.names)
+        say(f"Serving {names} at http://{shown}:{found.getsockname()[1]}/v1")
+        make_server(service, keys, say).run(sockets=[found])
