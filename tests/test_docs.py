@@ -74,10 +74,15 @@ def test_the_readme_is_short():
     assert read(ROOT / "README.md").count("\n") <= 120
 
 
-def anchors(markdown: str) -> set[str]:
-    """The anchors of a page's headings, as the site and GitHub make them."""
+def anchors(markdown: str) -> list[str]:
+    """The anchors of a page's headings, as the site and GitHub make them; a second one of a name would get a number."""
     titles = re.findall(r"^#+ (.*)$", FENCE.sub("", markdown), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_headings_of_a_page_differ(page):
+    assert len(set(anchors(read(page)))) == len(anchors(read(page)))
 
 
 def links(page: Path) -> list[str]:

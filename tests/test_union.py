@@ -20,6 +20,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
+from tests.differences import difference
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 VOCAB = 401
@@ -103,7 +104,7 @@ def test_distributions_over_named_tokens_are_the_distributions_over_all():
     log_probs = LogProbs(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
     columns = log_probs.support().unique()
     assert torch.equal(log_probs.dense()[..., columns], log_probs.on(columns))
-    assert float((log_probs.on(columns).exp().sum(-1) - 1).abs().max()) < 1e-6
+    assert difference(log_probs.on(columns).exp().sum(-1), 1) < 1e-6
     joined = LogProbs.joined([log_probs, log_probs.at([1])])
     assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
 

@@ -62,7 +62,7 @@ def tree_logits(pair: Pair) -> float:
     paths = [_path(node) for node in range(size)]
     sees = torch.tensor([[other in path for other in range(size)] for path in paths], device=runner.device)
     depths = torch.tensor([len(path) - 1 for path in paths], device=runner.device).expand(2, size)
-    largest = 0.0
+    gaps = []
     with torch.inference_mode():
         runner.clear()
         runner.set_rows([Row(tokens=[*prompt, int(tokens[row, 0])]) for row, prompt in enumerate(prompts)])
@@ -71,9 +71,9 @@ def tree_logits(pair: Pair) -> float:
             for node, path in enumerate(paths):
                 ids = torch.tensor([[*prompt, *(int(tokens[row, at]) for at in path)]], device=runner.device)
                 alone = model(input_ids=ids).logits[0, -1]
-                largest = max(largest, float((scores[row, node].float() - alone.float()).abs().max()))
+                gaps.append(scores[row, node].float() - alone.float())
         runner.clear()
-    return largest
+    return float(torch.stack(gaps).abs().max())  # NaN if one of them is
 
 
 def _path(node: int) -> list[int]:

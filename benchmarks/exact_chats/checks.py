@@ -30,7 +30,7 @@ def _sampled(part: dict[str, Any], *, control: bool) -> Check:
 def _greedy(part: dict[str, Any], allowed: float) -> list[Check]:
     answers = part["answers"]
     equal = {(a["chat"], a["turn"]): not a["differing"] and a["end"] is None for a in answers}
-    wrong = [a for a in answers if a["end"] is not None or any(gap >= allowed for _, gap in a["differing"])]
+    wrong = [a for a in answers if a["end"] is not None or any(not gap < allowed for _, gap in a["differing"])]
     words = f"{sum(equal.values())} of {len(answers)} equal, {len(wrong)} differ beyond near ties (gap {allowed:g})"
     out = [Check(what="greedy answers are those of generate", found=words, holds=not wrong)]
     if entries := part.get("generate"):

@@ -12,6 +12,7 @@ from tests.adaptive.scenarios import WORLDS as SCENARIOS
 from tests.adaptive.scenarios import written
 from tests.adaptive.simulator import World, best_fixed, steer
 from tests.adaptive.test_controller import lived
+from tests.differences import largest
 from tests.helpers import Words, tiny_gpt
 from tests.test_decode import VOCAB
 
@@ -46,7 +47,7 @@ def worst(controllers: Controllers, world: World) -> float:
     beyond = costs.beyond(16)
     found = [(costs.base, world.target(0, False)), (costs.level, world.draft(1))]
     found += [(costs.base + beyond[n], world.target(n, False)) for n in range(2, 12)]
-    return max(abs(got / wanted - 1.0) for got, wanted in found)
+    return largest(got / wanted - 1.0 for got, wanted in found)
 
 
 WORLDS = [World(), World(tree=6.0), World(node=1.5), World(level=8.0), World(block=(6, 4.0))]

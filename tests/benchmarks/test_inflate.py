@@ -15,6 +15,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.names import bundled_pairs
 from tests.benchmarks.tiny import call
+from tests.differences import difference
 from tests.helpers import tiny_gpt
 
 CLOSE = 1e-4
@@ -46,7 +47,7 @@ def tiny(*, tied: bool = True, rms_norm_eps: float = 0.05, **settings) -> LlamaF
 def off(model, other) -> float:
     tokens = torch.randint(0, 50, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        return float((model(tokens).logits.double() - other(tokens).logits.double()).abs().max())
+        return difference(model(tokens).logits.double(), other(tokens).logits.double())
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,10 +153,8 @@ def test_links_in_a_circle_are_named(job: Job) -> None:
 
 
 def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Path) -> None:
-    began = time.monotonic()
-    with locked(out), locked(tmp_path / "another.jsonl"), locked(None):
+    with locked(out), locked(tmp_path / "another.jsonl"), locked(None):  # one that waits is refused
         assert names(tmp_path) == {"out.jsonl.lock", "another.jsonl.lock"}
-    assert time.monotonic() - began < 5
 
 
 def test_a_filesystem_without_locks_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class Vain(SampledExpander):
         drawn = rng.ordered(logp, 2, first, 0).tolist()
         return [
             [
-                Children(own := [t for t in tokens if t >= 0], [max(float(distribution[t]), math.log(1e-30)) for t in own])
+                Children(own := [t for t in tokens if t >= 0], distribution[own].clamp(min=math.log(1e-30)).tolist())
                 for tokens, distribution in zip(row, distributions, strict=True)
             ]
             for row, distributions in zip(drawn, logp, strict=True)

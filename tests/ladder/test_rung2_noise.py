@@ -14,6 +14,7 @@ from draftwood.exactness.tape import beam_of, enumerate_distribution, without_re
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng, Stream
 from draftwood.sampling.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.sampling.settings import Sampling
+from tests.differences import largest
 from tests.helpers import begin, sampler_of
 from tests.tables import TableRunner
 
@@ -40,7 +41,7 @@ def test_gumbel_top_k_is_an_ordered_sample_without_replacement():
     log_q = torch.tensor(DISTRIBUTION).log().expand(samples, 1, -1)
     drawn = rng(samples).ordered(log_q, 3, 0, 1)[:, 0].tolist()
     exact, _ = enumerate_distribution(lambda tapes: [tuple(without_replacement(t, DISTRIBUTION, 3)) for t in tapes])
-    assert max(map(abs, z_scores(Counter(map(tuple, drawn)), exact, samples))) < Z
+    assert largest(z_scores(Counter(map(tuple, drawn)), exact, samples)) < Z
 
 
 def test_the_token_draw_has_the_distribution_and_never_an_impossible_token():
@@ -48,7 +49,7 @@ def test_the_token_draw_has_the_distribution_and_never_an_impossible_token():
     distribution = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(samples, -1)
     drawn = Counter(rng(samples).token(distribution).tolist())
     assert 1 not in drawn
-    assert max(map(abs, z_scores(drawn, {0: 0.5, 2: 0.3, 3: 0.2}, samples))) < Z
+    assert largest(z_scores(drawn, {0: 0.5, 2: 0.3, 3: 0.2}, samples)) < Z
 
 
 def test_acceptance_has_its_probability_and_zero_is_never_accepted():
@@ -91,7 +92,7 @@ def drafted_beam(width, samples):
 def test_drafted_beams_have_the_distribution_of_the_race(width):
     """For which ``test_rung1_fractions.py`` proves that the output is the target's."""
     samples = 40_000
-    assert max(map(abs, z_scores(drafted_beam(width, samples), exact_beam(width), samples))) < Z
+    assert largest(z_scores(drafted_beam(width, samples), exact_beam(width), samples)) < Z
 
 
 def test_control_an_unconditioned_beam_is_seen(monkeypatch):
@@ -102,7 +103,7 @@ def test_control_an_unconditioned_beam_is_seen(monkeypatch):
         "beam",
         lambda self, log_q, phi, times, *rest: beam(self, log_q, phi, torch.zeros_like(times), *rest),
     )
-    assert max(map(abs, z_scores(drafted_beam(2, samples), exact_beam(2), samples))) > 3 * Z
+    assert largest(z_scores(drafted_beam(2, samples), exact_beam(2), samples)) > 3 * Z
 
 
 # ---- the counters ----

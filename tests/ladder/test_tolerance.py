@@ -15,6 +15,7 @@ from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.tolerance import Tolerance
+from tests.differences import difference
 from tests.helpers import RAGGED, ragged, tiny_runner
 from tests.ladder.pairs import VOCAB, random_blocks
 from tests.ladder.test_plain_twins import drafted, verdicts
@@ -109,7 +110,7 @@ def test_every_kept_token_is_near_the_best_in_whole_texts():
             for at in range(len(RAGGED[result.seed]), len(text)):
                 rank = int((logp[at - 1] > logp[at - 1, text[at]]).sum())
                 assert rank < beta
-                behind = max(behind, float(logp[at - 1].max() - logp[at - 1, text[at]]))
+                behind = max(behind, difference(logp[at - 1].max(), logp[at - 1, text[at]]))
         return behind
 
     assert worst(1, 1.0) == 0

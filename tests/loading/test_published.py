@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.loading.drafts import load_published
 from draftwood.runners.factory import make_runners
+from tests.differences import difference
 from tests.helpers import rows_of
 from tests.loading import published_cases as cases
 from tests.loading.published_cases import ANCHORS, DEPTH, DRAFT_VOCAB, HIDDEN, LAYERS, TOKENS, VOCAB, WIDTH, filled
@@ -67,14 +68,14 @@ def our_logits(folder, backend="torch", batch=False):
     return torch.stack(found)[:, :, drafter.draft_tokens]
 
 
-def difference(logits, name):
-    return float((logits - torch.tensor(FROZEN[name]["logits"])).abs().max())
+def off(logits, name):
+    return difference(logits, torch.tensor(FROZEN[name]["logits"]))
 
 
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(("name", "backend"), sorted(product(FROZEN, ["torch", "native"])))
 def test_logits_are_those_of_speculators(name, backend, batch, tmp_path):
-    assert difference(our_logits(checkpoint(tmp_path, name), backend, batch), name) < 2e-5
+    assert off(our_logits(checkpoint(tmp_path, name), backend, batch), name) < 2e-5
 
 
 @pytest.mark.parametrize(("name", "part"), [
@@ -84,7 +85,7 @@ def test_logits_are_those_of_speculators(name, backend, batch, tmp_path):
 def test_control_another_weight_is_seen(name, part, tmp_path):
     tensors = cases.weights(FROZEN[name]["shapes"])
     tensors[part] = tensors[part] + torch.linspace(0, 1, tensors[part].shape[0]).reshape(-1, *[1] * (tensors[part].ndim - 1))
-    assert difference(our_logits(checkpoint(tmp_path, name, tensors=tensors)), name) > 1e-3
+    assert off(our_logits(checkpoint(tmp_path, name, tensors=tensors)), name) > 1e-3
 
 
 # The formats of other authors, for the same networks.
@@ -114,7 +115,7 @@ def test_eagle_of_safeailab_and_specforge(architecture, tmp_path):
     tensors = {key.replace("layers.0.", "midlayer."): value for key, value in without("eagle3", LENT[0]).items()}
     folder = checkpoint(tmp_path, "eagle3", config=config, tensors=tensors)
     assert loaded(folder).config.target_layers == LAYERS
-    assert difference(our_logits(folder), "eagle3") < 2e-5
+    assert off(our_logits(folder), "eagle3") < 2e-5
 
 
 def test_eagle_reads_layers_by_the_targets_depth_where_none_are_named(tmp_path):
@@ -136,7 +137,7 @@ def test_blocks_of_other_authors(name, architecture, own, more, left_out, tmp_pa
     config = flat(name, architecture, block_size=3, dflash_config=own, **more)
     with caplog.at_level(logging.WARNING, logger="draftwood"):
         folder = checkpoint(tmp_path, name, config=config, tensors=without(name, *left_out))
-        assert difference(our_logits(folder), name) < 2e-5
+        assert off(our_logits(folder), name) < 2e-5
     assert ("the confidence head of" in caplog.text) == (name == "dspark")
 
 
@@ -146,7 +147,7 @@ def test_dspark_of_deepspec_which_has_embeddings_of_its_own(tmp_path):
     tensors = {**without("dspark"), **{key: filled(key, (VOCAB, WIDTH)) for key in LENT}}
     folder = checkpoint(tmp_path, "dspark", config=config, tensors=tensors)
     assert loaded(folder).config.own_embedding
-    assert difference(our_logits(folder), "dspark") < 2e-5
+    assert off(our_logits(folder), "dspark") < 2e-5
 
 
 def test_other_models_are_not_published_drafters():

@@ -12,6 +12,7 @@ import torch
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
+from tests.differences import difference
 from tests.helpers import ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, isa, model_of, path
 
@@ -41,7 +42,7 @@ def test_a_second_text_with_the_same_beginning_and_one_with_a_gap() -> None:
     text, other, gap = [1] * 31, [1] * 4 + [2] * 40, [1] * 4 + [2] * 60
     for given, new in ((text, 30), (other, 40), (gap, 5)):
         found = [scores_of(runner, 1, [given], new) for runner in runners]
-        assert (found[0] - found[1]).abs().max() < 1e-4
+        assert difference(found[0], found[1]) < 1e-4
         assert list(map(len, runners[0]._passes.table.memories)) == [text.cached for text in runners[0]._texts]
         for runner in runners:
             runner.clear()
@@ -143,7 +144,7 @@ def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.
     rows = [(TEXT[:70], 1), (TEXT[3:9], 2)]
     found, wanted = (eagle_scores(runner, rows, TEXT[40 : 39 + len(PARENTS)], PARENTS) for runner in (native, exact))
     assert native.engine.startswith("native ")
-    assert (found - wanted).abs().max() < wanted.std() * (1e-4 if dtype == torch.float32 else 0.2)
+    assert difference(found, wanted) < wanted.std() * (1e-4 if dtype == torch.float32 else 0.2)
     assert found.shape == wanted.shape
 
 

@@ -10,6 +10,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
+from tests.differences import difference
 from tests.runners.zoo import NATIVE, VOCAB, tiny
 
 TEXT = torch.randint(VOCAB, (1, 60), generator=torch.Generator().manual_seed(0))
@@ -66,7 +67,7 @@ def plain(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind: str) -> None:
     model = model_of(kind, torch.float32)
     for mine, wanted in zip(native(model), plain(model), strict=True):
-        assert (mine - wanted).abs().max() < 1e-5 * wanted.abs().max()
+        assert difference(mine, wanted) < 1e-5 * wanted.abs().max()
     rounded = model.to(torch.bfloat16)
     mine, own = native(rounded), plain(rounded)
     for mine_is, own_is, wanted in zip(mine, own, plain(rounded.float()), strict=True):
@@ -76,9 +77,9 @@ def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind: str) -> Non
 @pytest.mark.parametrize(("kind", "change"), CHANGES)
 def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any]) -> None:
     (scores, _), (others, _) = plain(model_of(kind, torch.float32)), plain(model_of(kind, torch.float32, **change))
-    assert (scores - others).abs().max() > 0.05
+    assert difference(scores, others) > 0.05
     mine, _ = native(model_of(kind, torch.float32, **change))
-    assert (mine - others).abs().max() < 1e-5 * others.abs().max()
+    assert difference(mine, others) < 1e-5 * others.abs().max()
 
 
 @pytest.mark.parametrize(

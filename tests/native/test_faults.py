@@ -14,6 +14,7 @@ from draftwood.native import library as native
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
+from tests.differences import difference
 from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
 from tests.native.test_bits import TEXT, model_of
 from tests.runners.zoo import VOCAB, plain_scores
@@ -35,7 +36,7 @@ def test_odd_sizes_and_biases_are_computed(sizes: dict[str, int]) -> None:
         if name.endswith("bias"):
             torch.nn.init.normal_(weight)
     text = [token % model.config.vocab_size for token in TEXT[:70]]
-    assert (_logits(NativeRunner(model), text) - plain_scores(model, text)).abs().max() < 1e-4
+    assert difference(_logits(NativeRunner(model), text), plain_scores(model, text)) < 1e-4
 
 
 def _logits(runner: NativeRunner, text: list[int]) -> torch.Tensor:

@@ -16,6 +16,7 @@ from draftwood.engine.methods import build
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockPasses, MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.rows import Sources
+from tests.differences import difference
 from tests.helpers import begin, rows_of
 from tests.runners.test_masked_block import MASK, drafter_of, marian
 from tests.tables import BlockTableRunner
@@ -35,12 +36,6 @@ def masked_scores(model: Any, source: list[int], text: list[int], count: int) ->
     scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
     scores[:, [START, MASK]] = -torch.inf
     return scores
-
-
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    if not torch.equal(ours.isinf(), theirs.isinf()):
-        return torch.inf
-    return float((ours - theirs).nan_to_num(0.0).abs().max())
 
 
 class Rounds:
@@ -87,7 +82,7 @@ class Rounds:
 
     def compare(self, scores: Tensor, places: Any, count: int) -> float:
         wanted = [self.scores_of(row.source, row.tokens, count)[list(places)] for row in self.rows]
-        return max(difference(ours, theirs) for ours, theirs in zip(scores, wanted, strict=True))
+        return difference(scores, torch.stack(wanted))
 
     def add(self, sources: list[list[int]]) -> None:
         """New rows."""

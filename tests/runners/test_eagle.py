@@ -13,6 +13,7 @@ from draftwood.runners.hidden.runner import Eagle3Runner
 from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
+from tests.differences import difference
 from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
 from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import read_tokens, tiny
@@ -59,7 +60,7 @@ def fresh(runner, text: list[int], hidden: torch.Tensor) -> torch.Tensor:
 
 
 def is_fresh(runner, found: torch.Tensor, text: list[int], hidden: torch.Tensor) -> bool:
-    return float((found - fresh(runner, text, hidden)).abs().max()) <= CLOSE[runner.engine.split()[0]]
+    return difference(found, fresh(runner, text, hidden)) <= CLOSE[runner.engine.split()[0]]
 
 
 TARGETS = {
@@ -144,7 +145,7 @@ def test_control_hidden_states_of_another_token_are_seen(engine):
     text, runner = some(12), runner_of(engine)
     runner.set_rows([Row(tokens=text)])
     runner.commit([[]], [HIDDEN[1:12]])
-    assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) > 1e-2
+    assert difference(scored(runner, text[-1:], PATH)[0], fresh(runner, text, HIDDEN)) > 1e-2
 
 
 LAYERS = (0, 1)
@@ -183,4 +184,4 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(engi
     draft.set_rows([row])
     draft.commit([[]], [hidden[known - 1 : known]])
     found = scored(draft, [text[known]], PATH)[0]
-    assert float((found - fresh(draft, text[: known + 1], hidden)).abs().max()) < (1e-9 if target.pads else 1e-4)
+    assert difference(found, fresh(draft, text[: known + 1], hidden)) < (1e-9 if target.pads else 1e-4)

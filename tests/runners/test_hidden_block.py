@@ -11,6 +11,7 @@ from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
+from tests.differences import difference
 from tests.helpers import hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.test_hidden_states import plain_hidden
 
@@ -71,7 +72,7 @@ def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, mo
             if i % 2 == 0 and start < 149:
                 scores_after(runner, text[start], [2])
                 given(runner, [hidden[:0]])
-        assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
+        assert difference(scores_after(runner, text[-1], path), expected) < 2e-5
 
 
 def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
@@ -82,7 +83,7 @@ def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
     hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
     runner.set_rows(rows_of([text]))
     given(runner, [hidden])  # the root's own state, which the target has not computed yet
-    assert float((scores_after(runner, text[-1], [4]) - as_trained(model, runner.model, text, [4])).abs().max()) > 1e-2
+    assert difference(scores_after(runner, text[-1], [4]), as_trained(model, runner.model, text, [4])) > 1e-2
 
 
 def test_a_pass_is_made_once_a_round_and_only_where_something_is_drafted():

@@ -12,6 +12,7 @@ from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
+from tests.differences import difference
 from tests.helpers import begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import cached, runner_of, tiny
@@ -38,8 +39,7 @@ class HiddenWalk(Walk):
         assert list(map(len, scores.read)) == waiting
         for text, read, count in zip(self.texts, scores.read, waiting, strict=True):
             if count:
-                difference = read - plain_hidden(self.runner.model, text)[-count:]
-                self.worst = max(self.worst, float(difference.abs().max()))
+                self.worst = max(self.worst, difference(read, plain_hidden(self.runner.model, text)[-count:]))
         return scores.hidden
 
     def _score(self, trees, nodes, check) -> float:

@@ -10,6 +10,7 @@ import torch
 from draftwood.core.errors import CacheError
 from draftwood.runners.protocols import Runner, TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
+from tests.differences import difference
 from tests.helpers import ancestors_of, begin, rows_of
 from tests.runners.zoo import ENGINES, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
 
@@ -73,7 +74,7 @@ class Walk:
         for row, (row_tokens, parents) in enumerate(trees if check else []):
             for node in range(nodes):
                 path = [row_tokens[n] for n in self._path(parents, node)]
-                worst = max(worst, float((scores[row, node] - self._wanted(row, path)).abs().max()))
+                worst = max(worst, difference(scores[row, node], self._wanted(row, path)))
         return worst
 
     def _logits(self, tokens: torch.Tensor, depths: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:

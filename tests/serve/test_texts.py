@@ -8,7 +8,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import current_thread
-from time import monotonic
 from typing import Any
 
 import httpx2
@@ -231,9 +230,7 @@ def chained(rules: int) -> str:
     of_schema({"enum": [f"value number {n}" for n in range(50_000)]}),
 ], ids=["states", "slow", "deep", "multiple", "bound", "values"])  # fmt: skip
 def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
-    began = monotonic()
     error = refused(client, completion(**fields))
-    assert monotonic() - began < 10  # loose, since other tests run at the same time
     assert "cannot be used" in error["message"]
     assert written(client, regex="[a-z ]+")
 

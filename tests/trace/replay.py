@@ -69,7 +69,7 @@ def _disagreements(trace: Trace, one: TracedRound) -> list[str]:
             problems.append(f"node {trial.node}: {trial.uniform} against {trial.chance} was accepted: {trial.accepted}")
         if trace.verifier == "recursive":
             ratio = trial.target_prob / trial.draft_prob if trial.draft_prob else math.inf
-            if abs(trial.chance - min(1.0, ratio)) > _NEAR:
+            if not abs(trial.chance - (1.0 if ratio > 1.0 else ratio)) <= _NEAR:
                 problems.append(f"node {trial.node}: its chance is {trial.chance}, its probabilities give {ratio}")
     accepted = [trial.node for trial in one.trials if trial.accepted]
     wanted = one.path[-1:] if trace.verifier == "traversal" else one.path

@@ -26,6 +26,7 @@ from draftwood.train.drafter import train_drafter
 from draftwood.train.features import KEPT, Features, write_features
 from draftwood.train.hidden import copy_layers, new_drafter, taps
 from draftwood.train.hidden_batches import near_batches, possible_anchors
+from tests.differences import difference
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
 from tests.tiny_chat import chat_tokenizer
@@ -55,7 +56,7 @@ def settings(target: Path, chats: Path) -> Make:
     """Settings of a tiny drafter for the target, with changes."""
     given = {
         "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
-        "draft_vocab": 20, "optimizer": "adamw", "learning_rate": 5e-3, "warmup": 5, "save_every": 20, "report_every": 30,
+        "draft_vocab": 100, "optimizer": "adamw", "learning_rate": 2e-2, "warmup": 5, "save_every": 20, "report_every": 30,
     }  # fmt: skip
     return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
@@ -91,7 +92,7 @@ def test_what_is_printed_are_sentences(run: tuple[Path, str]) -> None:
 def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
     first, last = metrics["history"][0]["report"], metrics["held_out"]
-    assert last["rejection"][0] < first["rejection"][0] - 0.02
+    assert last["rejection"][0] < first["rejection"][0] - 0.05  # 0.69 to 0.58; seeds differ by 0.001
     assert last["chain"] > first["chain"]
     assert metrics["steps"] == 60
     assert metrics["config"]["steps"] == 60
@@ -215,13 +216,13 @@ def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tm
         chat, example = read_chats(chats)[index], features[index]
         assert example.tokens.tolist() == chat.tokens
         expected = plain_hidden(model, chat.tokens, layers)
-        assert float((example.hidden.float() - expected).abs().max()) < 0.02 * float(expected.abs().max())
+        assert difference(example.hidden.float(), expected) < 0.02 * float(expected.abs().max())
         with torch.no_grad():
             logp = model(torch.tensor([chat.tokens])).logits[0].log_softmax(-1)
         for at in possible_anchors(example).tolist():
             best = logp[at].topk(min(KEPT, logp.shape[1]))
             assert example.tops[at, 0] == best.indices[0]
-            assert float((example.log_probs[at, : len(best.values)] - best.values).abs().max()) < 0.01
+            assert difference(example.log_probs[at, : len(best.values)], best.values) < 0.01
 
 
 @pytest.mark.parametrize("changed", ["chats", "layers"])
@@ -236,7 +237,7 @@ def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: P
         write_features(model, layers, folder, tmp_path / "features")
         example = Features(folder, tmp_path / "features")[1]
         expected = plain_hidden(model, example.tokens.tolist(), layers)
-        assert float((example.hidden.float() - expected).abs().max()) < 0.02 * float(expected.abs().max())
+        assert difference(example.hidden.float(), expected) < 0.02 * float(expected.abs().max())
 
 
 def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Path) -> None:
@@ -249,6 +250,6 @@ def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Pat
     hidden = plain_hidden(model, text, taps(model.config.num_hidden_layers, 1))
     own = torch.cat([model(torch.tensor([text]), use_cache=True).past_key_values.layers[-1].values])
     positions = torch.arange(len(text))[None]
-    assert float((drafter.memory(hidden[None], positions)[0, 1] - own).detach().abs().max()) > 0.1  # control: random weights
+    assert difference(drafter.memory(hidden[None], positions)[0, 1], own) > 0.1  # control: random weights
     copy_layers(drafter, model)
-    assert float((drafter.memory(hidden[None], positions)[0, 1] - own).detach().abs().max()) < 1e-4
+    assert difference(drafter.memory(hidden[None], positions)[0, 1], own) < 1e-4

@@ -85,15 +85,16 @@ def enumerated(
         target = target_distribution(pair, prompt, tokens, sampling, noise)
         results.append((len(engine), branches, total_variation(engine, target)))
     texts, all_branches, distances = zip(*results, strict=True)
+    largest = float(torch.tensor(distances, dtype=torch.float64).max())  # NaN if one of them is
     return Enumerated(
         tokens=tokens,
         prompts=len(results),
         noises=None if noise is None else len(noise),
         texts=sum(texts),
         branches=sum(all_branches),
-        total_variation=max(distances),
+        total_variation=largest,
         allowed=allowed,
-        exact=max(distances) <= allowed,
+        exact=largest <= allowed,
     )
 
 

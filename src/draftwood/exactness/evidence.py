@@ -4,6 +4,8 @@ At levels of one in a million a normal approximation fails where events are rare
 the alternative at fair odds. If the engine is exact, the gambler's wealth is a martingale of mean 1. It ever reaches
 ``1 / alpha`` with probability at most ``alpha`` (Ville's inequality), for any number of tokens and any dependence on the
 past. Several bets are averaged; the average is a bet again.
+
+A NaN among the values has the p-value 0: nothing that follows the target brings one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def wealth(ratios: Float[Tensor, "n"]) -> Float[Tensor, "stake"]:
 
 def of_wealth(logs: Float[Tensor, "bet"]) -> float:
     """The p-value of several bets with equal shares of the initial wealth."""
-    return min(1.0, math.exp(min(0.0, math.log(len(logs)) - float(logs.logsumexp(0)))))
+    log_p = math.log(len(logs)) - float(logs.logsumexp(0))
+    return 0.0 if math.isnan(log_p) else math.exp(min(0.0, log_p))
 
 
 def of_events(chances: Sequence[float], happened: Sequence[bool]) -> float:
@@ -88,7 +91,7 @@ def of_pairs(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _of_score(score: float) -> float:
-    return math.erfc(abs(score) / math.sqrt(2))
+    return 0.0 if math.isnan(score) else math.erfc(abs(score) / math.sqrt(2))
 
 
 def of_rare(count: int, of: int, most: float) -> float:
@@ -135,7 +138,7 @@ def ratios(
     column = torch.where(seen.any(1), seen.int().argmax(1), tokens.shape[1])  # the last one holds all other tokens
     other = ratio.gather(1, column.unsqueeze(1)).squeeze(1)
     found = torch.where(token == earlier, repeated / again.double().clamp(min=_TINY), other)
-    return torch.where(before > 0, found, torch.ones_like(found))  # before is 0 by rounding only: no evidence
+    return torch.where(before <= 0, 1.0, found)  # before is 0 by rounding only: no evidence
 
 
 def _others(part: Float[Tensor, "pair likely"], picked: Tensor, own: Float[Tensor, "pair"]) -> Float[Tensor, "pair other"]:

@@ -47,7 +47,7 @@ class Evidence:
     @property
     def fails(self) -> bool:
         """Chance alone does not explain the result."""
-        return self.p_value <= self.level
+        return not self.p_value > self.level
 
 
 @final
@@ -121,7 +121,8 @@ def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, flo
     n = len(pit)
     counts = torch.histc(pit.double(), BINS, 0.0, 1.0)
     chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
-    p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
+    outside = float(counts.sum()) < n  # of all bins, such as NaN
+    p_value = 0.0 if outside else float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
     rest = (1 - sum(SHARES.values())) / max(MAX_OTHERS, len(others))
     tests = [
         Evidence(name=name, p_value=p, level=SIGNIFICANCE * (SHARES.get(name, rest) if others else 1))

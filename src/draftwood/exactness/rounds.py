@@ -198,7 +198,7 @@ def drafted(tree: DraftTree, generator: torch.Generator) -> list[tuple[int, floa
             left, shares = probs[row, parent].clone(), torch.rand(len(below), generator=generator, dtype=torch.float64)
             for rank, (child, share) in enumerate(zip(below, shares.unsqueeze(1), strict=True), 1):
                 token = tree.host.tokens[row][child]
-                if left.sum() > _MIN_MASS:
+                if not left.sum() <= _MIN_MASS:
                     out.append((rank, float(pit(left.unsqueeze(0), torch.tensor([token]), share))))
                 if tree.draw is Draw.WITHOUT_REPLACEMENT:
                     left[token] = 0.0

@@ -132,7 +132,7 @@ class TapeRoundRng:
     def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
         out = []
         for tape, p, q, tried in zip(self.tapes, target, draft, node, strict=True):
-            accept = min(1.0, p / q) if q > 0 else float(p > 0)
+            accept = float(p > 0) if q <= 0 else 1.0 if p >= q else p / q
             out.append(bool(tried) and tape.fork([accept, 1.0 - accept]) == 0)
         return out
 
@@ -230,7 +230,7 @@ def enumerate_distribution(
         for tape, result in zip(tapes, run(tapes), strict=True):
             distribution[result] += tape.weight
             waiting += tape.others
-    if abs(sum(distribution.values()) - 1) > rounding:
+    if not abs(sum(distribution.values()) - 1) <= rounding:
         raise RuntimeError(
             f"the branches add up to {sum(distribution.values())}, not to one: a row's choices depend on its neighbours"
         )

@@ -150,8 +150,8 @@ class Choice:
         noise = CounterRng([seed]).at([len(text.prompt) - 1]).shared(0, len(text.tokens), text.probs.shape[1])
         scores = text.probs.log() + torch.as_tensor(noise)[0]
         gaps = scores.amax(1) - scores.gather(1, text.tokens.unsqueeze(1)).squeeze(1)
-        gaps = gaps[gaps < torch.inf]  # a token just outside top-p here may be just inside in another forward
-        self._count += int((gaps > self._allowed).sum())
+        gaps = gaps[gaps != torch.inf]  # a token just outside top-p here may be just inside in another forward
+        self._count += int((~(gaps <= self._allowed)).sum())
         self._of += len(gaps)
 
     def p_values(self) -> Iterator[tuple[str, float]]:

@@ -67,7 +67,7 @@ class _Siblings:
     def test(self, child: int, weight: float = 1.0) -> Test:
         """The test of the next child, and its chance if it is tried now: ``min(1, weight * r / Q)``."""
         token = self._tokens[child]
-        target = float(self.residual[token]) / self.total if self.total > 0 else 0.0
+        target = 0.0 if self.total <= 0 else float(self.residual[token]) / self.total
         total = 1.0 if self._draft is None else float(self._draft.sum())
         draft = 1.0 if self._draft is None else float(self._draft[token]) / total
         ratio = weight * target
@@ -75,7 +75,7 @@ class _Siblings:
             node=child,
             target_prob=min(1.0, target),
             draft_prob=min(1.0, draft),
-            chance=1.0 if ratio >= draft and ratio > 0 else ratio / draft if draft > 0 else 0.0,
+            chance=1.0 if ratio >= draft and ratio > 0 else 0.0 if draft <= 0 else ratio / draft,
             residual=self.residual / self.total if self.rejected and self.total > 0 else None,
             proposal=None if self._draft is None or not self._changed else self._draft / total,
             certain=self._draft is None,
