@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -145,6 +146,16 @@ def run(page: Path, change: Callable[[str], str] = str) -> None:
         with contextlib.redirect_stdout(printed):
             exec(compile(change(source), f"{name(page)}, block {number}", "exec"), namespace)
         assert printed.getvalue().rstrip("\n") == (shown or "").rstrip("\n"), f"{name(page)}, block {number}"
+
+
+READERS: dict[str, Callable[[str], Any]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_a_page_shows_can_be_read(page):
+    for kind, body in FENCE.findall(read(page)):
+        if (reader := READERS.get(kind.partition(" ")[0])) is not None:
+            assert reader(body), kind
 
 
 def from_checkout(source: str) -> str:
