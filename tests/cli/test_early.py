@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,8 @@ REFUSED = [
     ("tune --out none/a.json", "output folder none does not exist"),
     ("bench --json none/a.json", "output folder none does not exist: create it first, or name another --json"),
     ("generat x", "Did you mean 'generate'?"),
+    *((f"{command} Once upon", "unexpected 'upon': put quotes around the whole text") for command in ("generate", "chat")),
+    ("serve smollm2", "unexpected 'smollm2': this command takes options only"),
     ("run smollm2", "'draftwood chat --target NAME'"),
     ("pull smollm2", "'draftwood models'"),
     ("list", "'draftwood models'"),
@@ -170,3 +174,22 @@ def test_collection_stops_for_an_import_and_is_as_before_afterwards(before: bool
         assert gc.isenabled() is before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("error", [None, ImportError("cannot load module more than once per process")])
+def test_ctrl_c_ends_an_import_whatever_a_library_makes_of_it(error: Exception | None) -> None:
+    def imported() -> None:
+        with importing():
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            if error is not None:
+                raise error
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            imported()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -50,7 +50,7 @@ CASES: dict[str, list[tuple[list[str], str]]] = {
         (["--output", "x.jsonl"], "--output belongs to --input"),
         (["--batch-size", "3"], "--batch-size belongs to --input"),
         (["--frobnicate"], "--frobnicate"),
-        (["more words"], "unexpected extra argument"),
+        (["more words"], "put quotes around the whole text"),
         (["--logprobs", "1"], "--logprobs 1 is for JSON, and this output is plain text: add --json"),
         (["--json", "--logprobs", "21"], "logprobs is 21"),
         (["--json", "--logprobs-of", "sampled"], "belongs to --logprobs N"),

@@ -158,11 +158,20 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 @final
 class Sectioned(click.Command):
-    """A command whose help shows its options in sections."""
+    """A command whose help shows its options in sections. A text without quotes is refused in a sentence of its own."""
+
+    allow_extra_args = True
 
     def __init__(self, *args: Any, sections: Sections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
+            texts = any(isinstance(param, click.Argument) for param in self.params)
+            advice = "put quotes around the whole text" if texts else "this command takes options only"
+            raise click.UsageError(f"There is an unexpected {rest[0]!r}: {advice}.", ctx)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}

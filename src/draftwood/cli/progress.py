@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import current_thread, main_thread
 from time import monotonic
+from types import FrameType
 from typing import Final, final
 
 import click
@@ -26,14 +29,30 @@ def note(text: str) -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without garbage collection: there is little garbage, and looking for it takes time."""
-    collects = gc.isenabled()
+    """Import without garbage collection: there is little garbage, and looking for it takes time.
+
+    Ctrl-C ends the import, also where a library catches it and goes on or fails for want of what it was importing.
+    """
+    collects, came = gc.isenabled(), list[int]()
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler and current_thread() is main_thread()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
     gc.disable()
     try:
+        if ours:
+            signal.signal(signal.SIGINT, interrupt)
         yield
     finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
         if collects:
             gc.enable()
+        if came:
+            raise KeyboardInterrupt
 
 
 @contextmanager
