@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import pickle
+import re
 from types import MappingProxyType
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import draftwood
 from draftwood import ConfigError, Grammar, Sampling
 from draftwood.grammar.check import Checker
+from draftwood.grammar.grammar import json_rule
+from draftwood.grammar.unheld import FORMATS, without_unheld
 
 NUMBERS = {"type": "array", "items": {"type": "integer"}}
 
@@ -64,6 +67,9 @@ def test_grammars_are_equal_by_value_and_can_be_pickled():
         (Grammar.json_schema, {**NUMBERS, "contains": {"type": "null"}}, "contains"),
         (Grammar.json_schema, {**NUMBERS, "not": {"type": "null"}}, "not"),
         (Grammar.json_schema, {**NUMBERS, "if": {"type": "null"}}, "if"),
+        (Grammar.json_schema, {"oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, "its oneOf .* write anyOf, or give"),
+        (Grammar.json_schema, {"pattern": "[a"}, "a pattern, regex parse error: .*unclosed"),
+        (Grammar.json_schema, {"pattern": "^(?=a)a"}, "a pattern, regex parse error: .*look-around"),
         (Grammar.json_schema, {"$ref": "http://127.0.0.1/schema"}, "does not fetch"),
     ],
 )
@@ -72,6 +78,37 @@ def test_what_cannot_be_a_grammar_is_refused_by_name(make, given, said):
         make(given)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+AROUND = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+FINE = {"properties": {"format": {"format": "uri"}, "b": {"pattern": r"^[(?=]\\\\b\.$"}}, "default": {"format": "path"}}
+
+
+@pytest.mark.parametrize(("schema", "left", "known"), [
+    (FINE, [], FINE),
+    ({"type": "integer", "format": "int32"}, [], {"type": "integer", "format": "int32"}),
+    ({"type": ["string", "null"], "format": "path", "minLength": 5}, ["format"],
+     {"type": ["string", "null"], "minLength": 5}),
+    ({"items": {"anyOf": [{"type": "number"}, {"pattern": AROUND}]}}, ["items.anyOf.1.pattern"],
+     {"items": {"anyOf": [{"type": "number"}, {}]}}),
+    ({"$defs": {"a": {"pattern": r"\bx"}}, "patternProperties": {"(?<!a)": {}, "^a": {"format": "color"}}},
+     ["$defs.a.pattern", "patternProperties", "patternProperties.^a.format"],
+     {"$defs": {"a": {}}, "patternProperties": {"^a": {}}}),
+    ({"allOf": [{"pattern": r"(a)\1"}], "not": True, "format": 7}, ["allOf.0.pattern"],
+     {"allOf": [{}], "not": True, "format": 7}),
+])  # fmt: skip
+def test_what_no_grammar_holds_is_left_out_where_it_is_a_keyword(schema, left, known):
+    lines: list[str] = []
+    assert without_unheld(schema, lines) == known
+    assert [re.split(" is | has ", line)[0] for line in lines] == left
+
+
+def test_formats_are_those_of_the_library_and_others_are_annotations():
+    texts = {name: Grammar.json_schema({"type": "string", "format": name}).source() for name in (*FORMATS, "path", "regex")}
+    assert texts["path"] == texts["regex"] == Grammar.json_schema({"type": "string"}).source()
+    assert len(set(texts.values())) == len(FORMATS) + 1
+    nested = {"type": "string", "format": "path"}
+    assert json_rule({"items": nested}) == json_rule({"items": {"type": "string"}})
 
 
 @pytest.mark.parametrize("schema", [

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -431,12 +432,46 @@ def test_a_template_with_tools_gets_them(able: Served) -> None:
     ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "always"),
     ({"tools": [{**TIME, "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}],
       "tool_choice": "required"}, "tools", "the parameters of the function 'f'"),
+    ({"tools": [{**TIME, "function": {"name": "f", "parameters": {"type": "string"}}}], "tool_choice": "required"}, "tools",
+     "the parameters of the function 'f' have the type 'string'"),
     ({"tools": TOOLS, "tool_choice": "required", "regex": "a"}, "regex", "both tool_choice and regex"),
 ])  # fmt: skip
 def test_what_cannot_be_called_is_refused(plain: Served, fields: dict[str, Any], param: str, says: str) -> None:
     error = refused(plain[0], chat(**fields))
     assert error["param"] == param
     assert says in error["message"]
+
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+
+
+def with_parameters(**properties: Any) -> dict[str, Any]:
+    parameters = {"type": ["object", "null"], "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+LEFT = {"file": ({"type": "string", "format": "path"}, "format"), "price": ({"pattern": r"^(?!x)\d"}, "pattern")}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_no_grammar_holds_is_left_out_with_a_remark_or_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    schema, keyword = LEFT[name]
+    parameters = {"type": ["object", "null"], "properties": {name: schema, "day": {"enum": [1]}}, "required": ["day"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    must = {"max_tokens": 60, "tools": tools, "tool_choice": "required"}
+    where = f"the parameters of the function 'f': properties.{name}.{keyword} is "
+    with writing(tmp_path, monkeypatch) as (client, _):
+        [remark] = answer(client, chat(**must))["warnings"]
+        assert remark.startswith(where)
+        [remark] = answer(client, chat(guided_json=json.dumps(parameters)))["warnings"]
+        assert remark.startswith(f"guided_json: properties.{name}.{keyword} is ")
+        tools.append({**TIME, "function": {"name": "g", "parameters": {"type": "string"}}})
+        assert "warnings" not in answer(client, chat(tools=tools)), "a text that is free needs no grammar"
+        del tools[1]
+    with writing(tmp_path / "strict", monkeypatch, unknown_fields="refuse") as (client, _):
+        assert refused(client, chat(**must))["message"].startswith(where)
 
 
 def test_odd_names_are_called(plain: Served) -> None:
@@ -454,10 +489,10 @@ def test_a_thousand_functions_are_held_or_refused_in_a_sentence(plain: Served) -
     error = refused(client, chat(tools=[{**TIME, "function": {"name": f"f{i}"}} for i in range(1000)]))
     assert error["code"] == "context_length_exceeded"
     many = [{**WEATHER, "function": {**WEATHER["function"], "name": f"f{i}"}} for i in range(1000)]  # type: ignore[dict-item]
-    functions = [Function.model_validate(tool["function"]) for tool in many]
+    functions = {tool["function"]["name"]: Function.model_validate(tool["function"]).form([]) for tool in many}
     with pytest.raises(ApiError, match="the schemas of 1000 functions are too large"):
         grammar_of_calls(FORMATS["hermes"], functions, {}, many=True)
-    assert grammar_of_calls(FORMATS["hermes"], functions[:100], {}, many=True)
+    assert grammar_of_calls(FORMATS["hermes"], dict(islice(functions.items(), 100)), {}, many=True)
 
 
 def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 from draftwood.core.checks import choice, is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.check import Checker
+from draftwood.grammar.unheld import without_unheld
 
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
@@ -21,6 +22,10 @@ LIMITS: Final = {"initial_lexer_fuel": 200_000, "max_grammar_size": 20_000, "ver
 _CHECKER: Final = Checker(LIMITS)
 _OPTIONS: Final = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: ""'}  # of the whole list that it stands in.
 # Without "no_forcing" a mask holds one token where one text is left: the token that the tokenizer would write.
+_ONE_OF: Final = (
+    "branches of its oneOf may hold together, which no grammar can rule out: write anyOf, or give each branch a type, with "
+    'a required property whose "const" differs where the types are the same'
+)
 _BLANKS: Final = r"\n?[ \t]{0,40}"  # between tokens of JSON; without a bound, small models write blanks for ever
 
 
@@ -41,7 +46,7 @@ def _defaults(schema: object) -> dict[str, str] | None:
 
 def json_rule(schema: Mapping[str, Any] | bool) -> str:
     """A JSON schema as a part of a Lark grammar, with the blanks of :meth:`Grammar.json_schema`."""
-    given = {} if schema is True else schema
+    given = {} if schema is True else without_unheld(schema, [], patterns=False)
     if isinstance(given, Mapping) and (defaults := _defaults(dict(given))) is not None:
         given = {**given, "x-guidance": {**given.get("x-guidance", {}), **defaults}}
     return f"%json {json.dumps(given, ensure_ascii=False)}"
@@ -75,7 +80,7 @@ class Grammar:
 
     @staticmethod
     def json_schema(schema: Mapping[str, Any] | str) -> Grammar:
-        """JSON that validates against a schema, given as a mapping or as JSON.
+        """JSON that validates against a schema, given as a mapping or as JSON. Unknown formats are annotations.
 
         Properties come in the schema's order. Between its tokens the JSON has at most a line break and 40 blanks, unless the
         schema has ``whitespace_flexible`` or ``whitespace_pattern`` in its ``x-guidance``.
@@ -117,8 +122,9 @@ class Grammar:
         if self.kind == "regex":
             return json.loads(matcher.grammar_from_regex(self.text))["grammars"][0]
         try:
-            schema = json.loads(self.text)
-            text = "{}" if schema is True else self.text  # which takes options
+            schema, left = json.loads(self.text), list[str]()
+            known = without_unheld({} if schema is True else schema, left, patterns=False)  # True takes no options
+            text = json.dumps(known) if left or schema is True else self.text
             return json.loads(matcher.grammar_from_json_schema(text, defaults=_defaults(schema)))["grammars"][0]
         except (ValueError, RecursionError) as error:
             raise self.refused(str(error)) from error
@@ -127,6 +133,8 @@ class Grammar:
         """The error of a grammar that cannot be used."""
         reason = re.split(r"\n\s*\d+ \||<non-verbose/>", reason)[0]  # without the lines of the grammar
         reason = " ".join(reason.split())
+        if self.kind == "json_schema":
+            reason = _ONE_OF if "coerce_one_of" in reason else re.sub("^(regex parse error)", r"a pattern, \1", reason)
         reason = reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
         return ConfigError(f"{self.name} cannot be used: {reason}. Change it, or leave it out")
 

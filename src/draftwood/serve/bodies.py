@@ -25,7 +25,8 @@ B = TypeVar("B", bound=Body)
 _ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
 MAX_BODY: Final = 4 << 20  # bytes
 BODY_SECONDS: Final = 30.0  # until a request is complete
-_NAMED: Final = 8  # unknown fields in a remark
+NAMED: Final = 8
+"""Ignored parts of a request in its remarks."""
 _MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
 _NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
 
@@ -104,10 +105,10 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     for name, value in (found.model_extra or {}).items():
         if name in elsewhere and value is not None and value is not False:
             raise bad(f"{name} belongs to {elsewhere[name]}: leave it out", param=name, code="unsupported_parameter")
-    paths = list(islice((path for path in found.unknown() if path not in elsewhere), _NAMED + 1))
+    paths = list(islice((path for path in found.unknown() if path not in elsewhere), NAMED + 1))
     if paths and rule == "refuse":
         raise _no_field(paths[0])
-    return [*map(short_repr, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
+    return [*map(short_repr, paths[:NAMED]), *(["and others"] if len(paths) > NAMED else [])]
 
 
 def validated(kind: type[B], data: Mapping[str, Any]) -> B:

@@ -17,7 +17,7 @@ from draftwood.serve.errors import bad, refused
 from draftwood.serve.reading import THINK, Reading
 from draftwood.serve.schemas import ChatBody, ChatMessage, TemplateFields
 from draftwood.serve.settings import ServeOptions
-from draftwood.serve.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, written_out
+from draftwood.serve.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, held, written_out
 
 
 @final
@@ -63,8 +63,11 @@ class Chats:
         except ConfigError as error:
             raise refused(error, "messages") from error
 
-    def grammar(self, body: ChatBody) -> Grammar | None:
-        """The grammar for tools, with the schema of answers; None if none is needed. Raises as :func:`grammar_of_calls`."""
+    def grammar(self, body: ChatBody, remarks: list[str]) -> Grammar | None:
+        """The grammar for tools, with the schema of answers; None if none is needed. Raises as :func:`grammar_of_calls`.
+
+        ``remarks`` takes what the schemas have and no grammar holds.
+        """
         tools, choice, form = self._tools(body), body.tool_choice, body.response_format
         must, schema = choice not in (None, "auto"), None if form is None else form.schema_given
         if not tools or (schema is None and not must):
@@ -72,8 +75,10 @@ class Chats:
         assert self._calls is not None  # else there are no tools
         named = choice.function.name if isinstance(choice, NamedTool) else None
         functions = [tool.function for tool in tools if named in (None, tool.function.name)]
+        schemas = {function.name: function.form(remarks) for function in functions}
+        answer = None if must else held("response_format", schema, remarks)
         many = named is None and body.parallel_tool_calls is not False
-        return grammar_of_calls(self._calls, functions, self._special, many=many, answer=None if must else schema)
+        return grammar_of_calls(self._calls, schemas, self._special, many=many, answer=answer)
 
     def reading(self, body: ChatBody, request: Request, *, held: bool) -> Reading:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""

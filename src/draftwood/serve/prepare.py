@@ -16,11 +16,13 @@ from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.settings import Sampling
+from draftwood.serve.bodies import NAMED
 from draftwood.serve.chats import Chats
 from draftwood.serve.errors import bad
 from draftwood.serve.reading import Reading
 from draftwood.serve.sampling import drafting_of, grammar_of, sampling_of
 from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
+from draftwood.serve.settings import UnknownFields
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
@@ -78,16 +80,26 @@ class Preparation:
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
+        unknown_fields: what becomes of keywords that no grammar holds.
     """
 
     def __init__(
-        self, pair: Pair, method: Method, grammars: Grammars, chats: Chats, *, most: int, max_length: int | None = None
+        self,
+        pair: Pair,
+        method: Method,
+        grammars: Grammars,
+        chats: Chats,
+        *,
+        most: int,
+        unknown_fields: UnknownFields,
+        max_length: int | None = None,
     ) -> None:
         self._pair = pair
         self._chats = chats
         self._method = method
         self._grammars = grammars
         self._most = most
+        self._unknown = unknown_fields
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
         self.max_length = min(bounds) if bounds else None
 
@@ -102,10 +114,11 @@ class Preparation:
         start = self._chat_request(body.messages, body, self._limits(body))
         longest = self._pair.chat_limits.max_new_tokens
         limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-        prepared = self._prepared(body, [start.prompt], limits, self._chats.grammar(body))
+        prepared = self._prepared(body, [start.prompt], limits)
         reading = self._chats.reading(body, start, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        return replace(prepared, requests=requests, reading=reading, warnings=self._unread(body))
+        warnings = [*self._unread(body), *prepared.warnings]
+        return replace(prepared, requests=requests, reading=reading, warnings=warnings)
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
@@ -136,7 +149,7 @@ class Preparation:
     def _unread(self, body: TemplateFields) -> list[str]:
         """Remarks about values that the chat template does not read."""
         names = [name for name in body.chat_template_kwargs or () if not self._pair.template.reads(name)]
-        return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:8]]
+        return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:NAMED]]
 
     def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
         """A prompt as it comes back."""
@@ -190,9 +203,7 @@ class Preparation:
         most = wanted if wanted is not None else default if room is None else min(default, room)
         return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
 
-    def _prepared(
-        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits, calls: Grammar | None = None
-    ) -> Prepared:
+    def _prepared(self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
         count = body.n or 1
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:
@@ -200,7 +211,8 @@ class Preparation:
         texts = [prompt for prompt in prompts for _ in range(count)]
         logprobs = None if body.top is None else LogprobSettings(top=body.top)
         method, nodes = drafting_of(self._method, body.speculative)
-        sampling = sampling_of(self._pair, body, limits, grammar_of(body, calls))
+        grammar, unheld = self._grammar(body)
+        sampling = sampling_of(self._pair, body, limits, grammar)
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)
         requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
@@ -210,7 +222,17 @@ class Preparation:
             method=method,
             prompt_tokens=sum(map(len, prompts)),
             choices=count,
+            warnings=unheld,
         )
+
+    def _grammar(self, body: ChatBody | CompletionBody) -> tuple[Grammar | None, list[str]]:
+        """The grammar of a text, and remarks on what of its schemas no grammar holds, or an ApiError on the first one."""
+        left: list[str] = []
+        grammar = grammar_of(body, left, self._chats.grammar(body, left) if isinstance(body, ChatBody) else None)
+        if left and self._unknown == "refuse":
+            raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
+        more = ["and others"] if len(left) > NAMED else []
+        return grammar, [*(f"{line}, so it was ignored" for line in left[:NAMED]), *more]
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import bad
 from draftwood.serve.fields import MOST_BIAS
 from draftwood.serve.schemas import Settings, Speculative
+from draftwood.serve.tools import held
 
 _DRAWN: Final = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _NEUTRAL: Final = {"top_p": 1, "min_p": 0, "top_k": 0}
@@ -69,8 +71,10 @@ def _bias(given: Mapping[str, float] | Sequence[Sequence[int | float | bool]], v
     return found
 
 
-def grammar_of(body: Settings, calls: Grammar | None = None) -> Grammar | None:
+def grammar_of(body: Settings, remarks: list[str], calls: Grammar | None = None) -> Grammar | None:
     """The grammar that a text follows, None for any text. That of tool calls also holds the form of an answer.
+
+    ``remarks`` takes what a schema has and no grammar holds.
 
     Raises:
         ApiError: two grammars; names both. The same one in two fields counts once.
@@ -86,7 +90,7 @@ def grammar_of(body: Settings, calls: Grammar | None = None) -> Grammar | None:
     if second := next((name for name, other in others if repr(other) != repr(made)), None):  # 1 is not true
         raise bad(f"both {first} and {second} came, but a text follows one grammar: send one of them", param=second)
     make, value = made
-    return make(value)
+    return make(held(first, _decoded(value), remarks) if make is _schema else value)
 
 
 def _given(body: Settings) -> dict[str, tuple[_Make, Any]]:
@@ -101,6 +105,13 @@ def _given(body: Settings) -> dict[str, tuple[_Make, Any]]:
 
 def _schema(schema: dict[str, Any] | bool | str) -> Grammar:
     return Grammar.json_schema(schema if isinstance(schema, str) else json.dumps(schema))
+
+
+def _decoded(schema: dict[str, Any] | bool | str) -> Any:
+    """A schema that may have come as JSON; what is none is refused later."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(schema) if isinstance(schema, str) else schema
+    return schema
 
 
 def _choice(texts: Sequence[str]) -> Grammar:

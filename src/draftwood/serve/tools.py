@@ -7,16 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, TypeAlias, final
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, final
 
 from pydantic import Field
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.grammar import Grammar, json_rule
+from draftwood.grammar.unheld import without_unheld
 from draftwood.serve.errors import bad
 from draftwood.serve.fields import Body
 
+T = TypeVar("T")
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _LARGE: Final = ("too big", "longer than", "too large", "too deeply")  # in reasons of a grammar that is refused
 _HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
@@ -31,12 +33,19 @@ class Function(Body):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
-    @property
-    def form(self) -> dict[str, Any]:
-        """The schema of its arguments, which are an object. Without parameters it is empty."""
+    def form(self, remarks: list[str]) -> dict[str, Any]:
+        """The schema of its arguments, which are an object; without parameters it is empty. Raises an ApiError for
+        parameters of another type."""
         if self.parameters is None:
             return _NOTHING
-        return self.parameters if "type" in self.parameters else {"type": "object", **self.parameters}
+        name, kind = f"the parameters of the function {short_repr(self.name)}", self.parameters.get("type", "object")
+        if "object" not in (kind if isinstance(kind, list) else [kind]):
+            raise bad(
+                f"{name} have the type {short_repr(kind)}, but a function's arguments are an object: send type object with "
+                "properties",
+                param="tools",
+            )
+        return held(name, {**self.parameters, "type": "object"}, remarks)
 
 
 class Tool(Body):
@@ -62,6 +71,14 @@ class NamedTool(Body):
 
     type: Literal["function"]
     function: FunctionName
+
+
+def held(where: str, schema: T, remarks: list[str]) -> T:
+    """A schema without what no grammar holds, on which there are remarks."""
+    left: list[str] = []
+    found: T = without_unheld(schema, left)
+    remarks += [f"{where}: {line}" for line in left]
+    return found
 
 
 Tools = Annotated[list[Tool], Field(fail_fast=True)]
@@ -188,15 +205,15 @@ _SIGNS: Final = {  # what a chat template holds, and its format
 
 
 def grammar_of_calls(
-    form: ToolFormat, functions: Sequence[Function], special: Mapping[str, int], *, many: bool, answer: Any = None
+    form: ToolFormat, schemas: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None
 ) -> Grammar:
-    """The grammar of answers that call functions, or that follow the schema of an answer if there is one.
+    """The grammar of answers that call functions, given by the schemas of their arguments, or that follow the schema of an
+    answer if there is one.
 
     Raises:
         ApiError: too many functions, or parameters that no grammar can hold; names the function.
         ConfigError: another reason.
     """
-    schemas = {function.name: function.form for function in functions}
     try:
         return Grammar.lark(form.lark(schemas, special, many=many, answer=answer))
     except ConfigError as error:
