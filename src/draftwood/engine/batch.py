@@ -169,7 +169,7 @@ class Batch:
         """Go on with these rows only."""
         entries = self._entries
         if len(stay) == len(entries):
-            self._prompts.trim()
+            self._prompts.trim(entries)
             return
         for i in set(range(len(entries))) - set(stay):
             if entries[i].row.number not in self.failed:
@@ -181,6 +181,7 @@ class Batch:
             self._drafting.set_rows(rows)
         else:
             self._prompts.clear()
+        self._prompts.trim(self._entries)
         self._bound = None
 
     def _settings_and_noise(self) -> tuple[Sampler, Rng]:

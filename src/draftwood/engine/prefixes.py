@@ -25,10 +25,12 @@ class PrefixCache:
         memory: bytes of the keys and values of all texts, kept or being written; while they take more, the least recently
             used ones go.
         least: number of texts that stay at any size, the last ones.
+        kept: bytes of the kept texts alone, where the last one stays at any size; None for no limit but ``memory``.
     """
 
     def __init__(self) -> None:
         self.memory, self.least = MEMORY, 1
+        self.kept: int | None = None
         self._texts: dict[Row, Hashable] = {}
         self._alike: dict[Hashable, list[Row]] = {}
         self._fits: tuple[int, ...] = ()  # when nothing had to be forgotten last
@@ -42,7 +44,7 @@ class PrefixCache:
         self._texts, self._alike = {}, {}
 
     def keep(self, row: Row, salt: str, target: KeepsTexts, draft: Runner | None) -> None:
-        """Keep the memory of a present row, between two rounds. A text that it continues goes.
+        """Keep the memory of a present row, between two rounds. A text that it continues goes; :meth:`trim` comes next.
 
         Args:
             row: the row.
@@ -69,13 +71,16 @@ class PrefixCache:
             return
         self._texts[text] = key
         self._alike.setdefault(key, []).append(text)
-        self.trim(target, draft)
 
-    def trim(self, target: KeepsTexts, draft: Runner | None) -> None:
-        """Forget texts until the others fit in memory with those that are being written, if the target's memory changed."""
-        while (now := (len(self._texts), target.memory_bytes, self.memory, self.least)) != self._fits:
-            used = sum(runner.memory_bytes for runner in (target, draft) if isinstance(runner, KeepsTexts))
-            if len(self._texts) <= self.least or (used <= self.memory and len(self._texts) <= MOST):
+    def trim(self, target: KeepsTexts, draft: Runner | None, rows: Sequence[Row] = ()) -> None:
+        """Forget texts until the others fit in memory with ``rows``, which are being written, if the memory or the number of
+        rows changed: both sides grow with what rows write."""
+        runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
+        while (now := (len(self._texts), target.memory_bytes, self.memory, self.least, len(rows))) != self._fits:
+            used, most = sum(runner.memory_bytes for runner in runners), self.memory
+            if self.kept is not None and len(self._texts) > 1:
+                most = min(most, self.kept + sum(_written(runner, rows) for runner in runners))
+            if len(self._texts) <= self.least or (used <= most and len(self._texts) <= MOST):
                 self._fits = now
                 return
             self._forget(next(iter(self._texts)))
@@ -94,6 +99,12 @@ class PrefixCache:
         alike.remove(text)
         if not alike:
             del self._alike[key]
+
+
+def _written(runner: KeepsTexts, rows: Sequence[Row]) -> int:
+    """Bytes of the keys and values of rows."""
+    lengths = [len(row.tokens) for row in rows]
+    return runner.token_bytes * (len(lengths) * max(lengths, default=0) if runner.pads else sum(lengths))
 
 
 def alike(tokens: Sequence[int], other: Sequence[int]) -> bool:

@@ -96,10 +96,11 @@ class Prompts:
         if self._prefixes is not None and self._keeper is not None:
             self._prefixes.keep(entry.row, entry.request.cache_salt, self._keeper, self._drafting.runner)
 
-    def trim(self) -> None:
+    def trim(self, entries: Sequence[Entry]) -> None:
         """Forget what was kept for later rows, as far as the present ones need the memory."""
         if self._prefixes and self._keeper is not None:
-            self._prefixes.trim(self._keeper, self._drafting.runner)
+            coming = [] if self._current is None else [self._current]
+            self._prefixes.trim(self._keeper, self._drafting.runner, [entry.row for entry in (*entries, *coming)])
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""

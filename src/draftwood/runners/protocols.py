@@ -127,6 +127,10 @@ class KeepsTexts(Runner, Protocol):
     reads_hidden: bool
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of a token."""
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the keys and values of all rows and kept texts; what several of them share counts once."""
 

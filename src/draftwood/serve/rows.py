@@ -24,7 +24,7 @@ from draftwood.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)
 _SHARE: Final = 0.5  # of the free memory when the server starts
-_GIB: Final = 1 << 30
+GIB: Final = 1 << 30
 
 
 @final
@@ -43,7 +43,7 @@ class Admission:
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
         self.rows = rows
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
-        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)
+        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * GIB)
 
     def share(self, requests: Iterable[Request]) -> float:
         """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
@@ -56,10 +56,10 @@ class Admission:
         """Raise an ApiError for a text that does not fit even alone."""
         if self.share([request]) > 1:
             assert self.budget is not None
-            need, prompt = _length(request) * self.token / _GIB, len(request.prompt)
+            need, prompt = _length(request) * self.token / GIB, len(request.prompt)
             raise bad(
                 f"the prompt has {prompt} tokens and the text up to {request.limits.max_new_tokens} more, whose keys and "
-                f"values need {need:.3g} GiB, but this server has {self.budget / _GIB:.3g} GiB for all texts: shorten the "
+                f"values need {need:.3g} GiB, but this server has {self.budget / GIB:.3g} GiB for all texts: shorten the "
                 "prompt, lower max_tokens, or start the server with a larger --max-memory",
                 param="max_tokens",
                 code="context_length_exceeded",

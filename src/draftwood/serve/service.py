@@ -23,7 +23,7 @@ from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Preparation, Prepared
-from draftwood.serve.rows import Admission
+from draftwood.serve.rows import GIB, Admission
 from draftwood.serve.sampling import most_nodes
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.settings import ServeOptions
@@ -66,7 +66,7 @@ class Service:
         self.metrics = Metrics(replica)
         if admission.budget is not None:
             decoder.prefixes.memory = admission.budget
-        decoder.prefixes.least = 0
+        decoder.prefixes.least, decoder.prefixes.kept = 0, int(options.prefix_memory * GIB)
         reuse = not options.no_prefix_cache
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
         self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)

@@ -47,6 +47,10 @@ class ServeOptions:
     max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
     no_tools: bool = setting(False, "refuse requests with tools")
+    prefix_memory: float = setting(
+        1.0,
+        "GiB of these that texts may take after their end, for later ones that begin alike; the last one stays at any size",
+    )
     tool_parser: ToolParser = setting("auto", "how the model writes tool calls; auto: as its chat template does")
     reasoning_parser: ReasoningParser = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
@@ -63,8 +67,10 @@ class ServeOptions:
             raise ConfigError(f"port is {self.port}: give at most 65535")
         if number("drain", self.drain) < 0:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
-        if self.max_memory is not None and number("max_memory", self.max_memory) <= 0:
-            raise ConfigError(f"max_memory is {self.max_memory}: give more than 0 GiB, or leave it out")
+        for name in ("max_memory", "prefix_memory"):
+            value = getattr(self, name)
+            if value is not None and number(name, value) <= 0:
+                raise ConfigError(f"{name} is {value}: give more than 0 GiB, or leave it out")
         choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
         choice("tool_parser", self.tool_parser, get_args(ToolParser))
