@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -21,7 +22,8 @@ from draftwood.serve.answers import Answer
 from draftwood.serve.bodies import checked, read_body, validated
 from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
-from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody, ShowBody, details, now
+from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
+from draftwood.serve.dialects.ollama_model import OllamaModel, PullBody, ShowBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.document import Described, document
 from draftwood.serve.errors import ApiError, error_response, unavailable
@@ -34,7 +36,6 @@ from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, Ro
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
-from draftwood.serve.traces import Traces
 
 CHATS: Final = "/v1/chat/completions"
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class Routes:
 
         async def answer(request: Request) -> Response:
             made = await _read(request, kind, dialect)
+            if (found := made.without_text(self._service.name(made.chat.get("model")))) is not None:
+                return JSONResponse(found)
             return await self._answered(request, made.path, made.chat, made)
 
         return answer
@@ -68,28 +71,6 @@ class Routes:
         body, _ = await self._checked(request, ChatBody, made.chat)
         prepared = await asyncio.to_thread(self._service.preparation.chat, body)
         return JSONResponse({"input_tokens": prepared.prompt_tokens})
-
-    async def tags(self, request: Request) -> Response:
-        facts = self._service.facts["meta"]
-        made = {"modified_at": now(), "size": facts["size"], "digest": "", "details": details(facts)}
-        return JSONResponse({"models": [{"name": name, "model": name, **made} for name in self._service.names]})
-
-    async def show(self, request: Request) -> Response:
-        body = await _read(request, ShowBody, lambda body: body)
-        name = body.name if body.model is None else body.model
-        self._service.name(name and name.removesuffix(":latest"))
-        facts, preparation = self._service.facts["meta"], self._service.preparation
-        return JSONResponse(
-            {
-                "modelfile": "", "parameters": "", "details": details(facts),
-                "template": getattr(self._service.pair.tokenizer, "chat_template", None) or "",
-                "model_info": {
-                    "general.architecture": facts["architecture"], "general.parameter_count": facts["n_params"],
-                    f"{facts['architecture']}.context_length": preparation.max_length,
-                },
-                "capabilities": ["completion", *(["tools"] if preparation.chats else [])],
-            }
-        )  # fmt: skip
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -179,14 +160,32 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
         await asyncio.to_thread(service.scheduler.stop)
 
     return Starlette(
-        routes=_routes(Routes(service), service.traces, partial(Ollama, chats=service.preparation.chats)),
-        middleware=[Middleware(RequestLog), Middleware(Keys, keys=keys)],
+        routes=_routes(service),
+        middleware=[*_pages(service.options.cors_origin), Middleware(RequestLog), Middleware(Keys, keys=keys)],
         exception_handlers={ClientDisconnect: _client_gone, HTTPException: _http_error},
         lifespan=running,
     )
 
 
-def _routes(own: Routes, traces: Traces, generate: Callable[[OllamaGenerateBody], Dialect]) -> list[Described]:
+def _pages(origins: Sequence[str]) -> list[Middleware]:
+    """What lets pages of these origins call the server: preflights need no key, and errors have the headers too."""
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            allow_private_network=True,
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    ]
+
+
+def _routes(service: Service) -> list[Described]:
+    own, traces, model = Routes(service), service.traces, OllamaModel(service)
+    generate = partial(Ollama, chats=service.preparation.chats)
     return [
         Described(CHATS, own.texts, "The next answer of a chat.", ChatBody),
         Described("/v1/completions", own.texts, "What follows a prompt.", CompletionBody),
@@ -199,10 +198,12 @@ def _routes(own: Routes, traces: Traces, generate: Callable[[OllamaGenerateBody]
         Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", CountBody),
         Described("/api/chat", own.dialect(OllamaChatBody, Ollama), "Ollama's chats.", OllamaChatBody),
         Described("/api/generate", own.dialect(OllamaGenerateBody, generate), "Ollama's prompts.", OllamaGenerateBody),
-        Described("/api/show", own.show, "The model, for Ollama's clients.", ShowBody),
+        Described("/api/show", model.show, "The model, for Ollama's clients.", ShowBody),
+        Described("/api/pull", model.pull, "Nothing to do for the model, which is here.", PullBody),
         Described("/docs", own.docs, "This document, as a page."),
         Described("/version", own.version, "The version of the server."),
-        Described("/api/tags", own.tags, "The model, for Ollama's clients."),
+        Described("/api/tags", model.tags, "The model, for Ollama's clients."),
+        Described("/api/ps", model.loaded, "The model, which stays loaded, for Ollama's clients."),
         Described("/api/version", own.version, "The version, for Ollama's clients."),
         Described("/v1/models", own.models, "The model."),
         Described("/health", own.health, "200 while the server takes requests."),

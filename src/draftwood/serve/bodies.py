@@ -24,6 +24,7 @@ from draftwood.serve.tools import check_tools
 B = TypeVar("B", bound=Body)
 _ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
 MAX_BODY: Final = 4 << 20  # bytes
+_UNSAID: Final = ("", "application/x-www-form-urlencoded")  # none, and that of curl -d; pages may send them anywhere unasked
 BODY_SECONDS: Final = 30.0  # until a request is complete
 NAMED: Final = 8
 """Ignored parts of a request in its remarks."""
@@ -39,7 +40,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         ClientDisconnect: the connection was cut.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json" and (kind not in _UNSAID or "origin" in request.headers):
         raise bad(
             f"the content type is {short_repr(kind)}: send Content-Type: application/json", code="invalid_content_type"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,7 @@ from draftwood.serve.log import LogFormat
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
 KEEP_ALIVE_SECONDS: Final = 10.0
 """A stream that is silent for so long gets a comment, so that proxies keep it."""
 
@@ -35,6 +37,9 @@ class ServeOptions:
         "remark", "fields that are not known: ignored with a remark in the answer, or refused"
     )
     api_key_file: Path | None = setting(None, "file with keys, one per line; requests need one")
+    cors_origin: tuple[str, ...] = setting(
+        (), "origin whose pages may call the server from a browser, such as http://localhost:3000; can be repeated"
+    )
     no_key: bool = setting(False, "let everybody who reaches the host write texts")
     max_rows: int = setting(8, "the most texts that are written at a time")
     max_queue: int = setting(64, "the most texts that wait; further requests get status 429")
@@ -42,15 +47,15 @@ class ServeOptions:
     max_memory: float | None = setting(
         None, "GiB for keys and values of all texts; default: half of what is free at the start"
     )
+    prefix_memory: float = setting(
+        1.0,
+        "GiB of these that texts may take after their end, for later ones that begin alike; the last one stays at any size",
+    )
     no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
     share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
     max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
     no_tools: bool = setting(False, "refuse requests with tools")
-    prefix_memory: float = setting(
-        1.0,
-        "GiB of these that texts may take after their end, for later ones that begin alike; the last one stays at any size",
-    )
     tool_parser: ToolParser = setting("auto", "how the model writes tool calls; auto: as its chat template does")
     reasoning_parser: ReasoningParser = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
@@ -78,6 +83,14 @@ class ServeOptions:
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):
             raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")
+        several("cors_origin", self.cors_origin, str, "origins")
+        for origin in self.cors_origin:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors_origin is {origin!r}: give a scheme and a host as browsers send them, without a path"
+                )
+        if "*" in self.cors_origin and self.api_key_file is not None:
+            raise ConfigError("cors_origin is *, but there are keys, which any page could then try: name the origins")
         if self.api_key_file is not None and self.no_key:
             raise ConfigError("--api-key-file and --no-key exclude each other: give one of them")
         if not is_loopback(self.host) and self.api_key_file is None and not self.no_key:

@@ -35,6 +35,9 @@ class Wire:
         """The answer's id."""
         return id
 
+    def piece(self) -> None:
+        """A piece of the text has come."""
+
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         return answer
 
@@ -76,6 +79,7 @@ class AnswerResponse(Response):
         written: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
         async for found in self.answer.events(KEEP_ALIVE_SECONDS):
             if found is not None:
+                self.wire.piece()
                 written[found[0]].append(found[1])
         whole = self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written])
         await JSONResponse(self.wire.whole(whole))(scope, receive, send)
@@ -103,6 +107,7 @@ class AnswerResponse(Response):
     def _shown(self, found: Found) -> bytes:
         if found is None:
             return self.wire.silence()
+        self.wire.piece()
         chunks = self.shape.chunks(*found)
         if not self.answer.left and not self.usage:
             chunks[-1] |= figures(self.answer)

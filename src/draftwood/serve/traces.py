@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final, final
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from draftwood.core.checks import short_repr
 from draftwood.core.settings import Method
@@ -109,7 +109,8 @@ class Traces:
         return found
 
     async def page(self, request: Request) -> Response:
-        self.check()
+        if not self._most:
+            return PlainTextResponse("Draftwood is running. It keeps no traces, so it has no page: see --max-traces.\n")
         html, policy = page()
         headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(html, headers={**headers, "Cache-Control": "no-cache"})

@@ -77,6 +77,10 @@ class Dialect(Wire, ABC):
         self.figures: Json = {}
         self._open: tuple[Kind, int] | None = None  # the last part while it grows, with the number of its call
 
+    def without_text(self, model: str) -> Json | None:
+        """The whole answer of a request that wants no text; None for one that does."""
+        return None
+
     def begin(self) -> Iterable[Json]:
         """The events before the first part."""
         return ()

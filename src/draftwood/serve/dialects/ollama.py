@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
+
+from pydantic import AfterValidator, Field
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects, read_object
 from draftwood.serve.errors import in_ollama
@@ -19,7 +22,6 @@ _MACHINE: Final = frozenset(  # options of how a model is computed, which change
     | {"vocab_only", "use_mmap", "use_mlock"}
 )
 _OTHERS: Final = {
-    "keep_alive": OtherField(),  # this server's model stays
     "template": OtherField("the model's own chat template is used", ("",)),
     "context": OtherField("a conversation is sent as messages", ([],)),
 }
@@ -27,35 +29,42 @@ MOST_WRITTEN: Final = 128
 """Tokens of a text without a chat template, where ``num_predict`` is not given."""
 
 
+_NUMBER: Final = r"(\d+\.?\d*|\.\d+)"
+_DURATION: Final = re.compile(rf"[-+]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)")
+
+
+def _duration(value: float | str | None) -> float | str | None:
+    if isinstance(value, str) and not _DURATION.fullmatch(value):
+        raise ValueError('send seconds, or a duration such as "5m"')
+    return value
+
+
+KeepAlive = Annotated[int | float | str | None, AfterValidator(_duration)]
+
+
 class OllamaBody(RouteBody):
-    """Fields of both routes. Other ones, and options, are those of chats."""
+    """Fields of both routes. Other ones, and options, are those of chats. The model stays, however long it is to be kept."""
 
     options: dict[str, Any] | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None
     stream: bool | None = None
+    keep_alive: KeepAlive = None
 
 
 class OllamaChatBody(OllamaBody):
     """``/api/chat``."""
 
-    messages: list[Any]
+    messages: list[Any] = Field(default_factory=list)
 
 
 class OllamaGenerateBody(OllamaBody):
     """``/api/generate``."""
 
-    prompt: str
+    prompt: str = ""
     system: str | None = None
     images: list[Any] | None = None
     raw: bool | None = None
-
-
-class ShowBody(RouteBody):
-    """``/api/show``."""
-
-    name: str | None = None
-    verbose: bool | None = None
 
 
 @final
@@ -72,8 +81,10 @@ class Ollama(Dialect):
     media_type = "application/x-ndjson"
 
     def __init__(self, body: OllamaChatBody | OllamaGenerateBody, *, chats: bool = True) -> None:
-        self._arrived = self._read = perf_counter_ns()
+        self._arrived, self._read = perf_counter_ns(), 0
         self._generates = isinstance(body, OllamaGenerateBody)
+        self._loads = not (body.prompt or body.images if isinstance(body, OllamaGenerateBody) else body.messages)
+        self._keeps = body.keep_alive is None or re.search("[1-9]", str(body.keep_alive)) is not None
         think, path = body.think, "/v1/chat/completions"
         if isinstance(body, OllamaChatBody):
             made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
@@ -90,9 +101,14 @@ class Ollama(Dialect):
         }
         super().__init__(made, {**(body.model_extra or {}), **_options(body.options)}, body.stream is not False, path)
 
-    def begin(self) -> Iterable[Json]:
-        self._read = perf_counter_ns()
-        return ()
+    def without_text(self, model: str) -> Json | None:
+        if not self._loads:
+            return None
+        self.head = {"model": model}
+        return self._line(self._say(""), done=True) | {"done_reason": "load" if self._keeps else "unload"}
+
+    def piece(self) -> None:
+        self._read = self._read or perf_counter_ns()
 
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
         if part.kind != "call":
@@ -107,7 +123,6 @@ class Ollama(Dialect):
         yield self._line(self._say(""), done=True) | self._end() | self.figures
 
     def answer(self) -> Json:
-        self._read = self._arrived  # when the prompt was read is not known
         text, thought = ("".join(part.text for part in self.parts if part.kind == kind) for kind in ("text", "reasoning"))
         calls = [_call(part) for part in self.parts if part.kind == "call"]
         extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
@@ -130,16 +145,17 @@ class Ollama(Dialect):
         return {"message": {"role": "assistant", "content": text, **extra}}
 
     def _line(self, said: Json, *, done: bool) -> Json:
-        return {"model": self.head["model"], "created_at": now(), **said, "done": done}
+        return {"model": self.head["model"], "created_at": as_time(datetime.now(UTC)), **said, "done": done}
 
     def _end(self) -> Json:
-        """The reason of the end, tokens, and times in nanoseconds."""
-        end = perf_counter_ns()
+        """The reason of the end, tokens, and times in nanoseconds. None is 0 that clients divide by, and they add up."""
+        read = self._read or perf_counter_ns()
+        end = max(perf_counter_ns(), read + 1)
         return {
             "done_reason": "length" if self.finish_reason == "length" else "stop",
             "total_duration": end - self._arrived, "load_duration": 0,
-            "prompt_eval_count": self.usage["prompt_tokens"], "prompt_eval_duration": self._read - self._arrived,
-            "eval_count": self.usage["completion_tokens"], "eval_duration": end - self._read,
+            "prompt_eval_count": self.usage["prompt_tokens"], "prompt_eval_duration": read - self._arrived,
+            "eval_count": self.usage["completion_tokens"], "eval_duration": end - read,
         }  # fmt: skip
 
 
@@ -152,9 +168,9 @@ def _continued(body: OllamaGenerateBody) -> Json:
     return {"prompt": body.prompt, **limit}
 
 
-def now() -> str:
-    """The time as Ollama writes it."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+def as_time(time: datetime) -> str:
+    """A time of UTC as Ollama writes it."""
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def _options(options: Json | None) -> Json:
@@ -198,11 +214,3 @@ def _content(text: Any, images: Any) -> Any:
 
 def _call(part: Part) -> Json:
     return {"id": part.id, "function": {"name": part.name, "arguments": read_object(part.text)}}
-
-
-def details(facts: Json) -> Json:
-    """Facts of a model."""
-    return {
-        "parent_model": "", "format": "safetensors", "family": facts["architecture"], "families": [facts["architecture"]],
-        "parameter_size": f"{facts['n_params'] / 1e6:.1f}M", "quantization_level": facts["dtype"],
-    }  # fmt: skip
