@@ -51,7 +51,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 2980
 """Lines of C++ of the native engine, at most."""
-TESTS = 34000
+TESTS = 34400
 """Lines of the tests, at most."""
 ALL_TEXT = 96_700
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""

@@ -152,6 +152,29 @@ def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int,
         return 2500 * pair.target.token_bytes, max(seen) - before, resident() - before
 
 
+@pytest.mark.skipif(sys.platform != "linux" or not LIBRARY.exists(), reason="reads the resident memory of the native engine")
+def test_texts_take_what_they_are_counted_for(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 48, "layers": 30, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64}
+    folder = save_chat(tmp_path, max_position_embeddings=1024, **sizes)
+    code = f"from tests.serve.test_memory import many_prompts; print(*many_prompts({str(folder)!r}))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    counted, grown = map(int, run.stdout.split())
+    assert counted > 100 << 20, "control: the budget was used"
+    assert grown < 1.15 * counted
+
+
+def many_prompts(folder: str) -> tuple[int, int]:
+    """Bytes that the texts of a full prefix cache count for, and by which the server has grown."""
+    pair = draftwood.load(folder, options=LoadOptions(dtype="bfloat16", device="cpu", backend="native", profile="none"))
+    service = make_service(pair, method=Method(method="ar"), max_memory=1 / 8)
+    with serving(service) as client:
+        for i in range(40):
+            written(client, prompt=[2 + i, *[270] * 300], max_tokens=2, ignore_eos=True)
+            if i == 0:
+                before = resident() - pair.target.memory_bytes  # type: ignore[attr-defined]
+        return pair.target.memory_bytes, resident() - before  # type: ignore[attr-defined]
+
+
 def resident() -> int:
     """Bytes of the resident memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()

@@ -62,10 +62,10 @@ int draftwood_rotate(void* model, const float* cos, const float* sin, int tables
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
 
-// Bytes of all pages of keys and values.
+// Bytes that all pages of keys and values take.
 long draftwood_page_bytes(void* model) {
     Engine& engine = **(Handle*)model;
-    return engine.pages.load() * (long)engine.page_bytes();
+    return engine.pages.load() * (long)Buffer::whole(engine.page_bytes());
 }
 
 void* draftwood_row(void* model) {

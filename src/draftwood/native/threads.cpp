@@ -68,25 +68,53 @@ Pool& pool() {
     return *found;
 }
 
+// Large pages, which the system takes back as soon as they are free: an allocator would need twice their size for the next ones,
+// so it would use none of those that were freed.
+void* map_large(size_t bytes) {
+#if defined(__linux__)
+    char* found = (char*)mmap(nullptr, bytes + LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED) return nullptr;
+    size_t before = (LARGE - (size_t)found % LARGE) % LARGE;
+    if (before) munmap(found, before);
+    munmap(found + before + bytes, LARGE - before);
+    madvise(found + before, bytes, MADV_HUGEPAGE);
+    return found + before;
+#else
+    return aligned_alloc(LARGE, bytes);
+#endif
+}
+
 bool is_free(const Job& job) { return !job.users.load(std::memory_order_acquire); }
 
 }  // namespace
 
+size_t Buffer::whole(size_t bytes) {
+    size_t unit = bytes < LARGE / 2 ? 64 : LARGE;
+    return (bytes + unit - 1) / unit * unit;
+}
+
 void* Buffer::reserve(size_t bytes) {
     if (bytes <= bytes_) return start_;
-    size_t unit = bytes < LARGE / 2 ? 64 : LARGE, whole = (bytes + unit - 1) / unit * unit;
-    free(start_);
-    bytes_ = 0;
-    start_ = aligned_alloc(unit, whole);
+    release();
+    size_t size = whole(bytes);
+    start_ = size < LARGE ? aligned_alloc(64, size) : map_large(size);
     if (!start_) throw std::bad_alloc();
-    bytes_ = whole;
-#if defined(__linux__)
-    if (unit == LARGE) madvise(start_, whole, MADV_HUGEPAGE);
-#endif
+    bytes_ = size;
     return start_;
 }
 
-Buffer::~Buffer() { free(start_); }
+void Buffer::release() {
+    if (bytes_ < LARGE) {
+        free(start_);
+    } else {
+#if defined(__linux__)
+        munmap(start_, bytes_);
+#else
+        free(start_);
+#endif
+    }
+    start_ = nullptr, bytes_ = 0;
+}
 
 int claim(Phases* phases, int phase, int chunks, int thread, int done) {
     const int threads = phases->threads;

@@ -13,10 +13,12 @@ class Buffer {
   public:
     Buffer() = default;
     Buffer(const Buffer&) = delete;
-    ~Buffer();
-    void* reserve(size_t bytes);  // throws std::bad_alloc
+    ~Buffer() { release(); }
+    void* reserve(size_t bytes);         // throws std::bad_alloc
+    static size_t whole(size_t bytes);  // that so many take
 
   private:
+    void release();
     void* start_ = nullptr;
     size_t bytes_ = 0;
 };

@@ -109,8 +109,9 @@ class OllamaModel:
     def _entry(self) -> Json:
         """What stays while the model's files do: the digest is of its facts, and of their names, sizes and times."""
         facts = self._service.facts["meta"]
-        path = Path(getattr(self._service.pair.model, "name_or_path", "") or "/dev/null")
-        found = sorted(path.iterdir()) if path.is_dir() else [path]
+        name = getattr(self._service.pair.model, "name_or_path", "")
+        path = Path(name)
+        found = sorted(path.iterdir()) if name and path.is_dir() else [path]
         files = {file.name: file.stat() for file in found if file.is_file()}
         known = [facts, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in files.items())]
         changed = max((stat.st_mtime for stat in files.values()), default=0.0)
@@ -118,8 +119,8 @@ class OllamaModel:
             "modified_at": as_time(datetime.fromtimestamp(changed, UTC)), "size": facts["size"],
             "digest": sha256(json.dumps(known, sort_keys=True).encode()).hexdigest(),
             "details": {
-                "parent_model": "", "format": "safetensors", "family": facts["architecture"],
-                "families": [facts["architecture"]], "parameter_size": f"{facts['n_params'] / 1e6:.1f}M",
-                "quantization_level": facts["dtype"],
+                "parent_model": "", "format": "gguf" if path.suffix == ".gguf" else "safetensors",
+                "family": facts["architecture"], "families": [facts["architecture"]],
+                "parameter_size": f"{facts['n_params'] / 1e6:.1f}M", "quantization_level": facts["dtype"],
             },
         }  # fmt: skip
