@@ -53,7 +53,7 @@ NATIVE = 2980
 """Lines of C++ of the native engine, at most."""
 TESTS = 34400
 """Lines of the tests, at most."""
-ALL_TEXT = 96_700
+ALL_TEXT = 97_300
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
