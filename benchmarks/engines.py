@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from benchmarks.measure import Maker
 from benchmarks.settings import ENGINES, Setting
 from draftwood.api import Pair
+from draftwood.core.errors import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXTRA: Final = 'pip install "draftwood[peers]"'
 _TRIAL = 3  # tokens of each prompt in the trial of an engine
 
 
@@ -71,7 +71,7 @@ def engines(
             try:
                 engine = makers[method](pair, method, _below(Path(folder), method)) if its else None
             except ImportError as error:
-                found.skipped[method] = f"not installed ({error}): {EXTRA}"
+                found.skipped[method] = f"not installed ({error}): {install('peers')}"
             except Exception as error:  # any error of another program: the rest is still measured
                 found.skipped[method] = _reason_of(error)
             else:

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -197,6 +198,23 @@ README = read(ROOT / "README.md")
 def test_the_cpu_build_of_pytorch_is_named_before_the_first_pip_command():
     install = README.split("## Install\n")[1]
     assert 0 <= install.index("CPU build of PyTorch") < install.index("pip install .")
+
+
+def test_the_server_comes_with_what_its_features_need_and_no_sentence_names_an_index():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found = [re.match(r"([\w-]+)(?:\[(.+)\])?", one).groups() for one in extras[extra]]
+        return {name for name, _ in found} | {name for _, own in found for one in (own or "").split(",") if one in extras
+                                              for name in packages(one)}  # fmt: skip
+
+    assert {"starlette", "llguidance"} <= packages("serve") & packages("ray")
+    named = re.compile(r"pip install[^\n#]*[\s\"']draftwood\b(?!-)")
+    assert named.search('pip install "draftwood[serve]"'), "control"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    texts = [ROOT / name for name in files if name.endswith((".py", ".md", ".html", ".js", ".toml", ".yml"))]
+    here = Path(__file__).resolve()
+    assert not [path for path in texts if path.resolve() != here and named.search(path.read_text(encoding="utf-8"))]
 
 
 def test_an_sdist_holds_every_folder_and_script_that_the_readme_names():

@@ -12,18 +12,16 @@ import torch
 
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.systems import Output, System, closed
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, needs
 from draftwood.tune.compare import configured
-
-EXTRA = 'pip install "draftwood[bench]"'
 
 
 def require_packages(config: TranslateConfig) -> None:
     """Raise a ConfigError that names what has to be installed for this run."""
     if not config.exact and importlib.util.find_spec("sacrebleu") is None:
-        raise ConfigError(f"BLEU needs the package sacrebleu; install it with: {EXTRA}")
+        raise ConfigError(needs("BLEU", "sacrebleu", "bench"))
     if "ctranslate2" in config.peer_names() and importlib.util.find_spec("ctranslate2") is None:
-        raise ConfigError(f"package ctranslate2 is missing; install it with: {EXTRA}, or leave it out with --peers generate")
+        raise ConfigError(f"{needs('--peers ctranslate2', 'ctranslate2', 'bench')}; or give --peers generate")
 
 
 @final

@@ -136,7 +136,7 @@ def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, l
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     with engines([SETTINGS["genai"]], letters, (0.0,), [PROMPT]) as found:
         assert not found.opened
-        assert 'pip install "draftwood[peers]"' in found.skipped["genai"]
+        assert 'pip install ".[peers]"' in found.skipped["genai"]
 
 
 class Constant:

@@ -274,7 +274,7 @@ def test_a_missing_package_is_named_with_the_way_out(
     hide_package(monkeypatch, package)
     output = folders.run(tmp_path, code=2).output
     assert package in output
-    assert "draftwood[bench]" in output
+    assert ".[bench]" in output
     if package == "ctranslate2":
         folders.run(tmp_path, peers="generate", methods="ar", repeats=1)
 

@@ -143,5 +143,5 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr("draftwood.grammar.grammar.import_module", missing)
-    with pytest.raises(ConfigError, match=r"pip install 'draftwood\[grammar\]'"):
+    with pytest.raises(ConfigError, match=r'pip install "\.\[grammar\]"'):
         Grammar.regex("a")

@@ -125,7 +125,7 @@ def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(
     monkeypatch.setattr(gguf_model, "version_of", lambda name: None if name == missing else own(name))
     assert draftwood.load(file, options={"backend": "torch"}).encode("the")
     monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
-    with pytest.raises(ModelError, match=rf'{missing}.*pip install "draftwood\[gguf\]"'):
+    with pytest.raises(ModelError, match=rf'{missing}.*pip install "\.\[gguf\]"'):
         draftwood.load(file, options={"backend": "torch"})
 
 

@@ -25,7 +25,7 @@ from draftwood.serve.metrics import Metrics
 from draftwood.serve.settings import ServeOptions
 from tests.ray.conftest import SETTINGS, draftwood
 
-serve = pytest.importorskip("ray.serve", reason='needs ray: pip install "draftwood[ray]"')
+serve = pytest.importorskip("ray.serve", reason='needs ray: pip install ".[ray]"')
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
 MakeSpec = Callable[..., ReplicaSpec]
 Records = dict[int, dict[str, Any]]
@@ -243,7 +243,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, prompts
     for command in (["serve"], ["write", "--input", prompts, "--output", tmp_path / "out.jsonl"]):
         result = draftwood("ray", *command)
         assert result.exit_code == 2
-        assert 'pip install "draftwood[ray]"' in result.stderr
+        assert 'pip install ".[ray]"' in result.stderr
 
 
 @pytest.mark.parametrize(

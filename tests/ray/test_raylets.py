@@ -29,7 +29,7 @@ from tests.ray.conftest import OPTIONS, draftwood, records
 from tests.serve.conftest import until
 from tests.serve.shapes import check_error
 
-ray = pytest.importorskip("ray", reason='needs ray: pip install "draftwood[ray]"')
+ray = pytest.importorskip("ray", reason='needs ray: pip install ".[ray]"')
 serve = pytest.importorskip("ray.serve")
 pytestmark = pytest.mark.skipif(not os.environ.get("DRAFTWOOD_RAYLETS"), reason="takes minutes: set DRAFTWOOD_RAYLETS=1")
 with socket.socket() as _free:

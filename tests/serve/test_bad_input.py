@@ -231,7 +231,7 @@ def test_the_command_refuses_what_it_cannot_serve(monkeypatch: pytest.MonkeyPatc
     assert "beta" in run("--beta", "3")  # changes texts, and is for temperature 0
     assert "verifier" in run("--verifier", "greedy")
     monkeypatch.setitem(sys.modules, "draftwood.serve.run", None)
-    assert "draftwood[serve]" in run()
+    assert 'pip install ".[serve]"' in run()
 
 
 def test_a_port_in_use_is_refused() -> None:

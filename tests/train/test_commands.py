@@ -43,4 +43,4 @@ def test_a_missing_accelerate_names_the_extra(corpus: Path, tmp_path: Path, monk
     run = CliRunner().invoke(main, ["train", "lm", *data, "--out", str(tmp_path / "out")])
     assert run.exit_code == 2
     assert not (tmp_path / "out").exists()
-    assert 'pip install "draftwood[train]"' in run.output
+    assert 'pip install ".[train]"' in run.output

@@ -9,7 +9,7 @@ import click
 from draftwood.cli.options import Sectioned, Sections, pick, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Models, check_fit, load_session
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, needs
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
 from draftwood.serve.log import start_log
@@ -40,9 +40,7 @@ def command(**options: Any) -> None:
             from draftwood.serve.run import serve
             from draftwood.serve.service import Service
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
-        ) from error
+        raise ConfigError(needs("the server", str(error.name), "serve")) from error
     pair = load_session("language", models, pick(LoadOptions, options))
     start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)

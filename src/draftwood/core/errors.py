@@ -45,6 +45,16 @@ class NumericsError(DraftwoodError, ArithmeticError):
     """Scores that are NaN, or distributions without any possible token."""
 
 
+def needs(what: str, packages: str, extra: str) -> str:
+    """The sentence of an error for packages that are not installed."""
+    return f"{what} needs the package {packages}: {install(extra)}"
+
+
+def install(extra: str) -> str:
+    """What installs an extra. No index has Draftwood, so it names the checkout, or a wheel."""
+    return f'run pip install ".[{extra}]" in the checkout of Draftwood, or pip install "WHEEL[{extra}]" with its wheel'
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error of any library means that memory ran out; each library has its own class or message for that."""
     if isinstance(error, OSError):

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, is_unicode, short_repr
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, needs
 from draftwood.grammar.check import Checker
 from draftwood.grammar.unheld import without_unheld
 
@@ -34,7 +34,7 @@ def guidance() -> Any:
     try:
         return import_module("llguidance")
     except ImportError:
-        raise ConfigError("a grammar needs llguidance: pip install 'draftwood[grammar]'") from None
+        raise ConfigError(needs("a grammar", "llguidance", "grammar")) from None
 
 
 def _defaults(schema: object) -> dict[str, str] | None:

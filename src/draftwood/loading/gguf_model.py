@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
@@ -176,9 +176,7 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
             tensors that ``transformers`` does not read.
     """
     if missing := [package for package in ("gguf", "accelerate") if version_of(package) is None]:
-        raise ModelError(
-            f'a GGUF file needs the package {" and ".join(missing)}; install with: pip install "draftwood[gguf]"'
-        )
+        raise ModelError(needs("a GGUF file", " and ".join(missing), "gguf"))
     refuse_part(header)
     if (
         header.metadata.get(f"{header.architecture}.rope.scaling.type", "none") != "none"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from draftwood.core.checks import short_repr
-from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.core.errors import ConfigError, ModelError, PairingError, needs
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import (
     CONFIG,
@@ -164,10 +164,7 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
     except ImportError as error:
         if "sentencepiece" not in str(error).lower():
             raise ModelError(cannot_load("tokenizer", name, error)) from error
-        raise ModelError(
-            f"the tokenizer of {str(name)!r} needs the package sentencepiece; install it with: "
-            'pip install "draftwood[translate]"'
-        ) from error
+        raise ModelError(needs(f"the tokenizer of {str(name)!r}", "sentencepiece", "translate")) from error
     except Exception as error:
         raise ModelError(cannot_load("tokenizer", name, error)) from error
 

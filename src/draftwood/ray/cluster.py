@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Final, final
 
 from draftwood.core.checks import integer, number, setting
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, ModelError, needs
 
 _SECONDS: Final = 5.0
 """An address that does not answer for so long is refused. Ray itself would ask for a minute."""
@@ -71,7 +71,7 @@ def installed() -> Any:
         import ray.data
         import ray.serve
     except ModuleNotFoundError as error:
-        raise ConfigError(f'this needs the package {error.name}; install it with: pip install "draftwood[ray]"') from error
+        raise ConfigError(needs("this", str(error.name), "ray")) from error
     return ray
 
 

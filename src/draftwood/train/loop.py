@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, needs
 from draftwood.core.files import replace_file
 from draftwood.train.callbacks import Deadline, Report, Reporter
 from draftwood.train.config import ChatsConfig, RunConfig
@@ -36,7 +36,7 @@ _MAY_CHANGE = {
 def require(package: str, what: str) -> None:
     """Check that a package of the extra ``train`` is installed, without which ``what`` cannot run."""
     if importlib.util.find_spec(package) is None:
-        raise ConfigError(f'{what} needs the package {package}; install it with: pip install "draftwood[train]"')
+        raise ConfigError(needs(what, package, "train"))
 
 
 def claim(config: RunConfig | ChatsConfig) -> None:
