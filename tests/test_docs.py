@@ -211,8 +211,8 @@ def test_the_server_comes_with_what_its_features_need_and_no_sentence_names_an_i
     assert {"starlette", "llguidance"} <= packages("serve") & packages("ray")
     named = re.compile(r"pip install[^\n#]*[\s\"']draftwood\b(?!-)")
     assert named.search('pip install "draftwood[serve]"'), "control"
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    texts = [ROOT / name for name in files if name.endswith((".py", ".md", ".html", ".js", ".toml", ".yml"))]
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    texts = [ROOT / name for name in listed.splitlines() if name.endswith((".py", ".md", ".html", ".js", ".toml", ".yml"))]
     here = Path(__file__).resolve()
     assert not [path for path in texts if path.resolve() != here and named.search(path.read_text(encoding="utf-8"))]
 

@@ -76,9 +76,11 @@ def alone(engine: Decoder, request: Request, sampling: Sampling, method: str | N
         return [token for _ in range(99) if len(batch) for piece in batch.step() for token in piece.tokens]
 
 
-def together(batch: Batch, given: list[tuple[Request, Sampling, str | None]], seed: int) -> tuple[dict[int, list[int]], set]:
-    """The texts of rows that join at random times, and the rows that were dropped early."""
-    rng, coming, texts, dropped = random.Random(seed), list(given), {}, set()
+def together(
+    batch: Batch, given: list[tuple[Request, Sampling, str | None]], seed: int, *, pauses: bool = False
+) -> tuple[dict[int, list[int]], set]:
+    """The texts of rows that join and pause at random times, and the rows that were dropped early."""
+    rng, coming, texts, dropped, paused, ended = random.Random(seed), list(given), {}, set(), set(), set()
     while coming or len(batch):
         while coming and (not len(batch) or rng.random() < 0.4):
             request, sampling, method = coming.pop(0)
@@ -87,25 +89,35 @@ def together(batch: Batch, given: list[tuple[Request, Sampling, str | None]], se
             row = rng.choice([row for row in texts if row not in dropped])
             dropped.add(row)
             batch.drop(row)
+        going = [row for row in texts if row not in dropped | paused | ended]
+        if pauses and going and rng.random() < 0.15:
+            paused.add(row := rng.choice(going))
+            batch.pause(row)
+        elif paused and rng.random() < 0.5:
+            batch.resume(paused.pop())
         for piece in batch.step():
-            assert piece.row not in dropped
+            assert piece.row not in dropped | paused
             texts[piece.row] += piece.tokens
+            ended |= {piece.row} if piece.finish_reason is not None else set()
             assert piece.tokens == piece.round.tokens[piece.round_row][: len(piece.tokens)]
     return texts, dropped
 
 
-def compare(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], seed: int, **options: Any) -> int:
+def compare(
+    engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], seed: int, *, pauses: bool = False,
+    **options: Any,
+) -> int:  # fmt: skip
     """Write texts alone and in a batch with these options; returns the number of tokens that were compared."""
     whole = [alone(engine, *one) for one in given]
     with engine.batch(**options) as batch:
-        texts, dropped = together(batch, list(given), seed)
+        texts, dropped = together(batch, list(given), seed, pauses=pauses)
     for row, text in texts.items():
         assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (seed, row, given[row])
     return sum(map(len, texts.values()))
 
 
-def check(engine: Decoder, *, sources: bool = False) -> int:
-    return compare(engine, requests_of(0, sources=sources), 0)
+def check(engine: Decoder, *, sources: bool = False, pauses: bool = True) -> int:
+    return compare(engine, requests_of(0, sources=sources), 0, pauses=pauses)
 
 
 @functools.cache
@@ -156,7 +168,9 @@ def test_causal_models(backend, method):
 
 @OF_HIDDEN_STATES
 def test_drafters_of_hidden_states(kind, backend):
-    assert check(decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive")) > 30
+    """After a pause their drafts are others, so that the text is the same with a coupled verifier."""
+    assert check(decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive"), pauses=False) > 30
+    assert check(decoder(*of_hidden_states(kind, backend), "rsd-c", "2-2", "coupled")) > 30
 
 
 @pytest.mark.parametrize("method", [("rsd-s", "2x2", "recursive"), ("ngram", "3", "coupled")], ids=method_id)

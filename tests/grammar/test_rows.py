@@ -100,7 +100,7 @@ def test_rows_with_and_without_grammar_that_come_and_go_write_what_they_write_al
         )
         for i in range(10)
     ]
-    assert compare(engine(*method), given, 1, rows=4) > 40
+    assert compare(engine(*method), given, 1, rows=4, pauses=True) > 40
 
 
 def test_encoder_decoder_models_follow_a_grammar():

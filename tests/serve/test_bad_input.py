@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -65,12 +66,12 @@ def test_a_body_may_have_some_levels_and_brackets_in_texts_are_none(client: Test
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("max_tokens", value) for value in (0, -2, 1.5, "3", True, [], 10**30, 2**31, 97)),
+        *(("max_tokens", value) for value in (0, -2, 1.5, "3", True, [], 10**30, 2**31)),
         *(("temperature", value) for value in (-1, "1", True, 101, 1e-30, [], {}, 10**400)),
         *(("top_p", value) for value in (0, 1.1, -1, "x")),
         *(("top_k", value) for value in (-2, 1.5, 10**20)),
         *(("min_p", value) for value in (-0.1, 2)),
-        *(("n", value) for value in (0, -1, 129, 10**10, 1.0, "2")),
+        *(("n", value) for value in (0, -1, 129, 10**10, 1.5, "2")),
         *(("seed", value) for value in (-2, 2**63, 1.5, "1")),
         *(("stop", value) for value in ("", [""], [1], {}, ["a"] * 65)),
         *(("stop_token_ids", value) for value in ([-1], [10**6], ["a"], 3)),
@@ -127,7 +128,7 @@ def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClie
     assert refused(client, completion(prompt=[1] * 300_000 + ["a"]))["param"] == "prompt"
     assert "10000 texts" in refused(client, completion(prompt=["a"] * 5000, n=2))["message"]
     long = [{"role": "user", "content": "the fox ran"} for _ in range(1000)]
-    assert "more than" in refused(client, chat(messages=long))["message"]
+    assert "too long" in refused(client, chat(messages=long))["message"]
     with pytest.raises(ValidationError) as found:
         CompletionBody.model_validate(completion(prompt=[[1]] * 999 + ["a"]))
     assert found.value.error_count() < 10, "validation stops at the first wrong value"
@@ -144,7 +145,7 @@ def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestCli
     for body in (completion(prompt=long), chat(messages=[{"role": "user", "content": long}])):
         error = refused(client, body)
         assert error["code"] == "context_length_exceeded"
-        assert "more than 192 tokens" in error["message"]
+        assert re.match(r"prompt is too long: \d+ tokens > 95 maximum, in its first 1152 characters", error["message"])
 
 
 def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -17,7 +18,7 @@ from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from tests.serve.client import MESSAGES, answer, chat
+from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 
 PARTS = [("text",), ("reasoning", "text"), ("calls",), ("reasoning", "text", "calls")]
@@ -220,7 +221,7 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
     assert [(one["role"], one["content"]) for one in made.chat["messages"]] == roles
     for plain in (generate(raw=True, think=False), generate(chats=False)):
         assert "chat_template_kwargs" not in plain.chat
-        assert (plain.path, plain.chat["prompt"], plain.chat["max_tokens"]) == ("/v1/completions", "Hello", 128)
+        assert (plain.path, plain.chat["prompt"], plain.chat["max_tokens"]) == ("/v1/completions", "Hello", -1)
     assert generate(raw=True, options={"num_predict": 5}).chat["max_tokens"] == 5
 
 
@@ -371,6 +372,60 @@ def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client: TestClient, 
     plain = whole(client, path, speculative=False)
     assert text_in(plain) == text_in(found)
     assert "metrics" not in plain
+
+
+def of_length(path: str, text: str, size: Any) -> dict[str, Any]:
+    """A body with a prompt and the most tokens of its text; None leaves that out."""
+    messages = [{"role": "user", "content": text}]
+    return {
+        "ignore_eos": True, "temperature": 0, **({} if size is None else {
+            RESPONSES: {"max_output_tokens": size}, OLLAMA: {"options": {"num_predict": size}},
+            GENERATE: {"options": {"num_predict": size}},
+        }.get(path, {"max_tokens": size})),
+        **{RESPONSES: {"input": text}, GENERATE: {"prompt": text}, COMPLETIONS: {"prompt": text}}.get(
+            path, {"messages": messages}),
+    }  # fmt: skip
+
+
+def end_of(found: dict[str, Any]) -> tuple[str, int]:
+    """Why an answer ended, and the tokens of prompt and text."""
+    if "eval_count" in found:
+        return found["done_reason"], found["prompt_eval_count"] + found["eval_count"]
+    usage = found["usage"]
+    used = usage.get("total_tokens") or sum(usage[f"{name}_tokens"] for name in ("input", "output", "cache_read_input"))
+    reason = found.get("stop_reason") or (found.get("incomplete_details") or {}).get("reason")
+    return reason or found["choices"][0]["finish_reason"], used
+
+
+@pytest.fixture(scope="module")
+def short(served: Pair) -> Iterator[TestClient]:
+    with serving(make_service(served, max_length=64)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, *ROUTES])
+def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_both_numbers(
+    short: TestClient, path: str
+) -> None:
+    client, longest = short, short.get("/v1/models").json()["data"][0]["max_model_len"]
+    for size in (32000, 32000.0, None, *([] if path in (MESSAGES_ROUTE, RESPONSES) else [-1])):
+        found = answer(client, of_length(path, TEXT, size) | {"stream": False}, path=path)
+        if (path, size) != (COMPLETIONS, None):
+            assert end_of(found) in [(reason, longest) for reason in ("length", "max_tokens", "max_output_tokens")]
+        said = [remark for remark in found.get("warnings", ()) if "fit after the prompt" in remark]
+        assert len(said) == (size in (32000, 32000.0)), found
+    for text in ("the fox ran " * 40, "the fox ran " * 400):
+        response = client.post(path, json=of_length(path, text, 5))
+        error = response.json()["error"]
+        message = error if isinstance(error, str) else error["message"]
+        count = re.match(rf"prompt is too long: (\d+) tokens > {longest - 1} maximum", message)
+        assert response.status_code == 400
+        assert count, message
+        assert int(count[1]) >= longest
+        if path not in (MESSAGES_ROUTE, OLLAMA, GENERATE):
+            field = {CHAT: "messages", RESPONSES: "input", COMPLETIONS: "prompt"}[path]
+            assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+    assert answer(client, of_length(path, TEXT, 2) | {"stream": False}, path=path)
 
 
 @pytest.mark.parametrize("path", ROUTES)

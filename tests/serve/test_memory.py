@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 import draftwood
 from draftwood import LoadOptions, Method, Pair
 from draftwood.native.library import LIBRARY
+from draftwood.serve import rows as rows_module
 from draftwood.serve import scheduler
 from draftwood.serve.rows import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
@@ -74,11 +75,43 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
     assert most == 2
 
 
-def test_a_text_that_never_fits_is_refused_with_numbers(served: Pair) -> None:
-    length = len(served.encode("the fox ran")) + 16
-    with serving(make_service(served, max_memory=room(served, length))) as client:
-        assert answer(client, completion())
-        assert "up to 17 more" in refused(client, completion(max_tokens=17))["message"]
+def test_a_text_is_cut_to_the_memory_that_there_is(served: Pair) -> None:
+    prompt = len(served.encode("the fox ran"))
+    with serving(make_service(served, max_memory=room(served, prompt + 16))) as client:
+        found = answer(client, completion(max_tokens=17, ignore_eos=True))
+        assert (found["usage"]["completion_tokens"], found["choices"][0]["finish_reason"]) == (16, "length")
+        error = refused(client, completion(prompt=[5] * (prompt + 16)))
+    assert f"{prompt + 16} tokens > {prompt + 15} maximum" in error["message"]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_texts_without_a_limit_share_the_memory_and_are_the_same(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, backend: Literal["native", "torch"]
+) -> None:
+    """Each could fill it alone. They begin together, the last pauses when they outgrow it, and no end changes."""
+    pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
+    monkeypatch.setattr(rows_module, "_JOINS", 16)
+    monkeypatch.setattr(rows_module, "_WRITES", 8)
+    body = chat(n=4, max_tokens=None, ignore_eos=True)
+    with serving(make_service(pair, max_length=128)) as client:
+        free = answer(client, body)
+    service = make_service(pair, max_memory=room(pair, 128))
+    rows, seen = service.scheduler._rows, list[int]()
+    step = rows.step
+
+    def watched() -> None:
+        step()
+        seen.append(rows.running)
+        assert rows.memory <= 1
+
+    rows.step = watched  # type: ignore[method-assign]
+    with serving(service) as client:
+        found = answer(client, body)
+        assert metric(client, "num_preemptions_total") > 0
+    assert found["choices"] == free["choices"]
+    assert found["usage"]["completion_tokens"] == 4 * (128 - found["usage"]["prompt_tokens"])
+    assert found["usage"]["prompt_tokens_details"]["cached_tokens"] <= found["usage"]["prompt_tokens"]
+    assert (max(seen), seen[-1] <= 1) == (3, True)
 
 
 def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:

@@ -332,6 +332,82 @@ def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:
     assert (said["function"]["name"], said["function"]["arguments"]) == wanted
 
 
+def told_by(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, Any]], str]:
+    """The text, the calls and the reason of the end in an answer of another interface, or in its stream."""
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    schemas = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
+    size = fields.pop("size")
+    body = {
+        "/v1/responses": {"input": "the fox ran", "tools": flat, "max_output_tokens": size},
+        "/v1/messages": {"messages": MESSAGES, "tools": schemas, "max_tokens": size},
+        "/api/chat": {"messages": MESSAGES, "tools": TOOLS, "options": {"num_predict": size}},
+    }[path]
+    response = client.post(path, json={**body, "stream": stream, **fields})
+    assert response.status_code == 200, response.text
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if "{" in line]
+    events = [json.loads(line) for line in lines] if stream else [response.json()]
+    if path == "/api/chat":
+        said = [event["message"] for event in events]
+        calls = [call["function"] for one in said for call in one.get("tool_calls", ())]
+        return (
+            "".join(one["content"] for one in said), [(c["name"], c["arguments"]) for c in calls], events[-1]["done_reason"],
+        )  # fmt: skip
+    if path == "/v1/messages":
+        blocks = [dict(event["content_block"]) for event in events if event.get("type") == "content_block_start"]
+        for event in (event for event in events if event.get("type") == "content_block_delta"):
+            kind, block = event["delta"], blocks[event["index"]]
+            block["text"] = block.get("text", "") + kind.get("text", kind.get("partial_json"))
+        for block in blocks if stream else ():
+            block |= {"input": json.loads(block["text"])} if block["type"] == "tool_use" else {}
+        end = events[-2]["delta"] if stream else events[0]
+        found = blocks if stream else events[0]["content"]
+        calls = [(block["name"], block["input"]) for block in found if block["type"] == "tool_use"]
+        return "".join(block["text"] for block in found if block["type"] == "text"), calls, end["stop_reason"]
+    whole = events[-1]["response"] if stream else events[0]
+    done = (
+        [event["item"] for event in events if event.get("type") == "response.output_item.done"]
+        if stream
+        else whole["output"]
+    )
+    assert [{**one, "id": ""} for one in done] == [{**one, "id": ""} for one in whole["output"]]
+    ended = [event["arguments"] for event in events if event.get("type") == "response.function_call_arguments.done"]
+    calls = [item for item in done if item["type"] == "function_call"]
+    assert not stream or ended == [item["arguments"] for item in calls if item["status"] == "completed"]
+    text = "".join(item["content"][0]["text"] for item in done if item["type"] == "message")
+    return text, [(item["name"], item["arguments"], item["status"]) for item in calls], whole["status"]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat"])
+@pytest.mark.parametrize("cut", [*range(1, 82, 8), "days", "2}"])
+def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str, cut: int | str) -> None:
+    """By the limit, or by a stop text; an interface whose arguments are objects has it as content."""
+    client, script = plain
+    script.text = text = hermes("get_weather", CITY)
+    fields: dict[str, Any] = {"size": cut if isinstance(cut, int) else 800}
+    if isinstance(cut, str):
+        fields |= {"options": {"stop": [cut]}} if path == "/api/chat" else {"stop": [cut]}
+    if path == "/v1/messages" and "stop" in fields:
+        fields["stop_sequences"] = fields.pop("stop")
+    content, calls, reason = told_by(client, path, stream=False, **fields)
+    assert told_by(client, path, stream=True, **fields) == (content, calls, reason)
+    assert reason in (
+        ("max_tokens", "incomplete", "length") if isinstance(cut, int) else ("stop_sequence", "stop", "completed")
+    )
+    if path == "/v1/responses":
+        for _, written, status in calls:  # type: ignore[misc]
+            assert (CITY.startswith(written), status) == (True, "completed" if written == CITY else "incomplete")
+    elif not calls:
+        assert text.startswith(content)
+        assert content
+    else:
+        assert calls == [("get_weather", json.loads(CITY))]
+
+
+def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain: Served) -> None:
+    found = told(*plain, hermes("get_weather", CITY), stop=["days"])
+    assert (calls_of(found), found["finish_reason"]) == ([("get_weather", '{"city": "Bern", "')], "stop")
+
+
 # ---- calls that must come ----
 
 
@@ -585,18 +661,21 @@ def test_a_continued_message_goes_on_where_it_is(thinking: dict[str, Served]) ->
         assert (message.get("reasoning_content"), message["content"]) == (thought and thought.strip(), content)
 
 
+@pytest.mark.parametrize("whole_calls", [False, True])
 @pytest.mark.parametrize("form", ["hermes", "mistral", "llama3_json"])
-def test_how_a_text_is_cut_makes_no_difference(form: str) -> None:
+def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> None:
     texts = [
         f"<think> a </think> b {hermes('f', '{}')} c ",
         '<think>[TOOL_CALLS]</think>x [TOOL_CALLS] [{"name": "f", "arguments": {"a": "]}"}}, {"name": "g"}] y',
         '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": [1]}  [TOOL_CALLS]g{} [TOOL_CALLS] none',
         ' {"name": "f", "parameters": {"a": {"b": "\\\\"}}} ; {"parameters": {}, "name": "g"} and {',
+        '<tool_call>{"name": "f", "arguments": {"a": 1',
+        '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"b"',
     ]
     for text in texts:
 
         def read(cuts: list[str]) -> dict[str, Any]:
-            reader = AnswerReader(Reading(thinks=False, form=FORMATS[form], names=frozenset("fg")))
+            reader = AnswerReader(Reading(thinks=False, form=FORMATS[form], names=frozenset("fg"), whole=whole_calls))
             deltas = [delta for cut in cuts for delta in reader.push(cut)] + reader.push("", last=True)
             found = reader.message()
             calls = [call["function"] for call in found.get("tool_calls", ())]

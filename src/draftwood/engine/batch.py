@@ -16,7 +16,7 @@ from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.pipeline import Entry, Pipeline
+from draftwood.engine.pipeline import Entry, Pipeline, Waiting
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Request
@@ -63,7 +63,7 @@ class Batch:
         self._prompts = Prompts(pipeline.target, self._drafting, chunk, prefixes)
         self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
-        self._waiting: dict[int, Entry] = {}  # by number, the first come first
+        self._waiting = Waiting()
         self._entries: list[Entry] = []
         self._bound: tuple[Sampler, Rng] | None = None  # settings and noise of the present rows; None after a change
 
@@ -91,6 +91,27 @@ class Batch:
         self._waiting[number] = self.pipeline.open(number, request, sampling, method)
         self._next += 1
         return number
+
+    def pause(self, number: int) -> None:
+        """Take a row out between two rounds: its text stays as it is, and its memory is free for others.
+
+        Its drafts may be others afterwards, where drafters read hidden states. With a coupled verifier the text is the same
+        as without a pause; with any, its distribution is.
+
+        Raises:
+            ConfigError: there is no such row.
+        """
+        self.stats(number)
+        for place, entry in enumerate(self._entries):
+            if entry.row.number == number:
+                self._keep([i for i in range(len(self._entries)) if i != place])
+                self._waiting.put_first(number, entry)
+                break
+        self._waiting.paused.add(number)
+
+    def resume(self, number: int) -> None:
+        """Let a paused row join again: its text goes on when all of it is read anew. Another row is ignored."""
+        self._waiting.paused.discard(number)
 
     @property
     def draft_errors(self) -> int:
@@ -156,7 +177,7 @@ class Batch:
 
     def _join(self, clock: Clock) -> None:
         """Give both models the prompts of new rows."""
-        coming = list(self._waiting.values())
+        coming = self._waiting.coming()
         if self._most is not None:
             coming = coming[: max(0, self._most - len(self._entries))]
         if coming and (new := self._prompts.join(coming, self._entries, clock)):

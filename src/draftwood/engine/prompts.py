@@ -152,7 +152,8 @@ class Prompts:
         if prefix is not None:
             # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
             copied = prefix._replace(length=prefix.length - 1)
-            entry.stats.cached_tokens = copied.length
+            if not entry.stats.new_tokens:  # else a text that was paused is read anew
+                entry.stats.cached_tokens = copied.length
             if self._prefixes is not None:
                 self._prefixes.use(prefix.row)
         with torch.inference_mode():

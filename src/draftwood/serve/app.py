@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -38,7 +37,6 @@ from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
 
 CHATS: Final = "/v1/chat/completions"
-_LOG = logging.getLogger(__name__)
 B = TypeVar("B", bound=RouteBody)
 D = TypeVar("D", bound=Body)
 T = TypeVar("T")
@@ -62,15 +60,19 @@ class Routes:
             made = await _read(request, kind, dialect)
             if (found := made.without_text(self._service.name(made.chat.get("model")))) is not None:
                 return JSONResponse(found)
-            return await self._answered(request, made.path, made.chat, made)
+            try:
+                return await self._answered(request, made.path, made.chat, made)
+            except ApiError as error:
+                error.param = made.names.get(error.param or "", error.param)
+                raise
 
         return answer
 
     async def count_tokens(self, request: Request) -> Response:
         made = await _read(request, CountBody, Messages)
         body, _ = await self._checked(request, ChatBody, made.chat)
-        prepared = await asyncio.to_thread(self._service.preparation.chat, body)
-        return JSONResponse({"input_tokens": prepared.prompt_tokens})
+        prompt = await asyncio.to_thread(self._service.preparation.chat_prompt, body.messages, body)
+        return JSONResponse({"input_tokens": len(prompt)})
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -118,7 +120,8 @@ class Routes:
         prepared = await asyncio.to_thread(prepare, body)
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
-        prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings])
+        reading = replace(prepared.reading, whole=wire.whole_calls)
+        prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings], reading=reading)
         prepared = await self._service.scored(prepared)
         made = shape(self._service.name(body.model), self._service.texts, prepared, token_ids=bool(body.return_token_ids))
         made.id = wire.named(made.id)
@@ -132,8 +135,6 @@ class Routes:
         """The fields of a body, and remarks about what is ignored."""
         body, remarks = await asyncio.to_thread(checked, kind, data, self._service.options.unknown_fields)
         self._service.name(body.model)
-        for remark in remarks:
-            _LOG.warning("%s: %s", request.url.path, remark)
         return body, remarks
 
     def _model(self, name: str) -> dict[str, Any]:

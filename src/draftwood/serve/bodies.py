@@ -15,7 +15,8 @@ from starlette.requests import Request
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.fields import Body
+from draftwood.serve.fields import NO_LIMIT, Body
+from draftwood.serve.log import ENTRY
 from draftwood.serve.other_fields import without_others
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TemplateFields
 from draftwood.serve.settings import UnknownFields
@@ -28,6 +29,7 @@ _UNSAID: Final = ("", "application/x-www-form-urlencoded")  # none, and that of 
 BODY_SECONDS: Final = 30.0  # until a request is complete
 NAMED: Final = 8
 """Ignored parts of a request in its remarks."""
+_LONGEST: Final = 80  # characters of their names in the log
 _MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
 _NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
 
@@ -92,15 +94,18 @@ def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "re
     """A body as an object, and remarks about ignored fields; raises an ApiError that names the first refused field."""
     found = validated(kind, without_others(body))
     paths = _unknown(found, unknown)
+    if (entry := ENTRY.get()) is not None:
+        entry.ignored = [path[:_LONGEST] for path in paths]
     if isinstance(found, Settings):
         _check_together(found)
     if isinstance(found, TemplateFields):
         _check_template(found)
-    return found, [f"the server has no field {path}, so it was ignored" for path in paths]
+    names = [*map(short_repr, paths[:NAMED]), *(["and others"] if len(paths) > NAMED else [])]
+    return found, [f"the server has no field {name}, so it was ignored" for name in names]
 
 
 def _unknown(found: Body, rule: UnknownFields) -> list[str]:
-    """The paths of fields that are ignored; a field of another route is refused, unless it is false."""
+    """The paths of fields that are ignored, the first ones; a field of another route is refused, unless it is false."""
     bodies = _ROUTES if isinstance(found, Settings) else {}
     elsewhere = {name: route for route, kind in bodies.items() for name in kind.model_fields}
     for name, value in (found.model_extra or {}).items():
@@ -109,7 +114,7 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     paths = list(islice((path for path in found.unknown() if path not in elsewhere), NAMED + 1))
     if paths and rule == "refuse":
         raise _no_field(paths[0])
-    return [*map(short_repr, paths[:NAMED]), *(["and others"] if len(paths) > NAMED else [])]
+    return paths
 
 
 def validated(kind: type[B], data: Mapping[str, Any]) -> B:
@@ -153,7 +158,8 @@ def _check_together(body: Settings) -> None:
 
 
 def _check_chat(body: ChatBody) -> None:
-    limits = {name: value for name in ("max_tokens", "max_completion_tokens") if (value := getattr(body, name)) is not None}
+    names = ("max_tokens", "max_completion_tokens")
+    limits = {name: value for name in names if (value := getattr(body, name)) not in (None, NO_LIMIT)}
     if len(set(limits.values())) > 1:
         both = " and ".join(f"{name} is {value}" for name, value in limits.items())
         raise bad(f"{both}, but a text has one limit: send one of them", param="max_tokens")

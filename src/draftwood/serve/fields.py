@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
 
 from draftwood.core.settings import MAX_SEED
@@ -13,21 +13,33 @@ from draftwood.core.token_logprobs import MAX_TOP
 
 MOST = 2**31 - 1  # tokens; no context is longer
 
-Count = Annotated[int, Field(ge=1, le=MOST)]
+NO_LIMIT = -1
+"""Tokens of a text: all that fit."""
+
+
+def _whole(value: Any) -> Any:
+    """A number, or a list of them, in which those without a fraction are integers: some clients write all numbers as 2.0."""
+    if isinstance(value, list):
+        return [*map(_whole, value)] if float in set(map(type, value)) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+Count = Annotated[int, Field(ge=1, le=MOST), WHOLE]
 Token = Annotated[int, Field(ge=0, le=MOST)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
+Top = Annotated[int, Field(ge=0, le=MAX_TOP), WHOLE]
 Text = Annotated[str, Field(min_length=1)]
-Tokens = Annotated[list[Token], Field(fail_fast=True)]  # of a million wrong values one is enough
+Tokens = Annotated[list[Token], Field(fail_fast=True), WHOLE]  # of a million wrong values one is enough
 
 
 def _unless_minus_one(value: int | None) -> int | None:
     return None if value == -1 else value
 
 
-Length = Annotated[Annotated[int, Field(ge=-1, le=MOST)] | None, AfterValidator(_unless_minus_one)]
-"""Tokens of a text. -1 is none."""
-Seed = Annotated[Annotated[int, Field(ge=-1, le=MAX_SEED)] | None, AfterValidator(_unless_minus_one)]
+Length = Annotated[int, Field(ge=NO_LIMIT, le=MOST), WHOLE] | None
+"""Tokens of a text."""
+Seed = Annotated[Annotated[int, Field(ge=-1, le=MAX_SEED), WHOLE] | None, AfterValidator(_unless_minus_one)]
 """-1 is none."""
 
 

@@ -129,6 +129,7 @@ class Job:
         name: in the log: the id of its request.
         arrived: when the request came, on the clock of ``perf_counter``.
         row: in the batch; None while it waits for memory.
+        paused: whether it was written, and waits for memory again.
         last: when its last piece came; None before the first one.
         held: text that was written and held back.
         stats: of its row.
@@ -142,6 +143,17 @@ class Job:
     name: str = "a request"
     arrived: float = field(default_factory=perf_counter)
     row: int | None = field(default=None, init=False)
+    paused: bool = field(default=False, init=False)
     last: float | None = field(default=None, init=False)
     held: str = field(default="", init=False)
     stats: Stats = field(default_factory=Stats, init=False)
+
+    @property
+    def length(self) -> int:
+        """Tokens of its prompt and of its text so far."""
+        return len(self.request.prompt) + self.stats.new_tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens of both at most."""
+        return len(self.request.prompt) + self.request.limits.max_new_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,11 +24,13 @@ class Entry:
         id: of the request.
         counts: the tokens of its texts, as far as they are written; None where it wants none.
         error: the code of the error that it ended with.
+        ignored: its fields that the server does not have.
     """
 
     id: str
     counts: Callable[[], Mapping[str, float]] | None = None
     error: str | None = None
+    ignored: Sequence[str] = ()
 
 
 ENTRY: Final[ContextVar[Entry | None]] = ContextVar("entry", default=None)

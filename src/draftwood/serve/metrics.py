@@ -19,6 +19,7 @@ _COUNTERS: Final = {  # by name: the text, and a label
     "prefix_cache_hit_requests": ("Texts whose beginning was copied from another one.",),
     "generation_tokens": ("Written tokens.",),
     "request_cancelled": ("Texts whose client has gone.",),
+    "num_preemptions": ("Pauses of texts that had no memory to go on.",),
     "request_failure": ("Texts that ended with an error.",),
     "spec_decode_num_drafts": ("Drafts, one per text and round with a draft.",),
     "spec_decode_num_draft_tokens": ("Drafted tokens: nodes of trees.",),

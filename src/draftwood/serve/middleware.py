@@ -74,7 +74,9 @@ def _log(scope: Scope, entry: Entry, status: int, seconds: float) -> None:
     fields: dict[str, Any] = {"id": entry.id, "route": f"{scope['method']} {scope['path']}"[:_LONGEST], "status": status}
     fields |= {} if entry.counts is None else entry.counts()
     fields |= {"seconds": round(seconds, 3)} | ({} if entry.error is None else {"error": entry.error})
-    text = " ".join(f"{name}={json.dumps(value) if name == 'route' else value}" for name, value in fields.items())
+    fields |= {"ignored": list(entry.ignored)} if entry.ignored else {}
+    given = ("route", "ignored")  # by the client
+    text = " ".join(f"{name}={json.dumps(value) if name in given else value}" for name, value in fields.items())
     REQUESTS.info("%s", text, extra={"fields": fields})
 
 

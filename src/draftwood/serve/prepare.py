@@ -15,10 +15,12 @@ from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
+from draftwood.loading.generation import max_new_tokens_of
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.bodies import NAMED
 from draftwood.serve.chats import Chats
-from draftwood.serve.errors import bad
+from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.fields import NO_LIMIT
 from draftwood.serve.reading import Reading
 from draftwood.serve.sampling import drafting_of, grammar_of, sampling_of
 from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
@@ -79,7 +81,7 @@ class Preparation:
         method: the server's drafting method, without ``auto``.
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
         most: the most texts of a request.
-        max_length: the most tokens of prompt and text; None for the context of the target.
+        bounds: of the tokens of prompt and text, with the context of the target; None is no bound.
         unknown_fields: what becomes of keywords that no grammar holds.
     """
 
@@ -92,7 +94,7 @@ class Preparation:
         *,
         most: int,
         unknown_fields: UnknownFields,
-        max_length: int | None = None,
+        bounds: Sequence[int | None] = (),
     ) -> None:
         self._pair = pair
         self._chats = chats
@@ -100,8 +102,7 @@ class Preparation:
         self._grammars = grammars
         self._most = most
         self._unknown = unknown_fields
-        bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
-        self.max_length = min(bounds) if bounds else None
+        self.max_length = min((bound for bound in (*bounds, pair.target.max_length) if bound is not None), default=None)
 
     @property
     def chats(self) -> bool:
@@ -110,15 +111,13 @@ class Preparation:
 
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises a DraftwoodError or an ApiError for what cannot be honoured."""
-        wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
         start = self._chat_request(body.messages, body, self._limits(body))
-        longest = self._pair.chat_limits.max_new_tokens
-        limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-        prepared = self._prepared(body, [start.prompt], limits)
+        own = max_new_tokens_of(self._pair.model)
+        fitted = self._fitted(len(start.prompt), body.longest, NO_LIMIT if own is None else own, "messages")
+        prepared = self._prepared(body, [start.prompt], start.limits, [fitted])
         reading = self._chats.reading(body, start, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        warnings = [*self._unread(body), *prepared.warnings]
-        return replace(prepared, requests=requests, reading=reading, warnings=warnings)
+        return replace(prepared, requests=requests, reading=reading, warnings=[*prepared.warnings, *self._unread(body)])
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
@@ -126,11 +125,10 @@ class Preparation:
         if (count := len(given) * (body.n or 1)) > self._most:
             raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
         for prompt in given:
-            self._check_length(prompt)
+            self._check_length(prompt, "prompt")
         prompts = [self._encoded(prompt, body) for prompt in given]
-        longest = max(map(len, prompts))
-        limits = self._fitted(self._limits(body), longest, body.max_tokens, COMPLETION_TOKENS)
-        prepared = replace(self._prepared(body, prompts, limits), only_scored=body.max_tokens == 0)
+        fitted = [self._fitted(len(prompt), body.longest, COMPLETION_TOKENS, "prompt") for prompt in prompts]
+        prepared = replace(self._prepared(body, prompts, self._limits(body), fitted), only_scored=body.max_tokens == 0)
         if not body.echo:
             return prepared
         texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True)]
@@ -143,7 +141,7 @@ class Preparation:
 
     def _chat_request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
         shown = body.model_dump(include={"chat_template_kwargs", "tools"})
-        self._check_length("\n".join(_texts_in([[message.to_template() for message in messages], shown])))
+        self._check_length("\n".join(_texts_in([[message.to_template() for message in messages], shown])), "messages")
         return self._chats.request(messages, body, limits)
 
     def _unread(self, body: TemplateFields) -> list[str]:
@@ -162,10 +160,14 @@ class Preparation:
         if (body.prompt is None) == (body.messages is None):
             raise bad("a prompt or messages are wanted: send one of them", param="prompt")
         if body.messages is not None:
-            return list(self._chat_request(body.messages, body, Limits(max_new_tokens=1)).prompt)
+            return self.chat_prompt(body.messages, body)
         if body.add_special_tokens:
             return self._pair.encode(body.prompt or "")
         return list(self._pair.tokenizer(body.prompt, add_special_tokens=False)["input_ids"])
+
+    def chat_prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
+        """Token ids of a chat; raises as :meth:`tokens`."""
+        return list(self._chat_request(messages, body, Limits(max_new_tokens=1)).prompt)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special tokens included; raises an ApiError for unknown ones."""
@@ -174,55 +176,65 @@ class Preparation:
             raise bad(f"tokens holds {unknown[0]}, but the model knows 0 to {vocab - 1}: leave it out", param="tokens")
         return str(self._pair.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
 
-    def _check_length(self, text: str | Sequence[object]) -> None:
+    def _check_length(self, text: str | Sequence[object], param: str) -> None:
         """Refuse a text by its beginning if that is far too long: a whole one of megabytes takes seconds to encode."""
         if self.max_length is None or not isinstance(text, str) or len(text) <= (enough := _CHARACTERS * self.max_length):
             return
-        if len(self._pair.encode(text[:enough])) > 2 * self.max_length:
-            raise bad(
-                f"the prompt has more than {2 * self.max_length} tokens, but prompt and text together may have "
-                f"{self.max_length}: shorten it",
-                code="context_length_exceeded",
-            )
+        if (count := len(self._pair.encode(text[:enough]))) > 2 * self.max_length:
+            raise self._too_long(count, param, f", in its first {enough} characters")
+
+    def _too_long(self, count: int, param: str, where: str = "") -> ApiError:
+        """The error of a prompt. Clients look for its words, in this interface and in others, to shorten a conversation."""
+        assert self.max_length is not None
+        return bad(
+            f"prompt is too long: {count} tokens > {self.max_length - 1} maximum{where}. This model's maximum context "
+            f"length is {self.max_length} tokens here, for prompt and text: shorten the prompt",
+            param=param,
+            code="context_length_exceeded",
+        )
 
     def _limits(self, body: Settings) -> Limits:
         """The limits; the number of tokens comes later."""
         ends = tuple(body.stop_token_ids or ())
         return Limits(max_new_tokens=1, stop=body.stops, stop_token_ids=ends, ignore_eos=bool(body.ignore_eos))
 
-    def _fitted(self, limits: Limits, prompt: int, wanted: int | None, default: int) -> Limits:
-        """The limits with the wanted number of tokens, or with as many of the default as the context has room for."""
-        room, needed = None if self.max_length is None else self.max_length - prompt, 1 if wanted is None else wanted
-        if room is not None and room < needed:
-            raise bad(
-                f"the prompt has {prompt} tokens and the text needs {needed} more, but both together may have "
-                f"{self.max_length}: shorten the prompt, or lower max_tokens",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-        most = wanted if wanted is not None else default if room is None else min(default, room)
-        return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
+    def _fitted(self, prompt: int, wanted: int | None, default: int, param: str) -> int:
+        """The most tokens of a text after a prompt: as many of the wanted ones, or of the default, as there is room for."""
+        most = default if wanted is None else wanted
+        if self.max_length is None:
+            return self._pair.chat_limits.max_new_tokens if most == NO_LIMIT else most
+        room = self.max_length - prompt
+        if room < (most != 0):
+            raise self._too_long(prompt, param)
+        return room if most == NO_LIMIT else min(most, room)
 
-    def _prepared(self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
-        count = body.n or 1
+    def _prepared(
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits, fitted: Sequence[int]
+    ) -> Prepared:
+        """The texts of prompts, of so many tokens each."""
+        count, wanted = body.n or 1, body.longest or 0
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
-        texts = [prompt for prompt in prompts for _ in range(count)]
+        texts = [(prompt, max(1, most)) for prompt, most in zip(prompts, fitted, strict=True) for _ in range(count)]
         logprobs = None if body.top is None else LogprobSettings(top=body.top)
         method, nodes = drafting_of(self._method, body.speculative)
         grammar, unheld = self._grammar(body)
         sampling = sampling_of(self._pair, body, limits, grammar)
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)
-        requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
+        requests = [
+            self._pair.request(prompt, replace(limits, max_new_tokens=most), seed)
+            for (prompt, most), seed in zip(texts, seeds, strict=True)
+        ]  # one token at least, which is not written where prompts are only scored
+        cut = f"max_tokens is {wanted}, but only {min(fitted)} fit after the prompt, so the text has at most these"
         return Prepared(
             requests=[replace(request, logprobs=logprobs, nodes=nodes) for request in requests],
             sampling=sampling,
             method=method,
             prompt_tokens=sum(map(len, prompts)),
             choices=count,
-            warnings=unheld,
+            warnings=[*([cut] if min(fitted) < wanted else []), *unheld],
         )
 
     def _grammar(self, body: ChatBody | CompletionBody) -> tuple[Grammar | None, list[str]]:

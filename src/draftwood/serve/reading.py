@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, final
 from uuid import uuid4
@@ -19,11 +19,15 @@ _SIGNS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)  # 
 
 
 class Call(NamedTuple):
-    """A call, with its arguments as far as they are written, and the id that the text gives it."""
+    """A call, with its arguments as far as they are written, and the id that the text gives it.
+
+    ``open`` says that its arguments have not ended.
+    """
 
     name: str
     arguments: str
     id: str | None = None
+    open: bool = False
 
 
 @final
@@ -36,6 +40,7 @@ class Reading:
         form: of the calls; None where nothing is called.
         names: of the functions.
         one: calls after the first one are left out.
+        whole: calls come when they have ended. What never ends, or has arguments that are no object, is content.
         shown: special tokens whose names are part of what is read.
     """
 
@@ -43,6 +48,7 @@ class Reading:
     form: ToolFormat | None = None
     names: frozenset[str] = frozenset()
     one: bool = False
+    whole: bool = False
     shown: frozenset[int] = frozenset()
 
 
@@ -62,7 +68,7 @@ class AnswerReader:
         thought, rest = self._divided(last)
         content, calls = rest, list[Call]()
         if self._reading.form is not None:
-            content, calls = read_calls(rest, self._reading.form, self._reading.names, last=last)
+            content, calls = _Calls(rest, self._reading, last=last).read()
         if self._reading.one:
             del calls[1:]
         known, found = len(self._calls), list[Delta]()
@@ -78,6 +84,11 @@ class AnswerReader:
                 found.append(_arguments(index, call.arguments))
         self._thought, self._content, self._calls = thought, content, calls
         return found
+
+    @property
+    def called(self) -> bool:
+        """Whether there are calls, and all of them have ended."""
+        return bool(self._calls) and not self._calls[-1].open
 
     def message(self) -> dict[str, Any]:
         """The message so far."""
@@ -125,85 +136,109 @@ def begun(text: str, mark: str) -> int:
     return len(text) - len(text[: len(text) - size].rstrip())
 
 
-def read_calls(text: str, form: ToolFormat, names: Set[str], *, last: bool) -> tuple[str, list[Call]]:
-    """The content and the calls of a text, as far as they are certain: with more text, they only grow.
-
-    A call is certain where its function is known. What looks like a call and names no function is content.
-
-    Args:
-        names: of the functions; where calls have no mark, only those are called.
-        last: the text ends here.
-    """
-    content, calls = "", list[Call]()
-    start = at = 0  # of what is not read yet, and of where a call may begin
-    while True:
-        bare = form.unmarked and start == at and not content and text[at:].lstrip().startswith("{")
-        mark = "" if bare else form.mark
-        place = text.find(mark, at)
-        if place < 0:
-            break
-        found = _sharing(text, place + len(mark), form, None if mark else names, last)
-        if found is None:
-            at = place + (len(mark) or 1)
-            continue
-        made, end = found
-        content += text[start:place].rstrip()
-        calls += made
-        if end is None:
-            return content, calls
-        start = at = end
-    rest = text[start:]
-    if last:
-        return content + (rest.rstrip() if calls else rest), calls  # blanks after a call are none
-    return content + rest[: len(rest) - begun(rest, form.mark)], calls
-
-
-_Found = tuple[list[Call], int | None] | None
+_Found: TypeAlias = tuple[list[Call], int | None] | None
 """Calls and where they end, None if they do not yet; None for no call."""
 
 
-def _sharing(text: str, at: int, form: ToolFormat, names: Set[str] | None, last: bool) -> _Found:
-    """The calls that begin at a place of a text and share a mark, and the end of what closes them."""
-    found = _one(text, at, form, names, last)
-    if found is None:
-        return None
-    calls, end = found
-    while end is not None:
-        end += len(text[end:]) - len(text[end:].lstrip())
-        if form.between and text.startswith(form.between, end):
-            more = _one(text, end + len(form.between), form, names, last)
-            if more is None:
+@final
+class _Calls:
+    """Reads the content and the calls of a text, as far as they are certain: with more text, they only grow.
+
+    A call is certain where its function is known, or where it ends. What looks like a call and names no function is content.
+
+    Args:
+        last: the text ends here.
+    """
+
+    def __init__(self, text: str, reading: Reading, *, last: bool) -> None:
+        assert reading.form is not None
+        self._text, self._form, self._last = text, reading.form, last
+        self._names, self._whole = reading.names, reading.whole
+
+    def read(self) -> tuple[str, list[Call]]:
+        """The content, and the calls."""
+        text, form = self._text, self._form
+        content, calls = "", list[Call]()
+        start = at = 0  # of what is not read yet, and of where a call may begin
+        while True:
+            bare = form.unmarked and start == at and not content and text[at:].lstrip().startswith("{")
+            mark = "" if bare else form.mark
+            place = text.find(mark, at)
+            if place < 0:
                 break
-            calls, end = [*calls, *more[0]], more[1]
-        elif not last and form.close.startswith(text[end:]):
-            return calls, None
-        else:
-            return calls, end + len(form.close) * text.startswith(form.close, end)
-    return calls, end
+            found = self._sharing(place + len(mark), None if mark else self._names)
+            if found is None:
+                at = place + (len(mark) or 1)
+                continue
+            made, end = found
+            content += text[start:place].rstrip()
+            calls += made
+            if end is None:
+                return content, calls
+            start = at = end
+        rest = text[start:]
+        if self._last:
+            return content + (rest.rstrip() if calls else rest), calls  # blanks after a call are none
+        return content + rest[: len(rest) - begun(rest, form.mark)], calls
 
-
-def _one(text: str, at: int, form: ToolFormat, names: Set[str] | None, last: bool) -> _Found:
-    """A call, or a list of them that is complete; with ``names`` only of those functions."""
-    head = form.head.match(text, at)
-    if head is not None:
-        given = head.groupdict()
-        name = given["name"] or given["bare"]
-        if names is None or name in names:
-            begin = head.end()
-            end = _end(text, begin)
-            call = Call(name, text[begin:end], given.get("id"))
-            return [call], end if end is None or given["name"] is None else _end(text, end, within="}")
-    start = text[at:].lstrip()[:1]
-    if start in ("{", "["):
-        end = _end(text, at)
-        calls = [] if end is None else _calls_of(text[at:end])
-        if calls and (names is None or all(call.name in names for call in calls)):
-            return calls, end
-        if end is not None:
+    def _sharing(self, at: int, names: Set[str] | None) -> _Found:
+        """The calls that begin at a place of the text and share a mark, and the end of what closes them. Where calls have no
+        mark, only functions of these names are called."""
+        text, form = self._text, self._form
+        found = self._one(at, names)
+        if found is None:
             return None
-    elif start and not form.begun.fullmatch(text, at):
-        return None
-    return None if last else ([], None)
+        calls, end = found
+        while end is not None:
+            end += len(text[end:]) - len(text[end:].lstrip())
+            if form.between and text.startswith(form.between, end):
+                more = self._one(end + len(form.between), names)
+                if more is None:
+                    break
+                calls, end = [*calls, *more[0]], more[1]
+            elif form.close.startswith(text[end:]):
+                return calls, len(text) if self._last else None
+            else:
+                return calls, end + len(form.close) * text.startswith(form.close, end)
+        return calls, end
+
+    def _one(self, at: int, names: Set[str] | None) -> _Found:
+        """A call, or a list of them that has ended; with ``names`` only of those functions."""
+        text, form = self._text, self._form
+        head = form.head.match(text, at)
+        if head is not None:
+            given = head.groupdict()
+            name = given["name"] or given["bare"]
+            if names is None or name in names:
+                begin = head.end()
+                end = _end(text, begin)
+                call = Call(name, text[begin:end], given.get("id"), open=end is None)
+                if self._certain([call]):
+                    return [call], end if end is None or given["name"] is None else _end(text, end, within="}")
+                return None if self._last or end is not None else ([], None)
+        start = text[at:].lstrip()[:1]
+        if start in ("{", "["):
+            end = _end(text, at)
+            calls = [] if end is None else _calls_of(text[at:end])
+            if calls and self._certain(calls) and (names is None or all(call.name in names for call in calls)):
+                return calls, end
+            if end is not None:
+                return None
+        elif start and not form.begun.fullmatch(text, at):
+            return None
+        return None if self._last else ([], None)
+
+    def _certain(self, calls: Sequence[Call]) -> bool:
+        """Whether calls come as they are now."""
+        return not self._whole or all(not call.open and is_object(call.arguments) for call in calls)
+
+
+def is_object(arguments: str) -> bool:
+    """Whether arguments are a JSON object."""
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _end(text: str, at: int, within: str = "") -> int | None:

@@ -15,9 +15,8 @@ from draftwood.api import Pair
 from draftwood.core.rounds import Piece
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Request
 from draftwood.hardware.machine import available_memory
-from draftwood.serve.errors import ApiError, bad, failed, refused
+from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, TextDelta
 from draftwood.serve.metrics import Metrics
 from draftwood.trace.records import Trace
@@ -25,13 +24,16 @@ from draftwood.trace.records import Trace
 _LOG = logging.getLogger(__name__)
 _SHARE: Final = 0.5  # of the free memory when the server starts
 GIB: Final = 1 << 30
+_JOINS, _WRITES = 256, 64
+"""Tokens for which a text has memory ahead when it joins, and while it is written: more than a round writes."""
 
 
 @final
 class Admission:
     """The rows of a batch, the memory for their keys and values, and what texts need of it.
 
-    All rows of a batch have as many slots as the longest one, so ``n`` texts need ``n`` times the memory of the longest.
+    All rows of a batch have as many slots as the longest one, so ``n`` texts need ``n`` times the memory of the longest. A
+    text has what it needs now and a little more, not what its limit allows: one without a limit would take all.
 
     Attributes:
         rows: the most texts that are written at a time.
@@ -45,29 +47,17 @@ class Admission:
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
         self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * GIB)
 
-    def share(self, requests: Iterable[Request]) -> float:
-        """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
-        lengths = [_length(request) for request in requests]
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that fits alone, with its prompt; None for no limit."""
+        return self.budget // self.token if self.budget and self.token else None
+
+    def share(self, jobs: Iterable[Job], ahead: int = 0) -> float:
+        """The part of the budget that these texts need with so many more tokens of each; above 1 they do not fit."""
+        lengths = [min(job.length + ahead, job.longest) for job in jobs]
         if not self.budget or not lengths:
             return 0.0
-        return min(len(lengths), self.rows) * max(lengths) * self.token / self.budget
-
-    def check(self, request: Request) -> None:
-        """Raise an ApiError for a text that does not fit even alone."""
-        if self.share([request]) > 1:
-            assert self.budget is not None
-            need, prompt = _length(request) * self.token / GIB, len(request.prompt)
-            raise bad(
-                f"the prompt has {prompt} tokens and the text up to {request.limits.max_new_tokens} more, whose keys and "
-                f"values need {need:.3g} GiB, but this server has {self.budget / GIB:.3g} GiB for all texts: shorten the "
-                "prompt, lower max_tokens, or start the server with a larger --max-memory",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-
-
-def _length(request: Request) -> int:
-    return len(request.prompt) + request.limits.max_new_tokens
+        return len(lengths) * max(lengths) * self.token / self.budget
 
 
 def _free(device: torch.device) -> int | None:
@@ -79,8 +69,9 @@ def _free(device: torch.device) -> int | None:
 class Rows:
     """Jobs in a batch, and what happens to them when a round fails. Only the decoding thread uses them.
 
-    Texts that do not fit in memory with the others wait here, the first come first. ``ended`` is called whenever a text has
-    ended, however it did.
+    Texts that do not fit in memory with the others wait here, the first come first. Where those that are written outgrow it,
+    the last come pause: their memory goes, and they are read anew when they fit again. So the first always goes on, and the
+    end of a text does not depend on the others. ``ended`` is called whenever a text has ended, however it did.
 
     An error of one text ends this text. After an error of the drafter all texts go on by plain decoding until none is left:
     their distribution is the same, and with a coupled verifier so are the texts. An error of the target ends the texts that
@@ -107,17 +98,22 @@ class Rows:
     @property
     def memory(self) -> float:
         """The part of the memory for keys and values that is taken, from 0 to 1."""
-        return self._admission.share([job.request for job in self._admitted])
+        return self._admission.share(self._going)
 
     @property
     def running(self) -> int:
         """Number of texts that are written now."""
-        return min(len(self._admitted), self._admission.rows)
+        return len(self._going)
 
     @property
     def _admitted(self) -> list[Job]:
-        """The texts in the batch, those that wait for a row there included."""
+        """The texts in the batch, those that are paused included."""
         return [job for job in self._jobs if job.row is not None]
+
+    @property
+    def _going(self) -> list[Job]:
+        """Those of them that are not paused."""
+        return [job for job in self._admitted if not job.paused]
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Take texts; each joins before the next round, or waits for a row to end."""
@@ -125,16 +121,31 @@ class Rows:
         self._admit()
 
     def _admit(self) -> None:
-        """Let those that wait for memory in, as far as they fit."""
-        for job in self._jobs[len(self._admitted) :]:
-            requests = [one.request for one in self._admitted]
-            if requests and self._admission.share([*requests, job.request]) > 1:
+        """Let those that wait in, the first come first, as far as there are rows and memory."""
+        for job in [one for one in self._jobs if one.row is None or one.paused]:
+            going = self._going
+            if going and (len(going) >= self._admission.rows or self._admission.share([*going, job], _JOINS) > 1):
                 return
+            if job.row is not None:
+                job.paused = False
+                self._present().resume(job.row)
+                continue
             try:
                 job.row = self._present().add(job.request, job.sampling, method=job.method)
                 job.stats = self._present().stats(job.row)
             except Exception as error:
                 self._emit(job, refused(error))
+
+    def _pause(self) -> None:
+        """Take the last texts out while all of them do not fit; one that nothing was written of has not grown."""
+        while self._admission.share(self._going, _WRITES) > 1:
+            written = [job for job in self._going if job.last is not None]
+            if len(written) < 2:
+                return
+            assert written[-1].row is not None
+            self._present().pause(written[-1].row)
+            written[-1].paused = True
+            self._metrics.count("num_preemptions")
 
     def drop(self, jobs: Sequence[Job]) -> None:
         """End texts without a further event. Those that have ended are ignored."""
@@ -162,6 +173,7 @@ class Rows:
 
     def step(self) -> None:
         """One round; its pieces are delivered."""
+        self._pause()
         batch, jobs = self._present(), {job.row: job for job in self._admitted}
         try:
             pieces = batch.step()
@@ -233,10 +245,11 @@ class Rows:
         admitted = self._admitted
         written = max(1, len(admitted) - self._present().waiting)
         self.close()
-        for job in admitted[:written]:
-            self._emit(job, failed(error))
-        for job in admitted[written:]:
-            job.row = None
+        for place, job in enumerate(admitted):
+            if place < written or job.last is not None:
+                self._emit(job, failed(error))
+            else:
+                job.row = None
 
 
 def _recorded(job: Job, piece: Piece) -> Trace | None:

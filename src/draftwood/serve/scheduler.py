@@ -40,7 +40,6 @@ class Scheduler:
     """
 
     def __init__(self, decoder: Decoder, admission: Admission, *, queue: int, metrics: Metrics, reuse: bool = True) -> None:
-        self._admission = admission
         self._rows = Rows(decoder, admission, metrics=metrics, ended=self._ended, reuse=reuse)
         self.room = admission.rows + queue
         self.texts = 0
@@ -61,8 +60,6 @@ class Scheduler:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Take all of these jobs, or none; raises an ApiError if they do not fit (400), or do not fit now (429, 503)."""
-        for job in jobs:
-            self._admission.check(job.request)
         self._take(len(jobs), partial(self._rows.add, jobs))
 
     def _take(self, count: int, command: Callable[[], None]) -> None:

@@ -9,7 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from draftwood.serve.fields import MOST, Body, Count, Length, LogitBias, Penalty, Seed, Text, Tokens, Top, a_flag
+from draftwood.serve.fields import (
+    MOST,
+    WHOLE,
+    Body,
+    Count,
+    Length,
+    LogitBias,
+    Penalty,
+    Seed,
+    Text,
+    Token,
+    Tokens,
+    Top,
+    a_flag,
+)
 from draftwood.serve.tools import ToolChoice, Tools
 
 MAX_CHOICES = 128
@@ -158,17 +172,17 @@ class Settings(RouteBody):
     max_tokens: Length = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MOST)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     seed: Seed = None
     stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
-    stop_token_ids: Annotated[Tokens, Field(max_length=MAX_STOPS)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    stop_token_ids: Annotated[list[Token], Field(max_length=MAX_STOPS, fail_fast=True), WHOLE] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MOST), WHOLE] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -192,6 +206,11 @@ class Settings(RouteBody):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @property
+    def longest(self) -> int | None:
+        """The wanted tokens of a text; None if the request says nothing of them."""
+        return self.max_tokens
+
 
 class ChatBody(Settings, TemplateFields):
     """``/v1/chat/completions``."""
@@ -200,6 +219,10 @@ class ChatBody(Settings, TemplateFields):
     max_completion_tokens: Length = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
+
+    @property
+    def longest(self) -> int | None:
+        return max((one for one in (self.max_tokens, self.max_completion_tokens) if one is not None), default=None)
 
     @property
     def top(self) -> int | None:

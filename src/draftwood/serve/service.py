@@ -72,7 +72,7 @@ class Service:
         self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         self.preparation = Preparation(
             pair, chosen, decoder.pipeline.grammars, Chats(pair, options), most=self.scheduler.room,
-            max_length=options.max_length, unknown_fields=options.unknown_fields,
+            bounds=(options.max_length, admission.longest), unknown_fields=options.unknown_fields,
         )  # fmt: skip
 
     @cached_property

@@ -107,7 +107,7 @@ class ChatShape(Shape):
 
     def _reason(self, index: int, text: TextDelta) -> dict[str, Any]:
         found = super()._reason(index, text)
-        called = found["finish_reason"] == "stop" and self._readers[index].ids
+        called = found["finish_reason"] == "stop" and self._readers[index].called
         return {**found, "finish_reason": "tool_calls"} if called else found
 
     def _said(self, index: int, text: TextDelta | None, **said: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class Wire:
     """How an answer is written: here as it is, and its chunks as server-sent events. Errors come in OpenAI's shape."""
 
     media_type = EVENTS
+    whole_calls = False
+    """Whether calls come when they have ended, as an interface needs where their arguments are objects."""
 
     def named(self, id: str) -> str:
         """The answer's id."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +64,8 @@ class Dialect(Wire, ABC):
     """Of the ids of answers."""
     others: ClassVar[Mapping[str, OtherField]]
     """Fields of the interface that this server does not have."""
+    names: ClassVar[Mapping[str, str]] = {}
+    """Those of chats that have another name here, by the one in chats."""
 
     def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = "/v1/chat/completions") -> None:
         made |= {"stream": stream, "stream_options": _STREAM if stream else None}
@@ -209,12 +210,3 @@ def objects(name: str, given: Any) -> list[Json]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise bad(f"{name} is {short_repr(given)}: send a text, or a list of objects", param=name)
     return given
-
-
-def read_object(arguments: str) -> Json:
-    """The arguments of a call; none where they were cut, or are no object."""
-    try:
-        found = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, read_object, without
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
 from draftwood.serve.errors import in_anthropic
 from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.reading import called
@@ -47,6 +48,7 @@ class Messages(Dialect):
 
     prefix = "msg_"
     others = _OTHERS
+    whole_calls = True
 
     def __init__(self, body: CountBody) -> None:
         self._stops, stream = (body.stop_sequences, body.stream) if isinstance(body, MessagesBody) else (None, None)
@@ -162,7 +164,7 @@ def _form(form: Any) -> Any:
 def _block(part: Part) -> Json:
     """A part as a content block."""
     if part.kind == "call":
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": read_object(part.text)}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text or "{}")}
     if part.kind == "reasoning":
         return {"type": "thinking", "thinking": part.text, "signature": ""}
     return {"type": "text", "text": part.text}

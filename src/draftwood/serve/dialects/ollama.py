@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -10,8 +11,9 @@ from typing import Annotated, Any, Final, final
 
 from pydantic import AfterValidator, Field
 
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects, read_object
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects
 from draftwood.serve.errors import in_ollama
+from draftwood.serve.fields import NO_LIMIT
 from draftwood.serve.other_fields import OtherField, unsupported
 from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody
@@ -25,8 +27,6 @@ _OTHERS: Final = {
     "template": OtherField("the model's own chat template is used", ("",)),
     "context": OtherField("a conversation is sent as messages", ([],)),
 }
-MOST_WRITTEN: Final = 128
-"""Tokens of a text without a chat template, where ``num_predict`` is not given."""
 
 
 _NUMBER: Final = r"(\d+\.?\d*|\.\d+)"
@@ -78,6 +78,7 @@ class Ollama(Dialect):
 
     prefix = "ollama-"
     others = _OTHERS
+    whole_calls = True
     media_type = "application/x-ndjson"
 
     def __init__(self, body: OllamaChatBody | OllamaGenerateBody, *, chats: bool = True) -> None:
@@ -164,7 +165,7 @@ def _continued(body: OllamaGenerateBody) -> Json:
     for name in ("system", "images", "think"):
         if value := getattr(body, name):
             raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
-    limit = {"max_tokens": MOST_WRITTEN} if (body.options or {}).get("num_predict") is None else {}
+    limit = {"max_tokens": NO_LIMIT} if (body.options or {}).get("num_predict") is None else {}
     return {"prompt": body.prompt, **limit}
 
 
@@ -213,4 +214,4 @@ def _content(text: Any, images: Any) -> Any:
 
 
 def _call(part: Part) -> Json:
-    return {"id": part.id, "function": {"name": part.name, "arguments": read_object(part.text)}}
+    return {"id": part.id, "function": {"name": part.name, "arguments": json.loads(part.text)}}

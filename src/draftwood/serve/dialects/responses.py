@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
-from draftwood.serve.fields import Top
+from draftwood.serve.fields import Length, Top
 from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.reading import called
+from draftwood.serve.reading import called, is_object
 from draftwood.serve.schemas import RouteBody, StreamOptions
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
@@ -33,7 +33,7 @@ class ResponsesBody(RouteBody):
 
     input: str | list[Any]
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Length = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
@@ -50,6 +50,7 @@ class Responses(Dialect):
 
     prefix = "resp_"
     others = _OTHERS
+    names: ClassVar = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
 
     def __init__(self, body: ResponsesBody) -> None:
         self._body = body
@@ -88,12 +89,12 @@ class Responses(Dialect):
 
     def stop(self, part: Part) -> Iterable[Json]:
         name = f"{_PARTS[part.kind][1]}.done"
-        if part.kind == "call":
+        if part.kind == "call" and self._state(part) == "completed":
             yield self._event(name, part, name=part.name, arguments=part.text)
-        else:
+        elif part.kind != "call":
             yield self._event(name, part, **without(_content(part), "type", "annotations"))
             yield self._event("content_part.done", part, part=_content(part))
-        yield self._event("output_item.done", part, item=self._item(part, self._status))
+        yield self._event("output_item.done", part, item=self._item(part, self._state(part)))
 
     def finish(self) -> Iterable[Json]:
         yield self._event(self._status, response=self.answer() | self.figures)
@@ -107,7 +108,7 @@ class Responses(Dialect):
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": used["total_tokens"],
         }
-        output = [self._item(part, self._status) for part in self.parts]
+        output = [self._item(part, self._state(part)) for part in self.parts]
         return self._response(self._status) | {"output": output, "usage": usage}
 
     def fail(self, error: Json) -> Iterable[Json]:
@@ -117,6 +118,11 @@ class Responses(Dialect):
     @property
     def _status(self) -> str:
         return "incomplete" if self.finish_reason == "length" else "completed"
+
+    def _state(self, part: Part) -> str:
+        """The status of a part that has ended: a call may have been cut in its arguments, and the last part by the limit."""
+        cut = self.finish_reason == "length" and part is self.parts[-1]
+        return "incomplete" if (cut if part.kind != "call" else not is_object(part.text)) else "completed"
 
     def _event(self, kind: str, whose: Part | None = None, /, **fields: Any) -> Json:
         where: Json = {} if whose is None else {"output_index": whose.index}
