@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,20 @@ def write_gguf(
     kind: gguf.GGMLQuantizationType = F16,
     *,
     arch: str = "llama",
-    pre: str = "gpt-2",
+    pre: str | None = "gpt-2",
     leave_out: str = "",
     extra: dict[str, np.ndarray] | None = None,
-    metadata: dict[str, int | str | bool] | None = None,
-    template: str | None = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
+    metadata: dict[str, Any] | None = None,
+    template: Any = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
 ) -> Path:
     """Write a model; matrices as ``kind``, vectors as float32.
 
     Args:
-        pre: how the tokenizer splits text.
+        pre: how a byte-level tokenizer splits text.
         leave_out: a tensor that is not written.
         extra: further tensors.
         metadata: further values.
-        template: the chat template.
+        template: the chat template, or several with their names.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer, config = gguf.GGUFWriter(path, arch), model.config
@@ -58,7 +59,10 @@ def write_gguf(
     if template is not None:
         writer.add_chat_template(template)
     for key, value in (metadata or {}).items():
-        add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}[type(value)]
+        add = {
+            str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32,
+            list: writer.add_array,
+        }[type(value)]  # fmt: skip
         add(key, value)
     for name, array in {**tensors(model), **(extra or {})}.items():
         if name != leave_out:
@@ -84,16 +88,24 @@ def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int,
     return found.reshape(rows, -1)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str | None) -> None:
     written = json.loads(tokenizer.backend_tokenizer.to_str())
-    vocab = tokenizer.get_vocab()
-    special = {token["content"] for token in written["added_tokens"]}
+    vocab, model, kinds = tokenizer.get_vocab(), written["model"], gguf.TokenType
+    added = {
+        token["content"]: kinds.CONTROL if token["special"] else kinds.USER_DEFINED for token in written["added_tokens"]
+    }
     tokens = sorted(vocab, key=lambda token: vocab[token])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    scores = {"".join(merge): -float(rank) for rank, merge in enumerate(model["merges"])}
+    if model["byte_fallback"]:
+        added |= {token: kinds.BYTE for token in tokens if re.fullmatch("<0x[0-9A-F]{2}>", token)}
+        writer.add_token_scores([scores.get(token, -1e6 - at) for at, token in enumerate(tokens)])
+    else:
+        writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
+    writer.add_tokenizer_model("llama" if model["byte_fallback"] else "gpt2")
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
-    writer.add_token_merges([" ".join(merge) for merge in written["model"]["merges"]])
+    writer.add_token_types([added.get(token, kinds.NORMAL) for token in tokens])
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
 

@@ -86,6 +86,7 @@ def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any])
     ("settings", "reason"),
     [
         ({"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
+        ({"final_logit_softcapping": 0.0}, "it has no code for final_logit_softcapping 0"),
         ({"use_bidirectional_attention": True}, "its tokens see later ones"),
     ],
 )

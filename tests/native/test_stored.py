@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.families import facts_of, rotation
@@ -26,6 +27,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LESS = {name: value for name, value in YARN.items() if name != "original_max_position_embeddings"}
 LONGROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0] * 2, "long_factor": [2.0] * 6,
     "original_max_position_embeddings": 256, "partial_rotary_factor": 0.75,
@@ -152,6 +154,8 @@ def test_numbers_of_another_format_are_converted(tmp_path: Path, family: str, ki
     ("llama", {"sliding_window": 7}), ("llama", {"attention_chunk_size": 64}), ("olmo2", {"sliding_window": 7}),
     ("granite", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}), ("smollm3", {"mlp_bias": True}),
     ("smollm3", {"rope_parameters": {**YARN, "rope_type": "dynamic"}}), ("phi3", {"layer_types": ["full_attention"] * 2}),
+    ("granite", {"residual_multiplier": 0.0}), ("gemma2", {"final_logit_softcapping": 0.0}),
+    ("llama", {"is_causal": False}), ("smollm3", {"no_rope_layers": [0]}),
     ("gemma2", {"hidden_activation": "gelu"}), ("gemma3_text", {"use_bidirectional_attention": True}),
     ("gemma3_text", {"rope_parameters": {**GEMMA, "full_attention": {**YARN, "rope_type": "dynamic"}}}),
 ])  # fmt: skip
@@ -163,13 +167,24 @@ def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kin
     assert stored_folder(tmp_path) is None
 
 
-def test_a_setting_that_transformers_completes_is_left_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "read"), [
+    ({"rope_parameters": YARN}, True), ({"rope_parameters": LESS}, False),
+    ({"rope_parameters": YARN, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, False),
+    ({"rope_parameters": {"type": "linear", "factor": 2.0, "rope_theta": 100.0}}, False),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_theta": 100.0}, False),
+    ({"rope_parameters": {"rope_type": "default"}}, False), ({"rope_parameters": None}, False),
+    ({"partial_rotary_factor": 0.5}, False),
+])  # fmt: skip
+def test_a_rotary_setting_that_transformers_completes_is_left_to_it(
+    tmp_path: Path, given: dict[str, Any], read: bool
+) -> None:
     tiny("llama", 1, dtype=torch.float32).save_pretrained(tmp_path)
-    raw = json.loads((tmp_path / "config.json").read_text())
-    less = {name: value for name, value in YARN.items() if name != "original_max_position_embeddings"}
-    for given, read in ((YARN, True), (less, False)):
-        (tmp_path / "config.json").write_text(json.dumps(raw | {"rope_parameters": given}))
-        assert (stored_folder(tmp_path) is not None) == read
+    raw = json.loads((tmp_path / "config.json").read_text()) | given
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    found, theirs = stored_folder(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(found and found.config, PlainConfig) == read
+    for ours, wanted in zip(rotation(found.parts(), 200), rotation(theirs, 200), strict=True) if found else ():
+        assert torch.equal(ours, wanted)
 
 
 def test_a_tied_head_that_differs_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

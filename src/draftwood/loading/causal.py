@@ -36,6 +36,7 @@ _STATED: Final = {
 """What a file must say too, by model type; the classes of other types add to a configuration."""
 _DRAWN: Final = {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty"}
 _ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+_ROTARY: Final = ("rope_parameters", "rope_scaling")  # since version 5 of transformers, and before
 _NOTES: Final = ("_from_model_config", "transformers_version")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -136,9 +137,10 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
 
 def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGeneration] | None:
     """A folder's configurations as its files have them; None if the classes of ``transformers`` may add to them."""
-    path, scaling = folder / GENERATION_CONFIG, raw.get("rope_scaling") or {}
-    if not path.is_file():
+    path, given = folder / GENERATION_CONFIG, [raw[name] for name in _ROTARY if raw.get(name)]
+    if not path.is_file() or len(given) > 1 or "partial_rotary_factor" in raw:
         return None
+    scaling: dict[str, Any] = given[0] if given else {}
     own = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in own.items() if value is not None and value is not False and name not in _NOTES}
     plain = (
@@ -146,13 +148,15 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
         and raw.keys() >= _NEEDED.union(_STATED[raw["model_type"]])
         and not raw.get("use_sliding_window")
         and ("rope_type" in scaling or not scaling)
+        and "type" not in scaling
+        and ("rope_theta" in scaling) != ("rope_theta" in raw)
         and own.keys() <= {*_ENDS, "use_cache", *(_DRAWN if own.get("do_sample") else ())}
     )
     if not plain:
         return None
     absent = {**dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), False), **dict.fromkeys(_ENDS)}
-    rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta", 10000.0), **scaling}
-    stated = {name: value for name, value in raw.items() if name not in ("rope_theta", "rope_scaling")}
+    rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta"), **scaling}
+    stated = {name: value for name, value in raw.items() if name not in ("rope_theta", *_ROTARY)}
     config = PlainConfig(**{**absent, "rope_parameters": rotary, **stated, "_name_or_path": str(folder)})
     if raw["model_type"].startswith("qwen"):
         config.sliding_window = None  # it is not used

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+import numpy as np
 
 from draftwood.core.errors import ModelError
 from draftwood.core.token_texts import tokens_digest
@@ -118,6 +120,16 @@ class Header:
             found.append(data[at + 8 : at + 8 + size].decode("utf-8"))
             at += 8 + size
         return found
+
+    def value(self, key: str) -> Value | list[Any] | None:
+        """A value of the metadata, or an array as a list; None if the file has neither."""
+        if (array := self.arrays.get(key)) is None:
+            return self.metadata.get(key)
+        if array.holds_texts:
+            return self.texts(key)
+        with self.path.open("rb") as file:
+            file.seek(array.begin)
+            return list(np.fromfile(file, f"<{NUMBERS[array.kind]}", array.count).tolist())
 
     def __str__(self) -> str:
         return f"the GGUF file {str(self.path)!r}"

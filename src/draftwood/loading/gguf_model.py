@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
+from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, unread, values_of
 from draftwood.native.library import why_missing
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, shapes_of
@@ -34,24 +35,35 @@ _LLAMA3: Final = {
 }  # fmt: skip
 _TURNED: Final = ("self_attn.q_proj", "self_attn.k_proj")  # of llama: heads in llama.cpp's order
 _TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
-_READ: Final = (
-    "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length", "rope.dimension_count",
-    "rope.freq_base", "rope.scaling.type", "attention.head_count", "attention.head_count_kv",
-    "attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length",
+_NEEDED: Final = (
+    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
-"""Keys of an architecture that are read. Others may change the forward."""
 
 
 def stored_config(header: Header) -> dict[str, Any] | None:
-    """The configuration of a file's model, as ``config.json`` would have it; None for one that is not read here."""
-    own = header.architecture
-    values = {key.removeprefix(f"{own}."): value for key, value in header.metadata.items() if key.startswith(f"{own}.")}
-    lacks = {"embedding_length", "block_count", "feed_forward_length", "attention.head_count"} - values.keys()
-    known = own in _ARCHITECTURES and not lacks and not set(values) - set(_READ)
-    known = known and all(tensor.kind in BLOCKS for tensor in header.tensors)
+    """The configuration of a file's model, as ``config.json`` would have it; None for one that is not read here.
+
+    Raises:
+        ModelError: the file lacks a number, or has a key that is not read, in an architecture that is.
+    """
+    known = header.architecture in _ARCHITECTURES and all(tensor.kind in BLOCKS for tensor in header.tensors)
     sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
-    if not known or values.get("rope.scaling.type", "none") != "none" or _OTHERS[EMBEDDING] not in sizes:
+    if not known or _OTHERS[EMBEDDING] not in sizes:
         return None
+    found = _config(header, values_of(header), sizes)
+    refuse_unread(header, PlainConfig(**found))
+    return found
+
+
+def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    own = header.architecture
+    if lacks := [name for name in _NEEDED if name not in values]:
+        raise ModelError(f"{header} does not say {own}.{lacks[0]}: {OTHER_FILES}")
+    if listed := [name for name, value in values.items() if isinstance(value, list)]:
+        raise unread(header, listed[0], values[listed[0]])
+    kind, factor = rotary_scaling(values)
+    scaling = {"factor": float(factor)} if kind == "linear" else {}
+    base = float(values.get("rope.freq_base", 10000.0))
     width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
     return {
         "model_type": own,
@@ -62,10 +74,10 @@ def stored_config(header: Header) -> dict[str, Any] | None:
         "num_hidden_layers": int(values["block_count"]),
         "num_attention_heads": heads,
         "num_key_value_heads": int(values.get("attention.head_count_kv", heads)),
-        "head_dim": int(values.get("attention.key_length", values.get("rope.dimension_count", width // heads))),
-        "rms_norm_eps": float(values.get("attention.layer_norm_rms_epsilon", 1e-6)),
+        "head_dim": int(values.get("attention.key_length", width // heads)),
+        "rms_norm_eps": float(values["attention.layer_norm_rms_epsilon"]),
         "max_position_embeddings": int(values.get("context_length", 2048)),
-        "rope_parameters": {"rope_type": "default", "rope_theta": float(values.get("rope.freq_base", 10000.0))},
+        "rope_parameters": {"rope_type": kind if scaling else "default", "rope_theta": base, **scaling},
         "hidden_act": "silu",
         "attention_bias": own != "qwen2" and "blk.0.attn_q.bias" in sizes,
         "mlp_bias": "blk.0.ffn_down.bias" in sizes,
@@ -113,7 +125,7 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
         )
     if divisors is not None:
         _scale_rotary(header, config, divisors)
-    _add_end_of_turn(header, generation)
+    _add_ends(header, generation)
     found = StoredModel(config, generation, weights, dtype, coded=coded)
     found.name_or_path = str(header.path)
     return found
@@ -149,12 +161,13 @@ def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
         raise ModelError(f"{header} scales its rotary embedding in a way that is not known: {OTHER_FILES}")
 
 
-def _add_end_of_turn(header: Header, generation: Any) -> None:
-    """Let the end-of-turn token end a text, as it does in llama.cpp."""
-    end, turn = generation.eos_token_id, header.metadata.get("tokenizer.ggml.eot_token_id")
-    if turn is not None and end is not None:
-        ends = [end] if isinstance(end, int) else list(end)
-        generation.eos_token_id = list(dict.fromkeys([*ends, int(turn)]))
+def _add_ends(header: Header, generation: Any) -> None:
+    """Let the ends of a turn and of a message end a text, as in llama.cpp, and all of a list of ends."""
+    keys = ("eos_token_ids", "eot_token_id", "eom_token_id")
+    found = [generation.eos_token_id, *(header.value(f"tokenizer.ggml.{key}") for key in keys)]
+    parts = [part if isinstance(part, list) else [part] for part in found if part is not None]
+    ends = list(dict.fromkeys(int(one) for part in parts for one in part))
+    generation.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
 
 
 def quantized(header: Header) -> bool:
@@ -173,16 +186,11 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
 
     Raises:
         ModelError: a package is missing; the file is incomplete; it holds an architecture, data type, rotary scaling or
-            tensors that ``transformers`` does not read.
+            tensors that ``transformers`` does not read, or a key that it ignores.
     """
     if missing := [package for package in ("gguf", "accelerate") if version_of(package) is None]:
         raise ModelError(needs("a GGUF file", " and ".join(missing), "gguf"))
     refuse_part(header)
-    if (
-        header.metadata.get(f"{header.architecture}.rope.scaling.type", "none") != "none"
-        and header.architecture != "gpt-oss"
-    ):
-        raise _unread(header, "rope.scaling.type")
     with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
         # Files next to the GGUF file, such as the configuration of another model, would be read too.
         (Path(alone) / "model.gguf").symlink_to(header.path.resolve())
@@ -201,11 +209,16 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
             f"{header} holds {held:,} weights, but transformers {version_of('transformers')} reads {read:,} of architecture "
             f"{header.architecture!r}: {OTHER_FILES}"
         )
-    _refuse_unread(header, model.config)
-    if divisors := [tensor for tensor in header.tensors if tensor.name == _ROPE]:
-        _scale_rotary(header, model.config, *divisors)
+    kind, factor = rotary_scaling(values_of(header))
+    if header.architecture in _ARCHITECTURES and kind == "linear":  # which transformers does not take from a file
+        model.config.rope_parameters |= {"rope_type": kind, "factor": factor}
+    refuse_unread(header, model.config)
+    divisors = [tensor for tensor in header.tensors if tensor.name == _ROPE]
+    for tensor in divisors:
+        _scale_rotary(header, model.config, tensor)
+    if divisors or kind == "linear":
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    _add_end_of_turn(header, model.generation_config)
+    _add_ends(header, model.generation_config)
     vars(model.config).pop("quantization_config", None)  # it holds numbers now
     model.is_quantized, model.hf_quantizer = False, None
     return model
@@ -230,29 +243,3 @@ def _load(header: Header, folder: Path, dtype: torch.dtype) -> tuple[Any, dict[s
     except Exception as error:
         raise ModelError(cannot_read("model", header, error)) from error
     return model, found
-
-
-def _refuse_unread(header: Header, config: Any) -> None:
-    """Refuse settings of the attention that ``transformers`` did not take from the file."""
-
-    def said(key: str) -> Any:
-        return header.metadata.get(f"{header.architecture}.{key}", 0)
-
-    rotary = getattr(config, "rope_parameters", None) or {}
-    parts = (rotary, *(part for part in rotary.values() if isinstance(part, dict)))
-    bases = [part["rope_theta"] for part in parts if "rope_theta" in part] or [said("rope.freq_base")]
-    window, own = said("attention.sliding_window"), getattr(config, "sliding_window", None) or 0
-    unread = {
-        "rope.freq_base": all(not math.isclose(said("rope.freq_base") or base, base, rel_tol=1e-5) for base in bases),
-        "attention.sliding_window": 0 < window < config.max_position_embeddings and window != own,
-    }
-    if key := next((key for key, ignored in unread.items() if ignored), None):
-        raise _unread(header, key)
-
-
-def _unread(header: Header, key: str) -> ModelError:
-    said = header.metadata.get(f"{header.architecture}.{key}", 0)
-    return ModelError(
-        f"{header} says {key} {said}, which transformers does not read for architecture {header.architecture!r}: "
-        + OTHER_FILES
-    )

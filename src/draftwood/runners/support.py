@@ -126,6 +126,8 @@ def attention_problem(config: Any) -> str | None:
     for name, what in _BY_CONTENT.items():
         if value := getattr(config, name, None):
             return f"its configuration says {name}={value}: {what}"
+    if getattr(config, "is_causal", None) is False:
+        return "its configuration says is_causal=False: its tokens see later ones"
     if getattr(config, "attention_type", None) == "block_sparse":
         return "its block_sparse attention skips blocks that a mask cannot restore"
     strange = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}

@@ -12,7 +12,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.context import rotary_settings
-from draftwood.runners.native.stored import ACTIVATIONS, StoredPart
+from draftwood.runners.native.stored import ACTIVATIONS, StoredPart, zero_factor
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
@@ -79,6 +79,8 @@ def why_not(model: Any) -> str | None:
         return f"it has no code for model type {model_kind(model)!r}"
     if _activation(model) not in ACTIVATIONS:
         return f"it has no code for {_family(model).activation} {_activation(model)!r}"
+    if (factor := zero_factor(config)) is not None:
+        return f"it has no code for {factor} 0"
     if not all(layer.self_attn.is_causal for layer in model.model.layers):
         return "its tokens see later ones"
     for rotary in rotary_settings(config):

@@ -66,6 +66,9 @@ FAMILIES: Final = {
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
+_FACTORS: Final = (
+    "embedding_multiplier", "residual_multiplier", "logits_scaling", "final_logit_softcapping", "attn_logit_softcapping",
+)  # fmt: skip
 _ROTARY: Final = ("default", "linear", "llama3", "yarn", "longrope")
 
 
@@ -80,12 +83,21 @@ def why_not_stored(config: Any) -> str | None:
             return "its rotary embedding"
     if (activation := config.hidden_activation if own.scaled else config.hidden_act) not in ACTIVATIONS:
         return f"activation {activation!r}"
+    if (factor := zero_factor(config)) is not None:
+        return f"a {factor} of 0"
+    if config.model_type == "smollm3" and len(config.no_rope_layers) != config.num_hidden_layers:
+        return "the number of its no_rope_layers"
     if getattr(config, "quantization_config", None) is not None:
         return "a quantized checkpoint"
     strange = {name for name in _LAYERS if getattr(config, name, None)} - set(own.windows)
     if strange or unknown_sizes(config) or attention_problem(config) or getattr(config, "use_bidirectional_attention", None):
         return "a size of its attention"
     return None
+
+
+def zero_factor(config: Any) -> str | None:
+    """A factor or a cap of 0, which the engine takes as none; None if there is none."""
+    return next((name for name in _FACTORS if getattr(config, name, None) == 0), None)
 
 
 def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,119 @@
+"""Keys of a GGUF file: the model is the one that they describe, or the file is refused by the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+import draftwood
+from draftwood.core.errors import ModelError
+from draftwood.loading import gguf_model
+from draftwood.loading.gguf_header import read_header
+from draftwood.loading.gguf_keys import refuse_unread
+from draftwood.native.library import why_missing
+from tests.loading.gguf_files import F32, Q8_0, logits, source, write_gguf
+from tests.loading.test_gguf_refused import refusal
+
+BASE = {"rope_type": "default", "rope_theta": 10000.0}
+LINEAR = {**BASE, "rope_type": "linear", "factor": 4.0}
+POSITIONS = [10, 4000]
+
+
+@pytest.fixture(params=["native", "torch", "transformers"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The backend of a load by each way on which a file is read."""
+    if request.param == "native" and why_missing() is not None:
+        pytest.skip("there is no native engine")
+    if request.param == "transformers":
+        monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
+    return "native" if request.param == "native" else "torch"
+
+
+@pytest.mark.parametrize(("said", "rotary"), [
+    ({"rope.scale_linear": 4.0}, LINEAR),
+    ({"rope.scaling.factor": 4.0}, LINEAR),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}, LINEAR),
+    ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, BASE),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}, BASE),
+    ({"rope.scaling.factor": 0.0, "rope.scale_linear": 4.0, "rope.scaling.finetuned": False}, BASE),
+    ({"rope.freq_base": 500000}, {**BASE, "rope_theta": 500000.0}),
+    ({"attention.sliding_window": 4096, "attention.causal": True, "expert_count": 0}, BASE),
+])  # fmt: skip
+def test_a_file_is_computed_as_its_keys_say(
+    tmp_path: Path, said: dict[str, Any], rotary: dict[str, Any], reader: str
+) -> None:
+    sizes = {"max_position_embeddings": 4096, "num_key_value_heads": 2}
+    model, tokenizer = source(rope_parameters=rotary, **sizes)
+    metadata = {f"llama.{name}": value for name, value in said.items()}
+    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, metadata=metadata)
+    pair = draftwood.load(path, options={"backend": reader, "dtype": "float32"})
+    ids = torch.randint(0, len(tokenizer), (4001,), generator=torch.Generator().manual_seed(0)).tolist()
+    found = pair.prompt_logprobs(ids)
+    for other in (model, source(rope_parameters=LINEAR if rotary is not LINEAR else BASE, **sizes)[0]):
+        want = logits(other, ids)[0].log_softmax(-1)
+        same = [found[at].logprob == pytest.approx(want[at - 1, ids[at]].item(), abs=1e-4) for at in POSITIONS]
+        assert all(same) if other is model else not all(same)
+
+
+@pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
+def test_a_list_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
+    model, tokenizer = source()
+    metadata = {"llama.attention.head_count_kv": [1, 1], "llama.feed_forward_length": [64, 64]}
+    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, metadata=metadata)
+    ids = tokenizer("the fox")["input_ids"]
+    assert torch.equal(logits(draftwood.load(path, options={"backend": "torch"}).model, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    ({"rope.dimension_count": 8}, ["llama.rope.dimension_count 8", "16 is computed"]),
+    ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, ["llama.rope.scaling.type 'yarn'"]),
+    ({"rope.scaling.factor": float("nan")}, ["llama.rope.scaling.factor nan"]),
+    ({"rope.scaling.attn_factor": 0.5}, ["llama.rope.scaling.attn_factor 0.5"]),
+    ({"rope.dimension_sections": [4, 2, 2, 0]}, ["llama.rope.dimension_sections [4, 2, 2, 0]"]),
+    ({"attention.head_count_kv": [1, 2]}, ["llama.attention.head_count_kv [1, 2]"]),
+    ({"attention.value_length": 8}, ["llama.attention.value_length 8", "16 is computed"]),
+    ({"attention.scale": 0.5}, ["llama.attention.scale 0.5"]),
+    ({"attention.causal": False}, ["llama.attention.causal False"]),
+    ({"attention.sliding_window": 16}, ["llama.attention.sliding_window 16"]),
+    ({"logit_scale": 0.5}, ["llama.logit_scale 0.5"]),
+    ({"residual_scale": 0.0}, ["llama.residual_scale 0.0"]),
+    ({"expert_count": 8}, ["llama.expert_count 8"]),
+    ({"a_key_of_tomorrow": "x"}, ["llama.a_key_of_tomorrow 'x'"]),
+])  # fmt: skip
+@pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
+def test_a_key_that_is_not_read_is_refused(tmp_path: Path, said: dict[str, Any], words: list[str]) -> None:
+    metadata = {f"llama.{name}": value for name, value in said.items()}
+    message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), Q8_0, metadata=metadata))
+    assert all(word in message for word in [*words, "give the model's safetensors folder"])
+
+
+def test_a_number_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, "add_layer_norm_rms_eps", lambda *_: None)
+    message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), F32))
+    assert "does not say llama.attention.layer_norm_rms_epsilon" in message
+
+
+@pytest.mark.parametrize(("said", "settings"), [
+    ({"attn_logit_softcapping": 50.0}, {"attn_logit_softcapping": 30.0}),
+    ({"expert_used_count": 2}, {"num_experts_per_tok": 8}),
+    ({"rope.dimension_count": 4}, {"partial_rotary_factor": 0.5}),
+    ({"rope.freq_base": 1e6}, {}),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}, {}),
+    ({"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}, {"rope_parameters": {**LINEAR, "factor": 32.0}}),
+    ({"block_count": 46}, {}),
+])  # fmt: skip
+def test_what_transformers_makes_of_a_file_is_compared_with_its_keys(
+    tmp_path: Path, said: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    metadata = {f"gemma2.{name}": value for name, value in said.items()}
+    model, tokenizer = source()
+    config = SimpleNamespace(**model.config.to_dict() | settings)
+    refuse_unread(read_header(write_gguf(tmp_path / "plain.gguf", model, tokenizer, F32)), model.config)
+    header = read_header(write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, arch="gemma2", metadata=metadata))
+    with pytest.raises(ModelError, match=rf"gemma2\.({'|'.join(said)}) "):
+        refuse_unread(header, config)
