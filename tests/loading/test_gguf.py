@@ -21,6 +21,10 @@ from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded
 
 TEXT = "the fox ran to the red hill"
 OPTIONS = {"backend": "torch"}
+ENDS = {
+    f"tokenizer.ggml.{key}": value for key, value in (("eot_token_id", 7), ("eom_token_id", 8), ("eos_token_ids", [0, 5]))
+}
+"""Tokens that end a text too: those of a turn and of a message, and further ones."""
 
 
 @pytest.mark.parametrize(("kind", "more"), [
@@ -33,13 +37,13 @@ def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
     if reads == "transformers":
         monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     model, tokenizer = source(**more)
-    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata={"tokenizer.ggml.eot_token_id": 7})
+    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata=ENDS)
     pair = draftwood.load(path, options=OPTIONS)
     ids = tokenizer(TEXT)["input_ids"]
     assert pair.encode(TEXT) == ids
     assert pair.tokenizer.decode(ids) == tokenizer.decode(ids)
     assert torch.equal(logits(pair.model, ids), logits(rounded(model, kind, torch.float32), ids))
-    assert set(pair.eos) == {0, 7}  # the end of a turn ends a text, too
+    assert set(pair.eos) == {0, 5, 7, 8}
 
 
 def test_the_configuration_is_that_of_transformers(file: Path) -> None:
@@ -92,14 +96,14 @@ def test_digits_are_split_off_first_where_the_file_says_so(tmp_path: Path, pre: 
 @pytest.mark.parametrize(
     ("pre", "said", "begins"),
     [("gpt-2", True, 1), ("gpt-2", False, 0), ("gpt-2", None, 0), ("llama-bpe", True, 1), ("llama-bpe", False, 0),
-     ("llama-bpe", None, 1)],
+     ("llama-bpe", None, 1), ("tekken", None, 1), ("falcon-h1", None, 1)],
 )  # fmt: skip
 def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothing(
     tmp_path: Path, pre: str, said: bool | None, begins: int
 ) -> None:
     """ggml-org/llama.cpp#15086, abetlen/llama-cpp-python#1501: no beginning of text, two of them, or another token."""
     model, tokenizer = source()
-    metadata: dict[str, int | str | bool] = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    metadata: dict[str, Any] = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
     file = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, pre=pre, metadata=metadata)
     pair = draftwood.load(file, options=OPTIONS)
     begin, words = pair.tokenizer.bos_token_id, tokenizer(TEXT, add_special_tokens=False)["input_ids"]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from draftwood.core.settings import LoadOptions
 from draftwood.loading import gguf_tokenizer
@@ -43,9 +44,19 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "folder":
         folder = saved(ours, tmp_path_factory.mktemp("tokenizer"))
         return load_tokenizer(folder, LoadOptions()), AutoTokenizer.from_pretrained(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf_tokenizer, "_byte_level", lambda found, named: None)
-        return ours, gguf_tokenizer.tokenizer_of(read_header(FILE))
+    return ours, PreTrainedTokenizerFast(
+        tokenizer_object=converted(FILE), chat_template=ours.chat_template, **ours.special_tokens_map
+    )
+
+
+def converted(file: Path) -> Tokenizer:
+    """The tokenizer of a file, as transformers converts it, but with digits apart."""
+    header = read_header(file)
+    values = {name: header.value(f"tokenizer.ggml.{key}") for name, key in gguf_tokenizer._NAMES.items()}
+    found, _ = gguf_tokenizer.converter()(header.architecture, values)
+    splits = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    found.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    return found
 
 
 def saved(tokenizer: StoredTokenizer, folder: Path) -> Path:

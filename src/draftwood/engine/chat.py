@@ -61,7 +61,7 @@ class ChatTemplate:
         Raises:
             ConfigError: messages or variables that are not valid, no chat template, or one that refuses these messages.
         """
-        given = self._adapted(checked(messages, continues=continues))
+        given = self._adapted(checked(messages, continues=continues), self._sources[bool(tools)])
         functions, signs = list(tools), dict[str, str]()
         if not flag("special_tokens_in_content", special_tokens):
             (given, functions), signs = self._names.hidden((given, functions))
@@ -74,33 +74,41 @@ class ChatTemplate:
         return SpecialNames(self._tokenizer)
 
     def reads(self, name: str) -> bool:
-        """Whether the template holds a word."""
-        return name in self._source
+        """Whether the template holds a word; of several, the usual one or that for tools."""
+        return any(name in source for source in self._sources)
+
+    @property
+    def source(self) -> str:
+        """The usual template; empty where there is none."""
+        return self._sources[0]
 
     @cached_property
-    def _source(self) -> str:
-        """The template that is used; empty where there is none, or several without a usual one."""
+    def _sources(self) -> tuple[str, str]:
+        """The templates of chats without tools and with tools."""
+        return self._template(None), self._template([{}])
+
+    def _template(self, tools: list[Any] | None) -> str:
         if not getattr(self._tokenizer, "chat_template", None):
             return ""
         try:
-            return str(self._tokenizer.get_chat_template())
-        except ValueError:
+            return str(self._tokenizer.get_chat_template(tools=tools))
+        except ValueError:  # several, and none for this
             return ""
 
-    def _adapted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages in the roles of the template.
+    def _adapted(self, messages: Sequence[Message], source: str) -> list[Message]:
+        """The messages in the roles of a template.
 
         Raises:
             ConfigError: tools in the messages, of which the template writes nothing.
         """
         for i, message in enumerate(messages):
-            if (message["role"] == "tool" or "tool_calls" in message) and not self.reads("tool_calls"):
+            if (message["role"] == "tool" or "tool_calls" in message) and "tool_calls" not in source:
                 what = "is the answer of a tool" if message["role"] == "tool" else "holds tool_calls"
                 raise ConfigError(
                     f"messages[{i}] {what}, but the target's chat template writes no tool calls: leave it out, write it as "
                     "a user's message, or take a model that uses tools"
                 )
-        if self.reads("developer"):
+        if "developer" in source:
             return list(messages)
         return [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from draftwood.core.errors import ConfigError
-from draftwood.loading.gguf_header import read_header
+from draftwood.loading.gguf_header import Header, read_header
 from draftwood.loading.names import gguf_file_of
 
 NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
@@ -24,10 +24,22 @@ def refuse_without_template(name: str | Path) -> None:
         ModelError: a GGUF file that does not exist or cannot be read, or a folder with several of them.
     """
     if (file := gguf_file_of(name)) is not None:
-        if f"tokenizer.{_KEY}" not in read_header(file).metadata:
+        if templates_of(read_header(file)) is None:
             raise ConfigError(f"the GGUF file {str(file)!r} {NO_TEMPLATE}")
     elif _lacks_template(Path(name)):
         raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE} (neither {_CONFIG} nor {_FILES[0]} holds one)")
+
+
+def templates_of(header: Header) -> Any:
+    """The chat template of a GGUF file, or several by name; None without one.
+
+    The one for tools is the usual one too if there is no other for that, as in llama.cpp.
+    """
+    whole = f"tokenizer.{_KEY}"
+    found = {"default": header.metadata.get(whole)}
+    found |= {key.removeprefix(f"{whole}."): text for key, text in header.metadata.items() if key.startswith(f"{whole}.")}
+    found["default"] = found["default"] or found.get("tool_use")
+    return found["default"] if len(set(found.values())) == 1 else {name: text for name, text in found.items() if text}
 
 
 def _lacks_template(folder: Path) -> bool:

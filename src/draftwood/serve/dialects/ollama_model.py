@@ -80,7 +80,7 @@ class OllamaModel:
             {
                 "modelfile": "", "parameters": "",
                 **{name: self._entry[name] for name in ("details", "modified_at")},
-                "template": getattr(self._service.pair.tokenizer, "chat_template", None) or "",
+                "template": self._service.pair.template.source,
                 "model_info": {
                     "general.architecture": facts["architecture"], "general.parameter_count": facts["n_params"],
                     f"{facts['architecture']}.context_length": preparation.max_length,
