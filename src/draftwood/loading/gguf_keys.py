@@ -76,7 +76,7 @@ def refuse_unread(header: Header, config: Any) -> None:
         idle = [_NEUTRAL[name]] if name in _NEUTRAL else []
         if name not in _UNUSED and not any(_equal(said, value) for value in (*has, *idle)):
             raise unread(header, name, said, next(iter(has), None))
-    if values.get("block_count") == _OWN_SCALE.get(header.architecture):
+    if values.get("block_count") == _OWN_SCALE.get(header.architecture, 0):
         raise unread(header, "block_count", values["block_count"])
 
 
@@ -106,7 +106,7 @@ def _has(name: str, values: Mapping[str, Any], config: Any) -> list[Any]:
     if name in ("attention.key_length", "attention.value_length"):
         return [getattr(config, "global_head_dim", None) or head_size(config)]
     found = [value for setting in _SETTINGS.get(name, ()) if (value := getattr(config, setting, None)) is not None]
-    if name == "attention.sliding_window" and values[name] >= config.max_position_embeddings:
+    if name == "attention.sliding_window" and values[name] >= getattr(config, "max_position_embeddings", math.inf):
         return [values[name]]
     return found[:1]
 
