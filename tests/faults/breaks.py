@@ -10,6 +10,7 @@ import torch
 
 from draftwood.core.log_probs import LogProbs
 from draftwood.engine.decode import Decoder
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
 from draftwood.sampling.counters import token_bases
 from draftwood.verify.coupled import Coupled, follow
@@ -22,6 +23,10 @@ class Sourced:
 
     def __init__(self, engine, source: Callable):
         self.engine, self.source, self.pipeline = engine, source, engine.pipeline
+
+    @property
+    def stats(self):
+        return self.engine.stats
 
     def stream(self, requests, sampling):
         return self.engine.stream(requests, sampling, noise=self.source([request.seed for request in requests]))
@@ -174,10 +179,29 @@ def refolded(fold):
     return lambda engine: Sourced(engine, lambda seeds: Source(seeds, folded(fold)))
 
 
+def tree_scores(change):
+    """The target's scores of trees, not those of single tokens, are changed."""
+
+    def broken(engine):
+        parts, target = engine.pipeline, TorchRunner(engine.pipeline.target.model)
+        extend = target.extend
+
+        def changed(tokens, depths, ancestors):
+            scores = extend(tokens, depths, ancestors)
+            return replace(scores, logits=change(scores.logits)) if tokens.shape[1] > 1 else scores
+
+        target.extend = changed
+        return Decoder(target, parts.drafter, parts.verifier)
+
+    return broken
+
+
 BREAKS = {
     "the same noise at every position": refolded(lambda position: 0),
     "noise reused over four positions": refolded(lambda position: position // 4),
     "siblings sorted by number": with_sorted_siblings,
     "acceptance 15 % too easy": lambda engine: easy(engine, EASE),
     "every draft accepted": lambda engine: easy(engine, 1e9),
+    "tree scores times 0.9": tree_scores(lambda logits: logits * 0.9),
+    "one token + 0.5 in trees": tree_scores(lambda logits: logits + 0.5 * (torch.arange(logits.shape[-1]) == 13)),
 }

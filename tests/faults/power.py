@@ -8,8 +8,8 @@ from collections import Counter
 
 import draftwood
 from draftwood.cli.check import PROMPTS, CheckConfig
-from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import Method, build
+from draftwood.core.settings import Method
+from draftwood.exactness.outcome import decoder_of
 from draftwood.exactness.report import check
 from draftwood.loading.models import LoadOptions
 from draftwood.sampling.settings import Sampling
@@ -30,7 +30,7 @@ def main(repeats: int, only: str) -> None:
                 continue
             found, first = 0, Counter()
             for repeat in range(repeats):
-                engine = Decoder(pair.target, *build(method, pair.draft, greedy=False))  # has learnt nothing yet
+                engine = decoder_of(pair, method, 1.0)  # has learnt nothing yet
                 size = CheckConfig()
                 report = check(
                     pair, broken(engine), Sampling(), PROMPTS,

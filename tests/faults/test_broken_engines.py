@@ -13,20 +13,18 @@ import torch
 from draftwood.api import Pair
 from draftwood.cli.check import CheckConfig
 from draftwood.core.settings import Method
-from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
+from draftwood.draft.adaptive.budget import EverySize
 from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare, ratios
 from draftwood.exactness.goodness import SIGNIFICANCE
+from draftwood.exactness.outcome import decoder_of
 from draftwood.exactness.report import check
 from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt
 
-SAME, REUSED, SORTED, EASY, ALL = BREAKS
+SAME, REUSED, SORTED, EASY, ALL, FLATTER, FAVOURED = BREAKS
 DEFAULT, DRAWN = Method(), Method(method="rsd-s")
-SHARED = Method(
-    method="shared-noise", nodes=6
-)  # of a fixed size: the default may draft nothing for a draft as slow as its target
+SHARED = Method(method="shared-noise", nodes=6)
 LEAVES = Method(method="rsd-c", verifier="traversal", shape="2-2-1")
 CHAIN = Method(method="chain")
 
@@ -45,7 +43,7 @@ def pair():
 
 def found(pair, method, broken=lambda engine: engine, sampling=None):
     size = CheckConfig()
-    engine = broken(Decoder(pair.target, *build(method, pair.draft, greedy=False)))
+    engine = broken(decoder_of(pair, method, 1.0))
     prompts = [[1, 2], [3, 4, 5]]
     return check(pair, engine, sampling or Sampling(), prompts, samples=size.samples, new_tokens=size.new_tokens, seed=0)
 
@@ -62,6 +60,31 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
     assert report.p_value > SIGNIFICANCE
     assert test in {one.name for one in report.tests if one.fails}
     assert "tests fail, first '" in report.summary()
+
+
+@pytest.mark.parametrize(("method", "name", "test"), [
+    (DEFAULT, FLATTER, "choice"), (DRAWN, FLATTER, "scores, factor"), (LEAVES, FLATTER, "scores, factor"),
+    (DEFAULT, FAVOURED, "choice"), (DRAWN, FAVOURED, "scores, one token"),
+])  # fmt: skip
+def test_a_fault_of_the_scores_of_trees_is_found(pair, method, name, test):
+    assert test in {one.name for one in found(pair, method, BREAKS[name]).tests if one.fails}
+
+
+def test_the_report_names_the_faults_that_it_would_find(pair):
+    report = found(pair, DRAWN)
+    assert report.exact
+    assert 0.9 <= report.faults.below < 1 < report.faults.above <= 1.1
+    assert f", scores times {report.faults.below:g} or {report.faults.above:g}" in report.summary()
+    assert f"; {report.accepted:,} of {report.drafted:,} drafted nodes were accepted" in report.summary()
+    assert report.drafted > report.accepted > 0
+
+
+def test_a_check_without_accepted_drafts_proves_nothing(pair, monkeypatch):
+    monkeypatch.setattr(EverySize, "begin_round", lambda self: True)
+    report = found(pair, DEFAULT)
+    assert (report.exact, report.unproven, report.drafted) == (False, True, 0)
+    assert report.summary().startswith("NO PROOF, since no drafted token was accepted: ")
+    assert found(pair, Method(method="ar")).exact  # which drafts nothing
 
 
 @pytest.mark.parametrize("method", [SHARED, DRAWN], ids=lambda m: m.method)

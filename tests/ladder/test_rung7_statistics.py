@@ -60,7 +60,7 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
 def test_control_texts_of_another_temperature_are_seen(pair):
     class Warmer:
         engine = pair.decoder(Method(method="ar"))
-        pipeline = engine.pipeline
+        pipeline, stats = engine.pipeline, ()
 
         def stream(self, requests, sampling):
             return self.engine.stream(requests, replace(sampling, temperature=1.3))

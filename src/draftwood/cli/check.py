@@ -10,6 +10,7 @@ import click
 
 from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import Changes, dataclass_options, pick
+from draftwood.cli.progress import shares
 from draftwood.cli.settings import Models, check_fit
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
@@ -82,12 +83,15 @@ def _check(
     pair = load_fixed(models, options)
 
     from draftwood.exactness.enumeration import enumerated
+    from draftwood.exactness.outcome import decoder_of
     from draftwood.exactness.report import check
 
-    decoder = pair.decoder(method, temperature=sampling.temperature)
+    decoder = decoder_of(pair, method, sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
     facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}
-    if config.enumerate is not None:
-        return enumerated(pair, decoder, sampling, prompts, tokens=config.enumerate, seed=config.seed), facts
-    report = check(pair, decoder, sampling, prompts, samples=config.samples, new_tokens=config.new_tokens, seed=config.seed)
-    return report, facts
+    with shares("check") as on_progress:
+        given: Any = (pair, decoder, sampling, prompts)
+        more: dict[str, Any] = {"seed": config.seed, "on_progress": on_progress}
+        if config.enumerate is not None:
+            return enumerated(*given, tokens=config.enumerate, **more), facts
+        return check(*given, samples=config.samples, new_tokens=config.new_tokens, **more), facts

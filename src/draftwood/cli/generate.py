@@ -49,4 +49,3 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
         with loading_libraries():
             from draftwood.cli.single import run_single
         run_single(settings, text_of("prompt", prompt))
-

@@ -132,8 +132,6 @@ def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
     return {field: {"help": helps[field] + value, "show_default": False} for field, value in shown.items()}
 
 
-
-
 class Opened(NamedTuple, Generic[S]):
     """Loaded models, and how they write."""
 

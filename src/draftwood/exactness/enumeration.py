@@ -9,7 +9,7 @@ few noises of each text position are equally likely, and the target alone picks 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -21,9 +21,11 @@ from draftwood.api import Pair
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Stats
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness import goodness
+from draftwood.exactness.outcome import Outcome
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 from draftwood.sampling.settings import Sampling
 
@@ -34,7 +36,7 @@ _ROWS, _NUMBERS = 512, 1 << 21  # most branches in one batch, and most scores of
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Enumerated:
+class Enumerated(Outcome):
     """The result of an enumeration.
 
     Attributes:
@@ -45,7 +47,6 @@ class Enumerated:
         branches: number of sequences of random choices that led to them.
         total_variation: the largest distance, over prompts, of the joint distribution from the target's own.
         allowed: the distance that rounding may cause in the target's number format.
-        exact: ``total_variation`` is at most ``allowed``.
     """
 
     tokens: int
@@ -55,23 +56,26 @@ class Enumerated:
     branches: int
     total_variation: float
     allowed: float
-    exact: bool
 
     def summary(self) -> str:
         """The verdict and its reasons, as one line."""
         prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
         own = "own distribution" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
         return (
-            f"{'exact' if self.exact else 'NOT exact'}. The joint distribution of the first {self.tokens} tokens after "
+            f"{self.verdict}. The joint distribution of the first {self.tokens} tokens after "
             f"{prompts}, {self.branches:,} branches of random choices, {self.texts:,} texts: total variation "
-            f"from the target's {own} {self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
+            f"from the target's {own} {self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding); "
+            f"{self.drafts}"
         )
 
 
 def enumerated(
-    pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, tokens: int, seed: int
-) -> Enumerated:
+    pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, tokens: int, seed: int,
+    on_progress: Callable[[str, float], object] = lambda stage, share: None,
+) -> Enumerated:  # fmt: skip
     """Compare the joint distributions of the first ``tokens`` tokens after each prompt.
+
+    ``on_progress`` is called with the current stage and the share that is done.
 
     Raises:
         ConfigError: temperature 0, a number format that is too coarse, or too many possible tokens or branches.
@@ -79,9 +83,11 @@ def enumerated(
     allowed = _allowed(pair, decoder, sampling)
     matches = decoder.pipeline.verifier.reads == "argmax"
     noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if matches else None
-    results = []
-    for prompt in (pair.encode(text) for text in prompts):
-        engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed)
+    results, stats = [], list[Stats]()
+    for at, text in enumerate(prompts):
+        on_progress("prompts", at / len(prompts))
+        prompt = pair.encode(text)
+        engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed, stats)
         target = target_distribution(pair, prompt, tokens, sampling, noise)
         results.append((len(engine), branches, total_variation(engine, target)))
     texts, all_branches, distances = zip(*results, strict=True)
@@ -95,7 +101,7 @@ def enumerated(
         total_variation=largest,
         allowed=allowed,
         exact=largest <= allowed,
-    )
+    ).after(decoder, stats)
 
 
 def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
@@ -137,13 +143,16 @@ def _engine_distribution(
     sampling: Sampling,
     noise: Float[Tensor, "outcome vocab"] | None,
     rounding: float,
+    stats: list[Stats],
 ) -> tuple[JointDistribution, int]:
+    """The engine's distribution and its branches; the statistics of all texts are added to ``stats``."""
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens, ignore_eos=True))
 
     def run(tapes: list[Tape]) -> list[Texts]:
         for tape in tapes:
             tape.end = len(prompt) + tokens
         results = decoder.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, noise))
+        stats.extend(result.stats for result in results)
         return [tuple(result.token_ids) for result in results]
 
     rows = max(1, min(_ROWS, _NUMBERS // decoder.pipeline.target.vocab_size))

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.exactness.evidence import pit
+from draftwood.exactness.outcome import Outcome
+from draftwood.exactness.score_faults import Detectable, ScoreFaults
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
@@ -52,7 +54,7 @@ class Evidence:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Outcome):
     """The result of a check.
 
     Attributes:
@@ -63,10 +65,10 @@ class Report:
         total_variation: distance of the histogram of PIT values from the uniform one; None at temperature 0.
         expected: the distance that chance alone gives on average.
         detectable: the distance that would be found nine times in ten.
+        faults: faults of the scores that would be found nine times in ten; None at temperature 0.
         p_value: of the chi-squared test of the histogram (the marginal test).
         other: with a target whose scores are the same bits in any forward, and a verifier that follows its own choice: texts
             that are not those of plain decoding. None of others.
-        exact: no test fails at its level.
         tests: all tests that were made, the marginal one first; none at temperature 0.
     """
 
@@ -77,23 +79,24 @@ class Report:
     total_variation: float | None = None
     expected: float | None = None
     detectable: float | None = None
+    faults: Detectable | None = None
     p_value: float | None = None
     other: int | None = None
-    exact: bool
     tests: tuple[Evidence, ...] = ()
 
     def summary(self) -> str:
         """The verdict and its reasons, as one line."""
-        verdict = "exact" if self.exact else "NOT exact"
         if self.gap is not None:
             return (
-                f"{verdict}. {self.tokens} tokens at temperature 0, {self.differing} below the target's best score, by "
-                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding){self._plain()}"
+                f"{self.verdict}. {self.tokens} tokens at temperature 0, {self.differing} below the target's best score, by "
+                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding){self._plain()}; {self.drafts}"
             )
+        faults = "" if self.faults is None else "".join(f", {words}" for words in self.faults.words())
         return (
-            f"{verdict}. {self.tokens} tokens in the target's own distribution: total variation {self.total_variation:.4f}, "
-            f"by chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
-            f"{self._others()}{self._plain()}"
+            f"{self.verdict}. {self.tokens} tokens in the target's own distribution: total variation "
+            f"{self.total_variation:.4f}, by chance {self.expected:.4f}; found nine times in ten: {self.detectable:.4f}"
+            f"{faults}; p = {self.p_value:.3g}"
+            f"{self._others()}{self._plain()}; {self.drafts}"
         )
 
     def _plain(self) -> str:
@@ -112,11 +115,14 @@ class Report:
         return f". {len(self.tests)} tests, the nearest to failing is {shown}"
 
 
-def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, float]] = ()) -> Report:
+def goodness_of_fit(
+    pit: Float[Tensor, "token"], others: Sequence[tuple[str, float]] = (), faults: ScoreFaults | None = None
+) -> Report:
     """The report on PIT values, which should be uniform in (0, 1).
 
     Args:
         others: names and p-values of further tests of the same texts; the level is split by :data:`SHARES`.
+        faults: the tests against faults of the scores, if they are among the others.
     """
     n = len(pit)
     counts = torch.histc(pit.double(), BINS, 0.0, 1.0)
@@ -136,6 +142,7 @@ def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, flo
         total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
         expected=math.sqrt(BINS / (2 * math.pi * n)),
         detectable=math.sqrt(noncentrality / n) / 2,
+        faults=None if faults is None else faults.detectable(SIGNIFICANCE * rest),
         p_value=p_value,
         exact=not any(test.fails for test in tests),
         tests=tuple(tests),

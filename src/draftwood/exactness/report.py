@@ -6,7 +6,7 @@ recorded (:mod:`draftwood.exactness.rounds`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import ne
 from typing import final
@@ -17,12 +17,14 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.evidence import pit
 from draftwood.exactness.goodness import BINS, Report, goodness_of_fit, pit_values, rounding, target_distribution
 from draftwood.exactness.rounds import Rounds
+from draftwood.exactness.score_faults import ScoreFaults
 from draftwood.exactness.texts import Choice, Text, Texts
 from draftwood.sampling.settings import Sampling
 
@@ -30,9 +32,12 @@ BATCH = 16  # texts; those of the first batch are made one by one, since drafter
 
 
 def check(
-    pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, samples: int, new_tokens: int, seed: int
-) -> Report:
+    pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, samples: int, new_tokens: int, seed: int,
+    on_progress: Callable[[str, float], object] = lambda stage, share: None,
+) -> Report:  # fmt: skip
     """Generate ``samples`` texts over the prompts in batches, and test every new token and every round.
+
+    ``on_progress`` is called with the current stage and the share that is done.
 
     Raises:
         ConfigError: too few samples or tokens for any conclusion.
@@ -45,18 +50,25 @@ def check(
     plain = None
     if pair.target.same_bits and decoder.pipeline.verifier.reads == "argmax":  # a seed gives the text of plain decoding
         plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature)
-    other = 0
+    other, stats = 0, list[Stats]()
     for first in range(0, samples, BATCH):
         chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
         limits = Limits(max_new_tokens=new_tokens, ignore_eos=True)
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
         together = [[request] for request in requests] if first == 0 else [requests]
-        texts = [text for part in together for text in _texts(decoder, part, sampling, tests.rounds)]
+        texts = list[list[int]]()
+        for part in together:
+            texts += _texts(decoder, part, sampling, tests.rounds)
+            stats += decoder.stats
+            on_progress("texts", (first + len(texts) / 2) / samples)  # the other half is testing them
         tests.add(requests, texts)
         if plain is not None:
             other += sum(map(ne, texts, _texts(plain, requests, sampling, None)))
+        on_progress("texts", (first + len(texts)) / samples)
     report = tests.report()
-    return report if plain is None else replace(report, other=other, exact=report.exact and not other)
+    if plain is not None:
+        report = replace(report, other=other, exact=report.exact and not other)
+    return report.after(decoder, stats)
 
 
 def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, rounds: Rounds | None) -> list[list[int]]:
@@ -110,6 +122,7 @@ class SampledTests:
         self._others = torch.Generator().manual_seed(seed + 1)  # so the marginal test does not depend on the other tests
         self._pit: list[Tensor] = []
         self._texts, self.rounds = Texts(), Rounds(decoder.pipeline.verifier.name, self._others)
+        self._faults = ScoreFaults(pair.target.vocab_size)
         self._choice = Choice(rounding(pair.model.dtype)) if decoder.pipeline.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> list[Text]:
@@ -119,6 +132,7 @@ class SampledTests:
             prompt, tokens = list(request.prompt), torch.tensor(ids)
             logp = target_distribution(self._pair, prompt, ids, self._sampling)
             self._pit.append(pit_values(logp, self._pair, prompt, ids, self._sampling, self._generator))
+            self._faults.add(logp, tokens)
             probs, share = logp.exp(), torch.rand(len(ids), generator=self._others, dtype=torch.float64)
             text = Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit(probs, tokens, share))
             if self._choice is not None:
@@ -130,4 +144,5 @@ class SampledTests:
     def report(self) -> Report:
         """The report on all batches so far."""
         choice = () if self._choice is None else self._choice.p_values()
-        return goodness_of_fit(torch.cat(self._pit), [*self._texts.p_values(), *choice, *self.rounds.p_values()])
+        others = [*self._faults.p_values(), *self._texts.p_values(), *choice, *self.rounds.p_values()]
+        return goodness_of_fit(torch.cat(self._pit), others, self._faults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Final, final
 
 from draftwood.core.rounds import Round
@@ -87,6 +88,24 @@ class Budget:
 
     def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
         """Record such rounds, with their new tokens per row and their seconds."""
+
+
+@final
+class EverySize(Budget):
+    """Trees of small and large sizes in turn, whatever they cost and bring; one round of eight has none."""
+
+    def __init__(self) -> None:
+        self._sizes, self._size = cycle((24, 1, 4, 0, 2, 12, 7, 3)), 0
+
+    def begin_round(self) -> bool:
+        self._size = next(self._sizes)
+        return not self._size
+
+    def another_level(self, depth: int, above: float, nodes: int) -> bool:
+        return depth < self._size
+
+    def tree_size(self, values: Sequence[float]) -> int:
+        return min(self._size, len(values))
 
 
 @final

@@ -34,22 +34,23 @@ class Controllers:
 
     Args:
         known: the knowledge of others, to start from.
+        budget: that of all rounds, in place of controllers.
 
     Attributes:
         acceptance: the acceptance model of the tree's expander.
         lookup: prompt lookup, with its learnt probabilities.
     """
 
-    def __init__(self, known: Knowledge | None = None) -> None:
+    def __init__(self, known: Knowledge | None = None, *, budget: Budget | None = None) -> None:
         self.acceptance = AcceptanceModel(known.acceptance if known else None)
         self.lookup = PromptLookup(hits=known.hits, guesses=known.guesses) if known else PromptLookup()
         self._known = dict(known.by_rows) if known else {}
         self._made: dict[int, Controller] = {}
-        self._trial: CostTrial | None = None
+        self._budget = budget
 
     def budget(self, rows: int) -> Budget:
-        """The budget of rounds of ``rows`` texts: their controller, or the trial that is under way."""
-        return self._trial or self.at(rows)
+        """The budget of rounds of ``rows`` texts: their controller, or what is in place of it, such as a trial."""
+        return self._budget or self.at(rows)
 
     @contextmanager
     def trial(self) -> Iterator[CostTrial]:
@@ -57,12 +58,12 @@ class Controllers:
 
         Prompt lookup learns nothing: how often a text of such a trial repeats itself says nothing about others.
         """
-        self._trial = trial = CostTrial()
+        self._budget = trial = CostTrial()
         before = list(self.lookup.hits), list(self.lookup.guesses)
         try:
             yield trial
         finally:
-            self._trial = None
+            self._budget = None
             self.lookup.hits, self.lookup.guesses = before
         self.begin_with(trial)
 
