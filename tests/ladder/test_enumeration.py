@@ -16,7 +16,7 @@ from tests.helpers import Numbers, tiny_gpt
 from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, other_temperature, reference_distribution, tampered
 
 VOCAB = 4
-PROMPTS = ["1 2", "3"]
+PROMPTS = ["1 0 1", "3"]
 
 
 def pair_of(vocab: int = VOCAB, dtype: torch.dtype = torch.float64) -> Pair:
