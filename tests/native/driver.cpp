@@ -26,7 +26,7 @@ int draftwood_commit(void* row, const int* nodes, int count);
 int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts*, const int64_t* keys, const int64_t* bases,
-                   const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
+                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
 int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
 int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
 void draftwood_free_row(void* row);
@@ -63,7 +63,7 @@ class Tiny {
         Facts facts{};
         const std::vector<LayerSource> layers = {layer(further, window), layer(further, window)};
         facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
-        facts.inner = inner_, facts.vocab = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
+        facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
         facts.bfloat16 = bfloat16, facts.epsilon = 1e-6f, facts.scale = 0.3f;
         if (further && window) {
             facts.experts = 7, facts.chosen = 3, facts.expert_inner = EXPERTS_INNER, facts.whole_shares = 1;
@@ -268,7 +268,7 @@ void sample() {
                 std::vector<int64_t> keys{-5, 7}, bases(vocab), tokens(2 * count);
                 for (long i = 0; i < vocab; i++) bases[i] = i * 977 - 5, scores[i] = i % 7, scores[vocab + i] = -INFINITY;
                 draftwood_exponentials(keys.data(), 2, bases.data(), vocab, times.data());
-                need(!draftwood_best(scores.data(), 2, vocab, &cuts, keys.data(), bases.data(), nullptr, count, values.data(),
+                need(!draftwood_best(scores.data(), 2, vocab, &cuts, keys.data(), bases.data(), vocab, nullptr, count, values.data(),
                                      tokens.data(), likeliest.data()), "best");
                 need(tokens[0] >= 0 && tokens[count] == -1 && std::isnan(likeliest[1]), "the best tokens");
             }

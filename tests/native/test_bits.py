@@ -134,6 +134,38 @@ def test_accepted_nodes_and_copied_beginnings_have_the_bits_of_text(isa: str, dt
         assert torch.equal(found, torch.stack([after(runner, one.tokens) for one in (row, copy)]))
 
 
+def check_no_number(runner: Any, gap: float) -> None:
+    """A token that is no number ends the texts that see it, and scores of no other one differ by more than ``gap``."""
+    bad = next(token for token in range(VOCAB) if token not in TEXT[:80])
+    with torch.no_grad():
+        runner.model.get_input_embeddings().weight[bad] = torch.nan
+    for length in (3, 4, 33, 62, 63, 64):
+        text, new = TEXT[:length], TEXT[length]
+        *wanted, last = (after(runner, TEXT[:n]) for n in (length - 1, length, length + 1))
+        row, other, spoilt = Row(tokens=text[:-1]), Row(tokens=[*text, new]), Row(tokens=[*text, bad, 5, 6])
+        runner.clear()
+        runner.set_rows([row])
+        found = score(runner, [[text[-2], bad, 5, text[-1], bad]], [0, 0, 1, 0, 3])[0]
+        assert found[[1, 2, 4], :VOCAB].isnan().all()
+        assert difference(found[[0, 3]], torch.stack(wanted)) <= gap, "as its siblings"
+        row.tokens += [text[-1], new]
+        runner.commit([[0, 3]])
+        assert difference(score(runner, [[new]], [0])[0, 0], last) <= gap, "after it was rejected"
+        runner.clear()
+        runner.prefill(spoilt, length + 2)
+        runner.set_rows([spoilt])
+        runner.prefill(other, length, prefix=Prefix(spoilt, length))
+        runner.set_rows([spoilt, other])
+        found = score(runner, [[6], [new]], [0])[:, 0]
+        assert found[0, :VOCAB].isnan().all()
+        assert difference(found[1], last) <= gap, "with the beginning before it"
+
+
+@pytest.mark.parametrize(("kind", "dtype"), product(["llama", "gemma2"], FORMATS))
+def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa: str, kind: str, dtype: torch.dtype) -> None:
+    check_no_number(runner_of(kind, dtype), 0.0)
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_control_sums_in_another_order_are_seen(isa: str, dtype: torch.dtype) -> None:
     """The same function with the inner numbers of a layer in reverse: sums that were split by threads would differ so."""

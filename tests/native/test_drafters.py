@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 import torch
 
+from draftwood.core.errors import ModelError, NumericsError
+from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.differences import difference
 from tests.helpers import ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, isa, model_of, path
+from tests.native.test_stored import stored
+from tests.runners.zoo import tiny
 
 VOCAB = 11
 __all__ = ["isa"]
 
 
-def scores_of(runner: HiddenBlockRunner, seed: int, texts: list[list[int]], length: int) -> torch.Tensor:
+def scores_of(runner: Any, seed: int, texts: list[list[int]], length: int, root: int = 3) -> torch.Tensor:
     """Scores after roots of rows whose hidden states of the last ``length`` tokens are new."""
     generator = torch.Generator().manual_seed(seed)
     config = runner.model.config
@@ -30,7 +34,7 @@ def scores_of(runner: HiddenBlockRunner, seed: int, texts: list[list[int]], leng
     hidden = [torch.randn(length, width, generator=generator) for _ in rows]
     runner.commit([[] for _ in rows], hidden)
     nothing = torch.zeros(len(rows), 1, dtype=torch.long)
-    found = runner.extend(torch.full((len(rows), 1), 3), nothing, torch.ones(len(rows), 1, 1, dtype=torch.bool)).logits
+    found = runner.extend(torch.full((len(rows), 1), root), nothing, torch.ones(len(rows), 1, 1, dtype=torch.bool)).logits
     runner.commit([[0] for _ in rows], [torch.zeros(0, width) for _ in rows])
     return found
 
@@ -148,13 +152,50 @@ def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.
     assert found.shape == wanted.shape
 
 
+KINDS = ["hidden", "dspark", "eagle3"]
+
+
+def drafter_of(kind: str, model: Any, proposes: int | None = None) -> tuple[Any, Any]:
+    """A drafter, and the class of its runner."""
+    made = tiny_hidden(model, proposes=proposes) if kind == "hidden" else tiny_published(model, kind, proposes=proposes)
+    return made, Eagle3Runner if kind == "eagle3" else HiddenBlockRunner
+
+
+@pytest.mark.parametrize(("kind", "dtype", "kept"), product(KINDS, FORMATS, [0, 1, 30, None]))
+def test_every_token_is_a_root_whatever_the_drafter_proposes(kind: str, dtype: torch.dtype, kept: int | None) -> None:
+    """Also where the target's embedding is stored in another number format."""
+    model = tiny("gemma2" if kept is None and kind == "hidden" else "llama", 1, dtype=torch.bfloat16).to(dtype)
+    drafter, make = drafter_of(kind, model, proposes=7)
+    target = model if kept is None else stored(model, kind=kept)
+    native, plain = make(drafter, target, engine="native"), make(drafter, model, engine="torch")
+    for root in (6, 7, 50, model.config.vocab_size - 1):
+        found, wanted = (scores_of(runner, 1, [[1] * 9], 8, root) for runner in (native, plain))
+        assert difference(found, wanted) < wanted.abs().max() * (1e-4 if dtype == torch.float32 else 0.2), root
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_proof_at_load_sees_each_weight(kind: str) -> None:
+    model = model_of("llama", torch.float32)
+    drafter, make = drafter_of(kind, model)
+    weights = [*drafter.parameters(), model.get_input_embeddings().weight]
+    for weight in weights:
+        runner, own = make(drafter, model, engine="native"), weight.data
+        weight.data = own.flip(0) + 0.5
+        with pytest.raises(ModelError, match=r"scores a tree differently in native .*Use --backend torch"):
+            check_drafter(runner, model)
+        weight.data = own
+    drafter.norm.weight.data[0] = torch.nan
+    with pytest.raises(NumericsError, match=r"gives NaN scores: its weights norm.weight hold NaN"):
+        make(drafter, model, engine="native")
+
+
 @pytest.mark.parametrize("part", ["fc.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.k_proj.weight", "hidden"])
 def test_what_is_no_number_gives_scores_that_are_none(part: str) -> None:
     drafter, model = eagle_of(torch.float32)
     if part != "hidden":
         with torch.no_grad():
             drafter.get_parameter(part).view(-1)[0] = torch.nan
-    runner = Eagle3Runner(drafter, model, engine="native")
+    runner = Eagle3Runner(drafter, model, engine="native", check=False)
     if part == "hidden":
         runner.set_rows(rows_of([[1, 2, 3]]))
         runner.commit([[]], [torch.full((3, drafter.fc.in_features), torch.nan)])

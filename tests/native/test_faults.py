@@ -6,14 +6,18 @@ import os
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from draftwood.core.errors import CacheError, ModelError, NumericsError
 from draftwood.native import library as native
+from draftwood.native import sampling
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.weights import Weight
 from draftwood.sampling.rows import Row
+from draftwood.sampling.truncation import Truncation
 from tests.differences import difference
 from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
 from tests.native.test_bits import TEXT, model_of
@@ -95,6 +99,62 @@ def test_scores_that_are_minus_infinity_stay_so() -> None:
         model.lm_head.weight[7] = 3e38
     found, wanted = _logits(NativeRunner(model, check=False), TEXT[:9]), plain_scores(model, TEXT[:9])
     assert torch.equal(found.isinf(), wanted.isinf())
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("model.embed_tokens", "embedding"), ("lm_head", "head"), ("model.norm", "norm"), ("model.layers.1.mlp.up_proj", "up"),
+    ("model.layers.0.self_attn.k_proj", "key"), ("model.layers.0.post_attention_layernorm", "ffn_norm"),
+])  # fmt: skip
+def test_a_weight_of_another_size_is_refused(name: str, said: str) -> None:
+    model = llama()
+    module = model.get_submodule(name)
+    module.weight = torch.nn.Parameter(module.weight.detach()[..., :-1].clone())
+    with pytest.raises(ModelError, match=f"the weight '{said}' has shape .*, and by the configuration it has"):
+        NativeRunner(model, check=False)
+    with pytest.raises(ModelError, match=r"a weight of shape \[4, 8\] takes 128 bytes in order, not 124"):
+        Weight(data=np.zeros(124, np.uint8), kind=0, shape=(4, 8))
+
+
+_SEES = torch.ones(1, 2, 2, dtype=torch.bool).tril()
+_PLACES = torch.tensor([[0, 1]])
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"depths": _PLACES.int()}, r"takes torch.int64 \[1, 2\] in order on the CPU, and was given torch.int32"),
+    ({"depths": -3 * _PLACES}, "a position before the text"),
+    ({"input_ids": torch.tensor([[0, VOCAB]])}, f"token {VOCAB} is none of the model's {VOCAB}"),
+    ({"pending": [[-1]]}, "token -1 is none of"),
+    ({"seen": _SEES[..., :1]}, "the round has another number of nodes"),
+    ({"seen": ~_SEES}, "a node that does not see itself"),
+    ({"memories": []}, "1 rows of nodes and 0 memories"),
+    ({"memories": "others"}, "a row of another model"),
+    ({"features": torch.zeros(1, 2, 48)}, "features are for drafters that read them"),
+    ({"features": torch.zeros(1, 2, 47)}, r"takes torch.float32 \[2, 48\]"),
+])  # fmt: skip
+def test_a_forward_of_other_sizes_is_refused(change: dict[str, Any], said: str) -> None:
+    network, other = (NativeRunner(llama(), check=False).network for _ in range(2))
+    given = {"input_ids": _PLACES, "depths": _PLACES, "seen": _SEES, "memories": [network.engine.row()], "pending": [[3]]}
+    assert network(**given).logits.isfinite().all()
+    given |= {"memories": [network.engine.row()]} | change
+    if given["memories"] == "others":
+        given["memories"] = [other.engine.row()]
+    with pytest.raises((CacheError, ValueError), match=said):
+        network(**given)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"bases": torch.arange(6)}, "more scores than tokens with noise"),
+    ({"columns": torch.tensor([0, 1, 2, 3, 4, 5, 7])}, "a score of a token without noise"),
+    ({"columns": torch.arange(6)}, r"takes torch.int64 \[7\] in order on the CPU, and was given torch.int64 \[6\]"),
+    ({"keys": torch.ones(3, dtype=torch.long)}, r"\[2\] in order"),
+    ({"bases": torch.arange(7.0)}, r"takes torch.int64 \[7\]"),
+    ({"count": 0}, "the best of no scores, or none of them"),
+])  # fmt: skip
+@pytest.mark.parametrize("cut", [None, Truncation(5)])
+def test_scores_and_noise_of_other_sizes_are_refused(cut: Any, change: dict[str, Any], said: str) -> None:
+    given = {"keys": torch.tensor([5, 6]), "bases": torch.arange(7), "columns": None, "count": 7}
+    with pytest.raises((RuntimeError, ValueError), match=said):
+        sampling.best(torch.zeros(2, 7), cut, **{**given, **change})
 
 
 def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from draftwood.runners.native.families import facts_of, rotation
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import HEAD, StoredModel, shapes_of, why_not_stored
-from draftwood.runners.native.weights import Weight
+from draftwood.runners.native.weights import FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.sampling.rows import Row
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, score
@@ -61,12 +61,12 @@ FILLED = ("qwen2, sliding", "smollm3", "phi3", "gemma")
 """Families and cases whose classes of ``transformers`` add to their configurations."""
 
 
-def stored(model: Any, *, coded: bool = False) -> StoredModel:
-    """A live model as if it were read from a file."""
-    weights = {}
+def stored(model: Any, *, coded: bool = False, kind: int | None = None) -> StoredModel:
+    """A live model as if it were read from a file, in its number format or in that of GGML's number ``kind``."""
+    weights, kind = {}, {torch.float32: 0, torch.bfloat16: 30}[model.dtype] if kind is None else kind
     for name, weight in model.named_parameters():
-        data = weight.detach().contiguous().view(-1).view(torch.uint8).numpy()
-        weights[name] = Weight(data=data, kind={4: 0, 2: 30}[weight.itemsize], shape=tuple(weight.shape))
+        data = weight.detach().to(FLOATS[kind]).contiguous().view(-1).view(torch.uint8).numpy()
+        weights[name] = Weight(data=data, kind=kind, shape=tuple(weight.shape))
     return StoredModel(model.config, model.generation_config, weights, model.dtype, coded=coded)
 
 

@@ -115,9 +115,9 @@ void draftwood_exponentials(const int64_t* keys, long count, const int64_t* base
 }
 
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
-                   const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
     return guarded([&] {
-        return best(scores, lines, vocab, *cuts, keys, bases, columns, count, values, tokens, likeliest), 0;
+        return best(scores, lines, vocab, *cuts, keys, bases, known, columns, count, values, tokens, likeliest), 0;
     }, -1);
 }
 }

@@ -212,8 +212,8 @@ void Engine::embed(const Matrix& embedding) {
     const bool codes = code_kind(embedding.kind) && embedding.flags & CODED && m.facts.bfloat16;
     m.embedding = embedding.data, m.embedding_codes = codes ? code_kind(embedding.kind) : nullptr;
     if (codes || embedding.kind < 0 || embedding.kind == (m.facts.bfloat16 ? BFLOAT16 : FLOAT32)) return;
-    void* to = reserve((size_t)m.facts.vocab * m.facts.width * number_bytes_);
-    expand(embedding, m.facts.vocab, m.facts.width, m.facts.bfloat16, to);
+    void* to = reserve((size_t)m.facts.tokens * m.facts.width * number_bytes_);
+    expand(embedding, m.facts.tokens, m.facts.width, m.facts.bfloat16, to);
     m.embedding = to;
 }
 
@@ -242,6 +242,8 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
     int width = m.padded_width = padded(facts.width, GROUP), dim = m.padded_dim = padded(facts.head_dim, GROUP);
     m.padded_inner = std::max(padded(facts.inner, GROUP), facts.chosen * padded(facts.expert_inner, GROUP));
     if (facts.experts > EXPERTS) throw std::invalid_argument("a mixture of more than 512 experts");
+    if (facts.kv_heads < 1 || facts.heads % facts.kv_heads || facts.rotary_dim > facts.head_dim || facts.chosen > facts.experts)
+        throw std::invalid_argument("numbers of heads, of rotated numbers or of experts that do not fit together");
     m.tap = taps_.data();
     m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * dim;
     m.norm = copy(norm, facts.width, width);
@@ -344,6 +346,8 @@ void Engine::drafter(const DrafterSource& source) {
 
 void Engine::rotate(const float* cos, const float* sin, int tables, int positions) {
     size_t size = (size_t)tables * positions * (model_.facts.rotary_dim / 2);
+    for (const Layer& layer : layers_)
+        if (layer.rotary >= tables) throw std::invalid_argument("fewer tables of rotations than the layers use");
     cos_.assign(cos, cos + size);
     sin_.assign(sin, sin + size);
     model_.rotary = {cos_.data(), sin_.data(), positions};
@@ -373,7 +377,7 @@ std::shared_ptr<char> Row::new_page() const {
 }
 
 Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
-    if (length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
+    if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
     if (length % PAGE) own(length / PAGE);
 }
@@ -386,6 +390,7 @@ void Row::own(int page) {
 }
 
 void Row::cut(int length) {
+    if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
     text = std::min(text, length), nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
     if (text % PAGE) own(text / PAGE);

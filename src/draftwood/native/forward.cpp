@@ -290,13 +290,26 @@ struct Block {
         });
     }
 
+    // Whether the values of a head are numbers in the format in which they are kept.
+    bool is_finite(const float* values) const {
+        Weight kept[LANES];
+        Lanes zeros = splat(0.f);
+        for (int j = 0; j < dim; j += LANES) N::keep(kept, load(values + j)), zeros = fma(N::wide(kept), splat(0.f), zeros);
+        return sum(zeros) == 0;
+    }
+
     // Queries, keys and values of a token: normed, rotated, rounded, and put where attention reads them.
+    // Values that are no numbers are kept as zeros with keys of NaN: a token that sees them gets NaN, and any other one 0 * 0.
     void place(int i, int l) {
         const Layer& layer = model.layer[l];
         const Token& token = work.tokens[i];
         float* row = qkv + i * qkv_width;
         int page = token.slot / PAGE, slot = token.slot % PAGE;
         copy_taps(i, l, x + i * width);
+        for (int h = facts.heads; h < facts.heads + facts.kv_heads; h++) {
+            float *key = row + h * dim, *value = key + facts.kv_heads * dim;
+            for (int j = 0, bad = !is_finite(value); bad && j < dim; j++) key[j] = NAN, value[j] = 0;
+        }
         for (int h = work.mode == FEATURES ? facts.heads : 0; h < facts.heads + facts.kv_heads; h++) {
             float* head = row + h * dim;
             const int all = !facts.joint_norms ? 1 : h == 0 ? facts.heads : h == facts.heads ? facts.kv_heads : 0;

@@ -129,12 +129,13 @@ struct Plan {
 
     // A token of the text in ``slot``, which is ``start`` positions further in the text.
     void text(int row, int token, int slot, int start) {
-        tokens.push_back({row, token, placed(start + slot), slot, slot + 1, 0, 0, -1, texts++});
+        tokens.push_back({row, known(token), placed(start + slot), slot, slot + 1, 0, 0, -1, texts++});
     }
 
-    // A token behind a text of ``base`` slots, which sees the tokens behind it for which ``sees(j)``.
+    // A token behind a text of ``base`` slots, which sees the tokens behind it for which ``sees(j)``, itself among them.
     template <class F>
     void node(int row, int token, int position, int base, int number, int all, bool scored, F sees) {
+        if (!sees(number)) throw std::invalid_argument("a node that does not see itself");
         int first = path.size();
         for (int j = 0; j < all; j++)
             if (sees(j)) path.push_back(base + j);
@@ -142,8 +143,16 @@ struct Plan {
         tokens.push_back({row, token, placed(position), base + number, base, first, seen, scored ? 0 : -1, nodes++});
     }
 
+    // A token that the model reads.
+    int known(int64_t token) const {
+        const int all = engine->model().facts.tokens;
+        if (token >= 0 && token < all) return token;
+        throw std::invalid_argument("token " + std::to_string(token) + " is none of the model's " + std::to_string(all));
+    }
+
     // Beyond a model's context no score is used.
     int placed(int position) const {
+        if (position < 0) throw std::invalid_argument("a position before the text");
         return std::min(position, engine->model().rotary.positions - 1);
     }
 
@@ -253,7 +262,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
         const int base = row.text + given.pending, all = row.nodes + given.nodes, number = plan->add(row, base + all);
         for (int i = 0; i < given.pending; i++) plan->text(number, given.text[i], row.text + i, 0);
         for (int i = 0; i < given.nodes; i++)
-            plan->node(number, given.tokens[i], base + given.depths[i], base, row.nodes + i, all, true,
+            plan->node(number, plan->known(given.tokens[i]), base + given.depths[i], base, row.nodes + i, all, true,
                        [&](int j) { return given.seen[(size_t)i * all + j]; });
         auto append = [&](std::vector<float>& to, const float* from, int numbers) {
             if (from) to.insert(to.end(), from, from + (size_t)(given.pending + given.nodes) * numbers);
@@ -270,9 +279,11 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
 }
 
 void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads) {
+    if (count < 1) throw std::invalid_argument("a block of no row");
     const std::shared_ptr<Engine>& engine = rows[0].row->shared();
     const Model& m = engine->model();
     if (shape.slots > MOST) throw std::invalid_argument("a block of more tokens than go through the layers together");
+    if (shape.scored < 0 || shape.scored > shape.slots) throw std::invalid_argument("a block that scores more than its tokens");
     auto news = std::make_shared<Plan>(engine), block = std::make_shared<Plan>(engine);
     const size_t source = (size_t)m.sources * m.source_width;
     for (int r = 0; r < count; r++) {
@@ -282,7 +293,7 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
         for (int i = 0; i < given.count; i++) news->text(r, 0, given.row->text + i, given.start);
         news->sources.insert(news->sources.end(), given.hidden, given.hidden + given.count * source);
         for (int i = 0; i < slots; i++)
-            block->node(r, i ? -1 : given.root, given.start + base + i, base, i, slots, i >= slots - shape.scored,
+            block->node(r, i ? -1 : block->known(given.root), given.start + base + i, base, i, slots, i >= slots - shape.scored,
                         [&](int j) { return j <= i || !shape.causal; });
     }
     Work reading{}, scoring{};
@@ -295,7 +306,10 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
 void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, const int64_t* depths, int rows, int nodes,
                 const float* scores, int block, float* logits, int threads) {
     auto plan = std::make_shared<Plan>(engine);
-    for (int i = 0; i < rows * nodes; i++) plan->tokens.push_back({i / nodes, (int)tokens[i], (int)depths[i], 0, 0, 0, 0, 0, 0});
+    for (int i = 0; i < rows * nodes; i++) {
+        if (depths[i] < 0) throw std::invalid_argument("a depth above the root");
+        plan->tokens.push_back({i / nodes, plan->known(tokens[i]), (int)std::min<int64_t>(depths[i], block), 0, 0, 0, 0, 0, 0});
+    }
     Work work{};
     work.mode = MARKOV, work.depths = scores, work.block = block, work.logits = logits;
     run({{plan, work}}, threads);

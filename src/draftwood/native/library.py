@@ -19,7 +19,7 @@ class Facts(Structure):
     """``draftwood::Facts``."""
 
     _fields_ = [
-        *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab")),
+        *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab", "tokens")),
         *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16")),
         *((name, c_float) for name in ("epsilon", "scale")),
         *((name, c_int) for name in ("gelu", "joint_norms")),
@@ -43,6 +43,24 @@ class LayerSource(Structure):
     _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
     _fields_ += [*((name, c_void_p) for name in NORMS), ("window", c_int), ("rotary", c_int)]
     _fields_ += [(name, c_void_p) for name in ("router", "experts_up", "experts_down")]
+
+    @classmethod
+    def shapes(cls, facts: Facts, inputs: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of all weights of a layer whose attention reads ``inputs`` numbers."""
+        width, inner, experts, heads = facts.width, facts.inner, facts.experts, (facts.heads, facts.kv_heads)
+        queries, keys = (number * facts.head_dim for number in heads)
+        outputs = {"query": (queries, inputs), "key": (keys, inputs), "value": (keys, inputs), "out": (width, queries)}
+        outputs |= {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        normed = (queries, keys) if facts.joint_norms else (facts.head_dim, facts.head_dim)
+        return {
+            **outputs,
+            **{f"{name}_bias": shape[:1] for name, shape in outputs.items()},
+            **{name: (width,) for name in cls.NORMS},
+            **{name: (size,) for name, size in zip(("query_norm", "key_norm"), normed, strict=True)},
+            "router": (experts, width),
+            "experts_up": (experts, 2 * facts.expert_inner, width),
+            "experts_down": (experts, width, facts.expert_inner),
+        }
 
 
 class NewTokens(Structure):
@@ -104,9 +122,21 @@ _SIGNATURES = {
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),
     "best": (
         c_int,
-        [c_void_p, c_long, c_long, POINTER(Cuts), c_void_p, c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_void_p],
+        [c_void_p, c_long, c_long, POINTER(Cuts), c_void_p, c_void_p, c_long, c_void_p, c_long, *[c_void_p] * 3],
     ),
 }
+
+
+def address(tensor: Any, kind: Any, *shape: int) -> int:
+    """Where the numbers of a tensor lie, which the library reads or writes as an array of this type and shape.
+
+    Raises:
+        ValueError: the tensor has another type, shape, order or device.
+    """
+    if (tensor.dtype, tuple(tensor.shape), tensor.is_contiguous(), tensor.is_cpu) != (kind, shape, True, True):
+        place = f"{'' if tensor.is_contiguous() else 'strided '}{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+        raise ValueError(f"the native library takes {kind} {list(shape)} in order on the CPU, and was given {place}")
+    return int(tensor.data_ptr())
 
 
 def why_missing() -> str | None:

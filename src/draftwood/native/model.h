@@ -60,7 +60,7 @@ struct Layer {
 };
 
 struct Facts {
-    int layers, width, heads, kv_heads, head_dim, inner, vocab;
+    int layers, width, heads, kv_heads, head_dim, inner, vocab, tokens;  // tokens: that it reads; vocab: that it scores
     int rotary_dim;   // leading numbers of a head that are rotated
     int taps;         // number of hidden states that are returned
     int bfloat16;     // weights, keys and values; else float32
@@ -82,7 +82,7 @@ struct Model {
     Facts facts;
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
     Layer* layer;
-    const void* embedding;  // [vocab][width], as it came
+    const void* embedding;  // [tokens][width], as it came
     const struct CodeKind* embedding_codes;  // its type, or null for numbers
     Linear head;
     float* norm;
@@ -97,7 +97,7 @@ struct Model {
     float source_epsilon;
     Linear features, markov;
     float *source_norm, *feature_norm;  // the first of all sources, or null
-    const void* markov_embedding;  // [vocab][rank], as it came
+    const void* markov_embedding;  // [tokens][rank], as it came
     int rank;
 };
 

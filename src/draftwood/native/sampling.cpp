@@ -105,7 +105,13 @@ void put(std::vector<Peak>& found, size_t count, float* values, int64_t* tokens)
 }  // namespace
 
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
-          const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+          long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+    if (vocab < 1 || count < 1 || cuts.top_k < 0) throw std::invalid_argument("the best of no scores, or none of them");
+    if (!columns && vocab > known) throw std::invalid_argument("more scores than tokens with noise");
+    auto base = [&](long t) {
+        const int64_t token = columns ? columns[t] : t;
+        return token >= 0 && token < known ? bases[token] : throw std::invalid_argument("a score of a token without noise");
+    };
     const bool whole = !cuts.top_k && cuts.top_p == 1 && cuts.min_p == 0;
     std::vector<Peak> found;
     std::vector<int64_t> own;
@@ -128,7 +134,7 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
         const int64_t key = keys ? keys[l] : 0;
         if (whole && key && key != timed) {
             times.resize(vocab), own.resize(columns ? vocab : 0), timed = key;
-            for (size_t t = 0; t < own.size(); t++) own[t] = bases[columns[t]];
+            for (size_t t = 0; t < own.size(); t++) own[t] = base(t);
             kernels().exponentials(&key, 1, columns ? own.data() : bases, vocab, times.data());
         }
         if (whole && key) {
@@ -141,7 +147,7 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
             timed = 0, times.assign(size, 1.f), perturbed.resize(size), own.resize(size);
             for (size_t i = 0; i < size; i++) {
                 perturbed[i] = found[i].score;
-                if (key) own[i] = bases[columns ? columns[found[i].token] : found[i].token];
+                if (key) own[i] = base(found[i].token);
             }
             if (key) kernels().exponentials(&key, 1, own.data(), size, times.data());
             kernels().perturb(perturbed.data(), times.data(), size, offset, perturbed.data());

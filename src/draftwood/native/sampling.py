@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.native.library import Cuts, library, why_missing
+from draftwood.native.library import Cuts, address, library, why_missing
 
 _EVERYTHING: Final = Cuts(0, 1.0, 0.0)
 
@@ -47,21 +47,25 @@ def best(
             none.
         columns: the tokens of the scores; None for all in order.
         count: number of tokens.
+
+    Raises:
+        ValueError: tensors have other sizes or types.
+        RuntimeError: tokens have no noise, or memory does not suffice.
     """
     scores = scores.contiguous()
     shape, vocab = scores.shape[:-1], scores.shape[-1]
     values, tokens, likeliest = torch.empty(*shape, count), torch.empty(*shape, count, dtype=torch.long), torch.empty(shape)
     cuts = _EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p)
     columns = None if columns is None else columns.long().contiguous()
-    assert vocab <= len(bases if columns is None else columns)
     keys = None if keys is None else keys.contiguous()
     done = _library().best(
-        scores.data_ptr(), likeliest.numel(), vocab, byref(cuts),
-        None if keys is None else keys.data_ptr(), bases.data_ptr(), None if columns is None else columns.data_ptr(), count,
+        address(scores, torch.float32, *shape, vocab), likeliest.numel(), vocab, byref(cuts),
+        None if keys is None else address(keys, torch.long, *shape), address(bases, torch.long, len(bases)), len(bases),
+        None if columns is None else address(columns, torch.long, vocab), count,
         values.data_ptr(), tokens.data_ptr(), likeliest.data_ptr() if normalise else None,
     )  # fmt: skip
     if done < 0:
-        raise MemoryError(_library().error().decode())
+        raise RuntimeError(_library().error().decode())
     return values, tokens, likeliest
 
 
@@ -71,5 +75,6 @@ def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float
         return None
     keys, bases = keys.contiguous(), bases.contiguous()
     out = torch.empty(*keys.shape[:-1], len(bases))
-    _library().exponentials(keys.data_ptr(), keys.numel(), bases.data_ptr(), len(bases), out.data_ptr())
+    given = address(keys, torch.long, *out.shape[:-1], 1), address(bases, torch.long, len(bases))
+    _library().exponentials(given[0], keys.numel(), given[1], len(bases), out.data_ptr())
     return out

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeAlias, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
@@ -36,11 +36,12 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     Attributes:
         buffers: keys and values, by the layer, or by 0 if all share them; of those that were written.
+        mends: attention reads zeros where keys and values are no numbers, as 0 times these is no number.
     """
 
     def __init__(self, layer_count: int, *, split: bool = False) -> None:
         super().__init__(layers=[])
-        self.layer_count, self.split = layer_count, split
+        self.layer_count, self.split, self.mends = layer_count, split, False
         self.clear()
 
     def another(self) -> TreeCache:
@@ -103,7 +104,22 @@ class TreeCache(Cache):  # type: ignore[misc]
             keys, values = keys[self._part], values[self._part]
         keys.narrow(2, self.start, new).copy_(key_states)
         values.narrow(2, self.start, new).copy_(value_states)
-        return keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
+        keys, values = keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
+        return (keys, values) if not self.mends else (_numbers(keys), _numbers(values))
+
+    def spoilt(self, batch: ForwardBatch) -> Bool[Tensor, "row slot"]:
+        """Slots of a batch's rows, until its last one, in which something is no number."""
+        rows, new = batch.tokens.shape
+        parts = (buffer[:, batch.row : batch.row + rows, :, : batch.start + new] for buffer in self._all())
+        found = [(~part.isfinite()).any(dim=4).any(dim=2).any(dim=0).to(batch.tokens.device) for part in parts]
+        return torch.stack(found).any(dim=0)
+
+    def spoil(self, batch: ForwardBatch, tokens: Bool[Tensor, "row new"]) -> None:
+        """Make the keys of these tokens of a batch NaN."""
+        rows, new = tokens.shape
+        for keys, _ in self.buffers.values():
+            part = keys[:, batch.row : batch.row + rows, :, batch.start : batch.start + new]
+            part.masked_fill_(tokens.to(keys.device)[None, :, None, :, None], torch.nan)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.start
@@ -162,6 +178,10 @@ class TreeCache(Cache):  # type: ignore[misc]
             keys, values = (torch.cat(pair, dim=1) for pair in zip(old, new, strict=True))
             self.buffers[part] = keys, values
         self._rows += 1
+
+
+def _numbers(part: Tensor) -> Tensor:
+    return part.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _empty(like: Buffer, rows: int) -> Buffer:

@@ -69,21 +69,44 @@ class TorchRunner(CausalRunner):
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
         self._cache.place(batch)
-        only = {"logits_to_keep": batch.keep} if self._can_keep else {}
-        states = {"output_hidden_states": True} if self.hidden_layers else {}
         start = perf_counter()
         with torch.inference_mode():
-            out = self.model(
-                input_ids=self._limits.clamp(batch.tokens),
-                position_ids=batch.positions,
-                attention_mask=mask_argument(batch.mask, batch.sliding),
-                use_cache=True,
-                **cache_argument(self.model, self._cache),
-                **only,
-                **states,
-            )
-            hidden = None
-            if self.hidden_layers:
-                hidden = torch.cat([out.hidden_states[layer] for layer in self.hidden_layers], dim=-1)
+            found = self._read(batch)
+            if bool(found.logits.isnan().any()):  # host sync
+                found = self._read_apart(batch)
         self.forward_seconds += perf_counter() - start
+        return found
+
+    def _read(self, batch: ForwardBatch) -> ForwardOutput:
+        only = {"logits_to_keep": batch.keep} if self._can_keep else {}
+        states = {"output_hidden_states": True} if self.hidden_layers else {}
+        out = self.model(
+            input_ids=self._limits.clamp(batch.tokens),
+            position_ids=batch.positions,
+            attention_mask=mask_argument(batch.mask, batch.sliding),
+            use_cache=True,
+            **cache_argument(self.model, self._cache),
+            **only,
+            **states,
+        )
+        hidden = None
+        if self.hidden_layers:
+            hidden = torch.cat([out.hidden_states[layer] for layer in self.hidden_layers], dim=-1)
         return ForwardOutput(out.logits[:, -batch.keep :], hidden)
+
+    def _read_apart(self, batch: ForwardBatch) -> ForwardOutput:
+        """The same where something is no number: only the tokens that see it have NaN scores, and NaN keys."""
+        cache = self._cache
+        cache.mends = True
+        try:
+            found = self._read(batch)
+        finally:
+            cache.mends = False
+        spoilt, ends = cache.spoilt(batch), None
+        sees = True if batch.mask is None else batch.mask[:, 0] == 0
+        while ends is None or not torch.equal(ends, spoilt[:, batch.start :]):
+            ends = spoilt[:, batch.start :].clone()
+            spoilt[:, batch.start :] |= (spoilt.unsqueeze(1) & sees).any(dim=2)
+        cache.spoil(batch, ends)
+        found.logits.masked_fill_(ends[:, -batch.keep :, None], torch.nan)
+        return found

@@ -8,7 +8,7 @@ Sources: DFlash, arXiv 2602.06036, github.com/z-lab/dflash; DSpark, github.com/d
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -58,14 +58,13 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
     def check_target(self, target: Any) -> None:
         """As the base class; also if the target does not know the mask token."""
         super().check_target(target)
-        known = cast(Tensor, self.embedding(target).weight).shape[0]
+        known = self.embedding(target).weight.shape[0]
         if not 0 <= self.config.mask_token < known:
             raise PairingError(f"the drafter's mask token is {self.config.mask_token}, but there are embeddings of {known}")
 
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
-        found: Tensor = self.embedding(target)(torch.tensor(self.config.mask_token, device=target.device))
-        return found
+        return self.embedded(target, torch.tensor(self.config.mask_token, device=target.device))
 
     def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:
         """The parts of the Markov head; None without one."""

@@ -39,17 +39,26 @@ class DrafterModule(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("draft_tokens", torch.tensor(range(config.draft_vocab_size)))  # arange would import sympy
 
-    def embedding(self, target: Any) -> nn.Module:
-        """The embedding of tokens: the drafter's, or else the target's."""
-        found: nn.Module = self.embed_tokens if self.config.own_embedding else target.get_input_embeddings()
+    def embedding(self, target: Any) -> Any:
+        """The embedding of tokens: the drafter's, or else the target's, of a model or of the parts of a stored one."""
+        return self.embed_tokens if self.config.own_embedding else target.get_input_embeddings()
+
+    def embedded(self, target: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
+        """The embeddings of tokens."""
+        if isinstance(target, StoredModel) and not self.config.own_embedding:
+            return target.embedded(tokens)
+        found: Tensor = self.embedding(target)(tokens)
         return found
 
-    def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
-        """The output weights: the drafter's, or else rows of the target's."""
-        if isinstance(target, StoredModel) and not self.config.own_head:
-            return target.head.rows(self.draft_tokens.tolist()).tensor(target.dtype)
-        own = self.config.own_head
-        found: Tensor = self.lm_head.weight if own else target.get_output_embeddings().weight[self.draft_tokens.long()]
+    def head(self, target: Any, outputs: Int[Tensor, "output"] | None = None) -> Float[Tensor, "output width"]:
+        """The output weights, of all draft tokens or of some: the drafter's, or else rows of the target's."""
+        part = slice(None) if outputs is None else outputs
+        if self.config.own_head:
+            return self.lm_head.weight[part]
+        tokens = self.draft_tokens[part].long()
+        if isinstance(target, StoredModel):
+            return target.head.rows(tokens.tolist()).tensor(target.dtype)
+        found: Tensor = target.get_output_embeddings().weight[tokens]
         return found
 
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:

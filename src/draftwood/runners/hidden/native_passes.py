@@ -10,15 +10,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, instruction_set, library
+from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, address, instruction_set, library
 from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
 from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
-from draftwood.runners.native.stored import EMBEDDING, StoredModel
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.table import MemoryTable
+from draftwood.runners.native.weights import Weight, sized
 from draftwood.runners.protocols import PerNode, Seen
 
 
@@ -38,22 +39,23 @@ class NativeBlock(nn.Module):
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
         super().__init__()
         config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
-        self._kept = Held(drafter.dtype)
-        markov = drafter.markov_head_parts()
+        self._kept, width = Held(drafter.dtype), config.hidden_size
+        markov, rank = drafter.markov_head_parts(), config.markov_rank
         source = DrafterSource(
             sources=len(config.target_layers),
             source_width=config.target_size,
             norm_sources=drafter.norms_sources,
             source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
-            rank=0 if markov is None else markov[0].embedding_dim,
-            features=held.weights(drafter.fc.weight),
-            feature_norm=held.numbers(drafter.hidden_norm.weight),
-            markov_in=None if markov is None else self._kept.weights(markov[0].weight),
-            markov_out=None if markov is None else held.weights(markov[1].weight),
+            rank=0 if markov is None else rank,
+            features=held.weights(sized("fc", drafter.fc.weight, width, len(config.target_layers) * config.target_size)),
+            feature_norm=held.numbers(sized("hidden_norm", drafter.hidden_norm.weight, width)),
         )
+        if markov is not None:
+            source.markov_in = self._kept.weights(sized("markov_in", markov[0].weight, config.vocab_size, rank))
+            source.markov_out = held.weights(sized("markov_out", markov[1].weight, config.draft_vocab_size, rank))
         self.engine = drafter_engine(drafter, target, held, source)
         self._block, self._vocab = int(config.block), self.engine.facts.vocab
-        mask = self._kept.numbers(drafter.mask_embedding(target))
+        mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
         self._shape = BlockShape(slots=config.slots, scored=self._block, causal=drafter.causal, mask=mask)
 
     def forward(
@@ -75,7 +77,8 @@ class NativeBlock(nn.Module):
         for row, (memory, start, new, root) in enumerate(
             zip(memories, starts, hidden, input_ids.flatten().tolist(), strict=True)
         ):
-            given[row] = NewHidden(memory.handle, start, len(new), root, new.data_ptr() if len(new) else None)
+            there = address(new, torch.float32, len(new), self.engine.sources_width)
+            given[row] = NewHidden(memory.of(self.engine), start, len(new), root, there)
             self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
         scores = torch.empty(rows, self._block, self._vocab)
         succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
@@ -97,6 +100,9 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
     """
     refuse(why_not_format(drafter))
     config, head = drafter.config, drafter.head(target)
+    embed = drafter.embedding(target.parts() if isinstance(target, StoredModel) else target)
+    embedding = embed.weight if isinstance(embed.weight, Weight) else embed.weight.detach().to(drafter.dtype)
+    scale = getattr(embed, "embed_scale", None)
     facts = Facts(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -105,22 +111,22 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
         head_dim=config.head_dim,
         inner=config.intermediate_size,
         vocab=len(head),
+        tokens=min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0],
         rotary_dim=config.head_dim,
         taps=len(taps),
         bfloat16=drafter.dtype == torch.bfloat16,
         epsilon=config.rms_norm_eps,
         scale=config.head_dim**-0.5,
+        embedding_scale=0.0 if scale is None else float(scale.to(target.dtype)),
     )
 
     def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
         return cos[0, 0], sin[0, 0]
 
-    shared = isinstance(target, StoredModel) and not config.own_embedding
-    embedding = target.weights[EMBEDDING] if shared else drafter.embedding(target).weight.detach().to(drafter.dtype)
-    layers = [layer_source(layer, held) for layer in drafter.layers]
+    layers = [layer_source(layer, held, facts) for layer in drafter.layers]
     engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
-    succeed(library().drafter(engine.handle, byref(source)))
+    engine.drafts(source)
     return engine
 
 
@@ -168,9 +174,9 @@ class NativeEaglePasses(NativePasses):
             source_width=taps * size if config.norm_before_fc else size,
             norm_sources=weight is not None,
             source_epsilon=config.rms_norm_eps,
-            source_norm=own.numbers(weight),
+            source_norm=own.numbers(sized("fc_norm", weight, taps * size)),
             norm_residual=config.norm_before_residual,
-            features=own.weights(drafter.fc.weight),
+            features=own.weights(sized("fc", drafter.fc.weight, config.hidden_size, taps * size)),
         )
         layers = config.num_hidden_layers
         engine = drafter_engine(drafter, target, own, source, [layers if config.norm_output else layers + 1])
@@ -202,8 +208,6 @@ class NativeEaglePasses(NativePasses):
         self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Any, pending: Any, **inputs: Any
     ) -> NativeOutput:
         """A pass of the network, whose ``inputs`` are either ``sources`` or ``features``."""
-        for waiting, hidden in zip(pending, inputs.get("sources", []), strict=False):
-            assert hidden.shape == (len(waiting) + tokens.shape[1], self._nothing.shape[1])
         out: NativeOutput = self.network(
             input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending, **inputs
         )
@@ -240,8 +244,9 @@ class NativeBlockPasses(NativePasses):
         if not self._adds:
             row = torch.arange(rows).unsqueeze(1)
             return scores[row, depths.clamp(max=block - 1)].masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
-        given, at = tokens.contiguous(), depths.contiguous()
-        out = torch.empty(rows, nodes, vocab)
-        arguments = given.data_ptr(), at.data_ptr(), rows, nodes, scores.data_ptr(), block, out.data_ptr()
-        succeed(library().add_markov(self.network.engine.handle, *arguments, free_threads()))
+        given, at = (part.contiguous() for part in (tokens, depths))
+        where = (address(part, torch.long, rows, nodes) for part in (given, at))
+        out, engine = torch.empty(rows, nodes, vocab), self.network.engine
+        there = address(scores, torch.float32, rows, block, engine.facts.vocab)
+        succeed(library().add_markov(engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))
         return out

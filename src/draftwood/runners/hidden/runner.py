@@ -14,6 +14,7 @@ from draftwood.runners.hidden.base import HiddenRunner
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
+from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 if TYPE_CHECKING:
@@ -34,14 +35,18 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
         target: its target, a causal language model; the target's runner must return the hidden states of
             ``drafter.config.target_layers``.
         engine: the backend, ``native`` or ``torch``.
+        check: compare a few scores with those of the drafter's modules.
 
     Raises:
         ConfigError: the native library is missing.
-        ModelError: the native engine does not run the drafter.
+        ModelError: the native engine does not run the drafter, or computes other scores.
+        NumericsError: its scores are NaN.
     """
 
-    def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
+    def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
         super().__init__(drafter, _passes("Block", drafter, target, engine))
+        if check:
+            check_drafter(self, target)
 
     def _end_round(self) -> None:
         self._block: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -63,8 +68,10 @@ class Eagle3Runner(HiddenRunner["EaglePasses"]):
     made again once they are accepted. Arguments and errors are those of :class:`HiddenBlockRunner`.
     """
 
-    def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch") -> None:
+    def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
         super().__init__(drafter, _passes("Eagle", drafter, target, engine))
+        if check:
+            check_drafter(self, target)
 
     def _end_round(self) -> None:
         self._ready: list[bool] = []  # rows whose roots have an entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -13,7 +13,7 @@ from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.context import rotary_settings
 from draftwood.runners.native.stored import ACTIVATIONS, StoredPart, zero_factor
-from draftwood.runners.native.weights import Weight
+from draftwood.runners.native.weights import Weight, sized
 from draftwood.runners.support import model_kind
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import SLIDING
@@ -132,7 +132,8 @@ class Held:
     def matrix(self, part: Tensor | Weight) -> Matrix:
         """The same as a matrix."""
         if isinstance(part, Tensor):
-            return Matrix(self.weights(part), -1, 0, part.nbytes if self._mapped else 0)
+            place = self.weights(part)
+            return Matrix(place, -1, 0, self._kept[-1].nbytes if self._mapped else 0)
         self._kept.append(part)
         return part.matrix(coded=self.coded)
 
@@ -178,12 +179,15 @@ def _norm_weight(norm: Any, family: Family, dtype: torch.dtype) -> Any:
     return (weight.tensor(dtype) if isinstance(weight, Weight) else weight.detach()).float() + 1
 
 
-def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 0, rotary: int = 0) -> LayerSource:
-    """The weights of a layer.
+def layer_source(
+    layer: Any, held: Held, facts: Facts, family: Family = _LLAMA, window: int = 0, rotary: int = 0
+) -> LayerSource:
+    """The weights of a layer; raises a ModelError if one has another shape than the facts say.
 
     Args:
         layer: with the names of Llama, of Phi-3, or of the norms of a family; query and key norms as in Qwen3.
         held: keeps their memory alive.
+        facts: of the model.
         family: of the model.
         window: tokens that a token sees at most; 0 for all.
         rotary: the layer's table of rotations; -1 for none.
@@ -191,22 +195,27 @@ def layer_source(layer: Any, held: Held, family: Family = _LLAMA, window: int = 
     products = _products(layer)
     norms = {name: getattr(layer, part) for name, part in family.norms.items()}
     norms |= {name: getattr(layer.self_attn, part, None) for name, part in _NORMS.items()}
-    norms["hidden_norm"] = getattr(layer, "hidden_norm", None)
+    norms["hidden_norm"] = joined = getattr(layer, "hidden_norm", None)
     experts = {}
     if hasattr(layer.mlp, "experts"):
         mixed = layer.mlp.gate.weight, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj
-        experts = dict(zip(("router", "experts_up", "experts_down"), map(held.weights, mixed), strict=True))
+        experts = dict(zip(("router", "experts_up", "experts_down"), mixed, strict=True))
+    shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
+
+    def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: take(sized(name, part, *shapes[name])) for name, part in parts.items()}
+
     return LayerSource(
-        **{name: held.matrix(product.weight) for name, product in products.items()},
-        **{f"{name}_bias": held.numbers(product.bias) for name, product in products.items()},
-        **{name: held.numbers(_norm_weight(norm, family, held.dtype)) for name, norm in norms.items()},
-        **experts,
+        **taken(held.matrix, {name: product.weight for name, product in products.items()}),
+        **taken(held.numbers, {f"{name}_bias": product.bias for name, product in products.items()}),
+        **taken(held.numbers, {name: _norm_weight(norm, family, held.dtype) for name, norm in norms.items()}),
+        **taken(held.weights, experts),
         window=window,
         rotary=rotary,
     )
 
 
-def layer_sources(model: Any, held: Held) -> list[LayerSource]:
+def layer_sources(model: Any, held: Held, facts: Facts) -> list[LayerSource]:
     """The weights of the layers of a model that :func:`why_not` does not refuse."""
     window = model.window if isinstance(model, StoredPart) else used_window(model)
     tables, layers = _tables(model), model.model.layers
@@ -216,7 +225,7 @@ def layer_sources(model: Any, held: Held) -> list[LayerSource]:
         rotary = tables.index(kind) if kind in tables else 0
         found.append(
             layer_source(
-                layer, held, _family(model),
+                layer, held, facts, _family(model),
                 window=window.size if window is not None and slides else 0,
                 rotary=rotary if getattr(layer.self_attn, "use_rope", True) else -1,
             )
@@ -259,6 +268,7 @@ def facts_of(model: Any, taps: int) -> Facts:
         head_dim=attention.head_dim,
         inner=config.intermediate_size,
         vocab=model.get_output_embeddings().weight.shape[0],
+        tokens=model.get_input_embeddings().weight.shape[0],
         rotary_dim=2 * rotation(model, 1)[0].shape[-1],
         taps=taps,
         bfloat16=model.dtype == torch.bfloat16,

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
-from draftwood.native.library import Facts, LayerSource, NewTokens, library
+from draftwood.native.library import DrafterSource, Facts, LayerSource, NewTokens, address, library
 from draftwood.runners.native.families import Held, facts_of, last_norm, layer_sources, refuse, rotation, why_not
 from draftwood.runners.native.stored import StoredModel
-from draftwood.runners.native.weights import Weight
+from draftwood.runners.native.weights import Weight, sized
 
 _POSITIONS = 1024  # the first table of rotations
 Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"], Float[Tensor, "*table position half"]]]
@@ -38,12 +38,12 @@ def succeed(result: int) -> None:
 
 @final
 class RowMemory:
-    """Keys and values of a row."""
+    """Keys and values of a row of the engine with the handle ``engine``."""
 
-    def __init__(self, handle: int | None) -> None:
+    def __init__(self, handle: int | None, engine: int) -> None:
         if handle is None:
             raise CacheError(f"the native engine: {library().error().decode()}")
-        self.handle = handle
+        self.handle, self._engine = handle, engine
         self._end = weakref.finalize(self, library().free_row, handle)
 
     def __len__(self) -> int:
@@ -52,7 +52,13 @@ class RowMemory:
 
     def fork(self, length: int) -> RowMemory:
         """A memory with the first ``length`` tokens of this one."""
-        return RowMemory(library().fork(self.handle, length))
+        return RowMemory(library().fork(self.handle, length), self._engine)
+
+    def of(self, engine: Engine) -> int:
+        """The handle, for a call of this engine; raises a ValueError if the row is another one's."""
+        if engine.handle != self._engine:
+            raise ValueError("a row of another model")
+        return self.handle
 
     def cut(self, length: int) -> None:
         """Keep the first ``length`` tokens, and no node."""
@@ -76,7 +82,7 @@ class Engine:
 
     Raises:
         ConfigError: the native library is missing.
-        ModelError: memory does not suffice.
+        ModelError: memory does not suffice, or a weight has another shape than the facts say.
     """
 
     def __init__(
@@ -89,7 +95,10 @@ class Engine:
         rotate: Rotation,
         longest: int | None,
     ) -> None:
-        embedding, head, norm = parts
+        embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
+        head, norm = sized("head", parts[1], facts.vocab, facts.width), sized("norm", parts[2], facts.width)
+        if (len(taps), len(layers)) != (facts.taps, facts.layers):
+            raise ValueError(f"{len(layers)} layers and {len(taps)} taps: the facts have {facts.layers} and {facts.taps}")
         self._kept = Held(held.dtype, coded=held.coded)  # the embedding is read where it lies
         handle = library().model(
             byref(facts),
@@ -105,11 +114,17 @@ class Engine:
         self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
         self._rotate, self._longest, self._positions = rotate, longest, 0
+        self.sources_width = 0
         self.reach(1)
+
+    def drafts(self, source: DrafterSource) -> None:
+        """Make the model a drafter of hidden states; raises as the engine."""
+        succeed(library().drafter(self.handle, byref(source)))
+        self.sources_width = source.sources * source.source_width
 
     def row(self) -> RowMemory:
         """An empty memory."""
-        return RowMemory(library().row(self.handle))
+        return RowMemory(library().row(self.handle), self.handle)
 
     @property
     def memory_bytes(self) -> int:
@@ -123,8 +138,9 @@ class Engine:
             if self._longest is not None:
                 reached = min(reached, self._longest)
             cos, sin = (part.float().contiguous() for part in self._rotate(reached))
-            tables = cos.shape[:-2].numel()
-            succeed(library().rotate(self.handle, cos.data_ptr(), sin.data_ptr(), tables, reached))
+            shape = *cos.shape[:-2], reached, self.facts.rotary_dim // 2
+            given = address(cos, torch.float32, *shape), address(sin, torch.float32, *shape)
+            succeed(library().rotate(self.handle, *given, cos.shape[:-2].numel(), reached))
             self._positions = reached
 
 
@@ -152,6 +168,7 @@ class NativeNetwork(nn.Module):
         self.engine = engine
         self.vocab_size = engine.facts.vocab
         self._hidden_width = engine.facts.taps * engine.facts.width
+        self._widths = engine.sources_width, engine.facts.width
 
     def read(self) -> None:
         """Read all weights once: no forward can be faster."""
@@ -176,35 +193,37 @@ class NativeNetwork(nn.Module):
             features: or the features of the nodes, if nothing is pending.
 
         Raises:
-            CacheError: memory does not suffice.
+            CacheError: memory does not suffice, or the engine does not know a token.
+            ValueError: tensors have other sizes or types.
         """
         (rows, nodes), (_, _, all_nodes) = input_ids.shape, seen.shape
         input_ids, depths, seen = input_ids.contiguous(), depths.contiguous(), seen.contiguous()
-        tokens, at, sees = input_ids.data_ptr(), depths.data_ptr(), seen.data_ptr()
+        tokens, at = (address(part, torch.long, rows, nodes) for part in (input_ids, depths))
+        sees = address(seen, torch.bool, rows, nodes, all_nodes)
+        if not 0 < rows == len(memories):
+            raise ValueError(f"{rows} rows of nodes and {len(memories)} memories: give one for each, and at least one")
         given, texts, longest = (NewTokens * rows)(), [], 0
         for row, (memory, waiting) in enumerate(zip(memories, pending, strict=True)):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
             place = 8 * nodes * row
             given[row] = NewTokens(
-                memory.handle, len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place, at + place,
-                sees + nodes * all_nodes * row, None if sources is None else sources[row].data_ptr(),
-                None if features is None else features[row].data_ptr(),
+                memory.of(self.engine), len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place, at + place,
+                sees + nodes * all_nodes * row,
+                None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self._widths[0]),
+                None if features is None else address(features[row], torch.float32, nodes, self._widths[1]),
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))
         self.engine.reach(longest + all_nodes)
         logits = torch.empty(rows, nodes, self.vocab_size)
         peaks = Peaks(torch.empty(rows, nodes), torch.empty(rows, nodes, dtype=torch.long))
-        counts, hidden = list(map(len, texts)), None
-        if self._hidden_width:
-            hidden = torch.empty(rows * nodes + sum(counts), self._hidden_width)
-        there = None if hidden is None else hidden.data_ptr()
-        found = logits.data_ptr(), there, peaks.scores.data_ptr(), peaks.tokens.data_ptr()
+        counts = list(map(len, texts))
+        hidden = torch.empty(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
+        found = (None if part is None else part.data_ptr() for part in (logits, hidden, *peaks))
         succeed(library().read_tokens(given, rows, *found, free_threads()))
-        parts = None
-        if hidden is not None:
-            of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts])
-            parts = of_nodes.view(rows, nodes, self._hidden_width), read
-        return NativeOutput(logits, peaks, parts)
+        if hidden is None:
+            return NativeOutput(logits, peaks, None)
+        of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts])
+        return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
 
 
 def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
@@ -223,9 +242,10 @@ def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None
     if not stored:
         refuse(why_not(model))
     held, parts = Held(model.dtype, coded=stored and model.coded), model.parts() if stored else model
+    facts = facts_of(parts, len(hidden_layers))
     engine = Engine(
-        facts_of(parts, len(hidden_layers)),
-        layer_sources(parts, held),
+        facts,
+        layer_sources(parts, held, facts),
         hidden_layers,
         (parts.get_input_embeddings().weight, parts.get_output_embeddings().weight, last_norm(parts)),
         held,

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, final
 
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.rotary import Rotary, head_size
@@ -221,6 +222,12 @@ class StoredModel:
         for weight in self.weights.values():
             count = int(torch.Size(weight.shape).numel())
             yield count, weight.data.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
+
+    def embedded(self, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
+        """The embeddings of tokens."""
+        rows = self.weights[EMBEDDING].rows(tokens.flatten().tolist()).tensor(self.dtype).view(*tokens.shape, -1)
+        scale = getattr(self.parts().get_input_embeddings(), "embed_scale", None)
+        return rows if scale is None else rows * scale.to(self.dtype)
 
     def get_input_embeddings(self) -> nn.Embedding:
         """A new module with the numbers of the embedding, or that of :attr:`module` if it does more."""

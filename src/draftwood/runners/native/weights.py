@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftwood.core.errors import ModelError
 from draftwood.native.library import Matrix, library
 
 FLOATS: Final = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
@@ -41,6 +42,12 @@ class Weight:
     shape: tuple[int, ...]
     head: int = 0
     mapped: bool = False
+
+    def __post_init__(self) -> None:
+        numbers, size = BLOCKS[self.kind]
+        wanted = math.prod(self.shape) // numbers * size
+        if self.shape[-1] % numbers or self.data.nbytes != wanted or not self.data.flags.c_contiguous:
+            raise ModelError(f"a weight of shape {list(self.shape)} takes {wanted} bytes in order, not {self.data.nbytes}")
 
     @property
     def coded(self) -> bool:
@@ -78,6 +85,20 @@ class Weight:
             replace(self, data=rows[end - size : end].reshape(-1), shape=(size, *self.shape[1:]))
             for size, end in zip(sizes, ends, strict=True)
         )
+
+
+def sized(name: str, weight: Any, *shape: int) -> Any:
+    """A weight, or None, that has this shape.
+
+    Raises:
+        ModelError: it has another one.
+    """
+    if weight is not None and tuple(weight.shape) != shape:
+        raise ModelError(
+            f"the weight {name!r} has shape {list(weight.shape)}, and by the configuration it has {list(shape)}: "
+            "load another checkpoint"
+        )
+    return weight
 
 
 def rounded(tensor: Tensor, bits: int) -> Weight:
