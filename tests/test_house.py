@@ -49,11 +49,11 @@ BUDGETS = {
     "verify": 655, "loading": 3245, "trace": 2880, "engine": 2830, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5100, "ray": 690, "cli": 3725,
 }  # fmt: skip
-NATIVE = 3020
+NATIVE = 3730
 """Lines of C++ of the native engine, at most."""
 TESTS = 35_000
 """Lines of the tests, at most."""
-ALL_TEXT = 98_200
+ALL_TEXT = 99_000
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

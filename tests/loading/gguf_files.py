@@ -79,12 +79,16 @@ def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int,
     halves = rng.uniform(0.002, 0.02, (rows, columns // size, 2)).astype(np.float16)
     if size == 256:
         halves /= 40
-    if kind.name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+    if kind.name == "MXFP4":
+        found[..., 0] = rng.integers(118, 122, found.shape[:2])
+    elif kind.name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"):
+        at = 80 if kind.name == "Q2_K" else 0
         halves[..., 1] *= 8 if size == 256 else -8
-        found[..., :4] = halves.view(np.uint8)
+        found[..., at : at + 4] = halves.view(np.uint8)
     else:
-        at = -2 if kind.name == "Q6_K" else 0
-        found[..., at : at + 2 or None] = (halves[..., :1] / 16 if kind.name == "Q8_0" else halves[..., :1]).view(np.uint8)
+        at = -2 if kind.name in ("Q3_K", "Q6_K") else 0
+        halves[..., 0] /= {"Q8_0": 16, "IQ4_NL": 16, "IQ4_XS": 16}.get(kind.name, 1)
+        found[..., at : at + 2 or None] = halves[..., :1].view(np.uint8)
     return found.reshape(rows, -1)
 
 

@@ -59,7 +59,7 @@ def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path: Path, m
     path = write_gguf(tmp_path / "fox.gguf", *source(**more), Q4_1)
     found = {}
     for dtype in ("auto", "bfloat16", "float32"):
-        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype})
+        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": 16})
         assert isinstance(pair.model, StoredModel)
         assert pair.model.coded == (dtype == "auto")
         found[dtype] = pair.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids

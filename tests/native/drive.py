@@ -14,7 +14,8 @@ from draftwood.native import build
 def drive(
     library: Path, isa: str = "generic", flags: Sequence[str] = (), compiler: str | None = None, emulator: Sequence[str] = ()
 ) -> list[str]:
-    """The digests of what is computed with an instruction set: 24 of trees, and two of all the rest.
+    """The digests of what is computed with an instruction set: 24 of trees, 12 of trees of models in codes with inputs of 8
+    bits, and two of all the rest.
 
     Raises:
         AssertionError: with what the program says on standard error.

@@ -1,6 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
-// of several callers at a time. Argument: an instruction set. Prints digests of what was computed: 24 of trees, and two of the rest.
+// of several callers at a time. Argument: an instruction set. Prints digests of what was computed:
+// 24 of trees, 12 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -52,19 +53,30 @@ struct Digest {
 };
 
 enum Drafts { NOTHING, BY_FEATURES, BY_BLOCKS };
+enum Codes { NUMBERS, OF_32, OF_256 };
+
+// Types of codes: GGML's number, numbers of a block, its bytes, and where its scale and its other scale are.
+struct Type {
+    int kind, block, bytes, scale, low;
+};
+const std::vector<Type> TYPES[] = {
+    {},
+    {{2, 32, 18, 0, -1}, {3, 32, 20, 0, 2}, {6, 32, 22, 0, -1}, {7, 32, 24, 0, 2}, {8, 32, 34, 0, -1}, {20, 32, 18, 0, -1}, {39, 32, 17, -1, -1}},
+    {{10, 256, 84, 80, 82}, {11, 256, 110, 108, -1}, {12, 256, 144, 0, 2}, {13, 256, 176, 0, 2}, {14, 256, 210, 208, -1}, {23, 256, 136, 0, -1}},
+};
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
 // mixture of experts.
 class Tiny {
   public:
-    Tiny(bool bfloat16, bool further = false, int window = 0, bool coded = false, Drafts drafts = NOTHING)
-        : width(coded ? 64 : 40), dim_(coded ? 32 : 12), inner_(coded ? 96 : 50), bfloat16_(bfloat16), coded_(coded),
-          joins_(drafts == BY_FEATURES) {
+    Tiny(bool bfloat16, bool further = false, int window = 0, Codes codes = NUMBERS, int activations = 16, Drafts drafts = NOTHING)
+        : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
+          inner_(codes ? codes == OF_32 ? 96 : 256 : 50), bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES) {
         Facts facts{};
         const std::vector<LayerSource> layers = {layer(further, window), layer(further, window)};
         facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
         facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
-        facts.bfloat16 = bfloat16, facts.epsilon = 1e-6f, facts.scale = 0.3f;
+        facts.bfloat16 = bfloat16, facts.activations = activations, facts.epsilon = 1e-6f, facts.scale = 0.3f;
         if (further && window) {
             facts.experts = 7, facts.chosen = 3, facts.expert_inner = EXPERTS_INNER, facts.whole_shares = 1;
         } else if (further) {
@@ -158,11 +170,18 @@ class Tiny {
         return found;
     }
     Matrix matrix(int rows, int columns) {
-        if (!coded_) return {weights((size_t)rows * columns), -1, 0, 0};
-        const uint16_t head[] = {0x2a66, 0xb666};  // of a block of Q4_1: the scale 0.05 and the least number -0.4
-        char* found = (char*)numbers((size_t)rows * columns / 32 * 5);
-        for (int block = 0; block < rows * columns / 32; block++) memcpy(found + 20 * block, head, 4);
-        return {found, 3, INTERLEAVED + CODED, 0};
+        if (!codes_) return {weights((size_t)rows * columns), -1, 0, 0};
+        const Type& type = TYPES[codes_][matrices_++ % TYPES[codes_].size()];
+        const uint16_t scale = codes_ == OF_32 ? 0x1c00 : 0x0400;  // 2 ** -8, and 2 ** -14
+        const int count = rows * columns / type.block;
+        char* found = (char*)numbers((size_t)count * type.bytes / 4 + 1);
+        for (int block = 0; block < count; block++) {
+            char* place = found + (size_t)block * type.bytes;
+            if (type.scale >= 0) memcpy(place + type.scale, &scale, 2);
+            else place[0] = 119;  // 2 ** -9
+            if (type.low >= 0) memcpy(place + type.low, &scale, 2);
+        }
+        return {found, type.kind, INTERLEAVED + CODED, 0};
     }
     LayerSource layer(bool further, int window) {
         LayerSource to{};
@@ -189,7 +208,10 @@ class Tiny {
     }
 
     const int dim_, inner_;
-    const bool bfloat16_, coded_, joins_;
+    const bool bfloat16_;
+    const Codes codes_;
+    const bool joins_;
+    int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
 };
@@ -227,8 +249,8 @@ uint64_t tree(Tiny& model, int length) {
 uint64_t everything(bool bfloat16, int threads) {
     Digest digest;
     const int nodes[] = {0, 2, 4}, none[] = {9};
-    for (int kind = 0; kind < (bfloat16 ? 5 : 4); kind++) {
-        Tiny model(bfloat16, kind >= 2, kind % 2 ? 9 : 0, kind == 4);
+    for (int kind = 0; kind < (bfloat16 ? 7 : 4); kind++) {
+        Tiny model(bfloat16, kind >= 2 && kind < 5, kind % 2 ? 9 : 0, kind < 4 ? NUMBERS : kind < 6 ? OF_32 : OF_256, kind < 5 ? 16 : 8);
         void *first = draftwood_row(model.handle), *second = draftwood_row(model.handle);
         model.read({first, second}, {text(270), text(3)}, TOKENS, PARENTS, threads, &digest);
         for (void* row : {first, second}) need(!draftwood_commit(row, nodes, 3), "commit");
@@ -241,7 +263,7 @@ uint64_t everything(bool bfloat16, int threads) {
         need(!draftwood_page_bytes(model.handle), "pages that stay");
         draftwood_read(model.handle, threads);
     }
-    Tiny features(bfloat16, false, 0, false, BY_FEATURES), blocks(bfloat16, false, 0, false, BY_BLOCKS);
+    Tiny features(bfloat16, false, 0, NUMBERS, 16, BY_FEATURES), blocks(bfloat16, false, 0, NUMBERS, 16, BY_BLOCKS);
     std::vector<void*> rows{draftwood_row(features.handle), draftwood_row(features.handle)};
     const std::vector<std::vector<Ints>> portions = {{text(270), text(3)}, {{}, {}}, {{1, 2}, {}}};
     for (const std::vector<Ints>& pending : portions) {
@@ -279,6 +301,10 @@ int main(int, char** arguments) {
     sample();
     for (int kind = 0; kind < 4; kind++) {
         Tiny model(kind % 2, kind / 2);
+        for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
+    }
+    for (Codes codes : {OF_32, OF_256}) {
+        Tiny model(true, false, 0, codes, 8);
         for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
     const uint64_t alone[] = {everything(false, 1), everything(true, 1)};

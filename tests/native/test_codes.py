@@ -1,4 +1,5 @@
-"""Weights in codes: scores are, bit for bit, those of the numbers that the codes stand for."""
+"""Weights in codes. With inputs of 16 bits scores are, bit for bit, those of the numbers that the codes stand for; with
+inputs of 8 bits they are those of one arithmetic on every instruction set."""
 
 from __future__ import annotations
 
@@ -12,18 +13,20 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from draftwood.native.library import instruction_sets, library
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel
 from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row
+from tests.differences import difference
 from tests.loading.gguf_files import blocks
 from tests.native.test_bits import PARENTS, TEXT, isa, score
 from tests.native.test_stored import stored
-from tests.runners.zoo import tiny
+from tests.runners.zoo import VOCAB, tiny
 
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512}
 KINDS = [Kind(number) for number in BLOCKS]
-CODES = [kind for kind in KINDS if kind.name[0] == "Q"]
+CODES = [kind for kind in KINDS if kind.name[0] not in "FB"]
 MIXTURE = {"q_proj": Kind.Q4_K, "v_proj": Kind.Q6_K, "down_proj": Kind.Q6_K, "up_proj": Kind.Q5_0, "lm_head": Kind.Q8_0}
 isa = isa
 
@@ -31,6 +34,7 @@ isa = isa
 def coded(kinds: Mapping[str, Kind], default: Kind | None = None, **settings: Any) -> StoredModel:
     """A model whose matrices are random codes of these types, heads of queries and keys in llama.cpp's order."""
     found = stored(tiny("llama", 1, dtype=torch.bfloat16, **{**SIZES, **settings}), coded=True)
+    found.activations = 16
     weights = dict(found.weights)
     for name, weight in found.weights.items():
         part = name.split(".")[-2]
@@ -56,6 +60,59 @@ def compare(model: StoredModel) -> None:
     assert torch.equal(found, scores(model.module))
     model.coded = False
     assert torch.equal(found, scores(model))
+
+
+def in_eights(x: np.ndarray) -> np.ndarray:
+    """Inputs as they are multiplied: rounded to 8 bits, with a scale for 32 of them. Slow, and another way."""
+    groups = x.reshape(*x.shape[:-1], -1, 32)
+    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    return (np.rint(groups / np.where(scale == 0, 1, scale)) * scale).reshape(x.shape)
+
+
+@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 17, 33])
+def test_products_in_integers_are_those_of_rounded_inputs(isa: str, kind: Kind, rows: int) -> None:
+    model = coded({"lm_head": kind}, tie_word_embeddings=False)
+    model.activations = 8
+    runner = NativeRunner(model, check=False, hidden_layers=(2,))  # the input of the head
+    runner.set_rows([Row(tokens=[3])])
+    nodes = torch.arange(rows)[None]
+    found = runner.extend((nodes + 3) % VOCAB, nodes, torch.ones(1, rows, rows).tril().bool())
+    inputs, head = found.hidden[0].numpy(), model.head.tensor(torch.float32).numpy()
+    wanted = torch.from_numpy(in_eights(inputs).astype(np.float64) @ head.T.astype(np.float64))
+    assert difference(found.logits[0].double(), wanted) < 1e-5 * float(wanted.abs().max())
+    exact = torch.from_numpy(inputs.astype(np.float64) @ head.T.astype(np.float64))
+    assert difference(found.logits[0].double(), exact) > 1e-4 * float(exact.abs().max())  # the control: inputs are rounded
+
+
+@pytest.mark.parametrize("kinds", [{}, MIXTURE], ids=["one", "mixed"])
+def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds: dict[str, Kind]) -> None:
+    found = []
+    for name in instruction_sets():
+        library().use(name.encode())
+        for kind in (None,) if kinds else CODES:
+            model = coded(kinds, kind)
+            model.activations = 8
+            found.append(scores(model))
+            assert found[-1].isfinite().all()
+    library().use(instruction_sets()[-1].encode())
+    count = len(found) // len(instruction_sets())
+    assert len(instruction_sets()) > 1
+    for at, one in enumerate(found):
+        assert torch.equal(one, found[at % count])
+    model.activations = 16
+    assert not torch.equal(scores(model), found[-1])  # the control: another arithmetic has other bits
+
+
+def test_a_group_that_is_not_finite_is_seen_and_a_tiny_one_is_zero(isa: str) -> None:
+    for value, finite in ((float("nan"), False), (float("inf"), False), (1e-38, True)):
+        model = coded({}, Kind.Q4_1)
+        model.activations = 8
+        norm = model.weights["model.norm.weight"].tensor(torch.float32)
+        norm[5] = value
+        data = norm.numpy().view(np.uint8)
+        model.weights = {**model.weights, "model.norm.weight": Weight(data=data, kind=0, shape=tuple(norm.shape))}
+        assert scores(model)[..., :VOCAB].isfinite().all() == finite
 
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)

@@ -15,6 +15,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
+from tests.differences import difference
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import Q4_1, source, write_gguf
 from tests.runners.zoo import tiny
@@ -34,8 +35,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("backend", ["native", "auto"])
 def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAFTWOOD_BACKEND")  # PyTorch, in tests
-    pair = draftwood.load(folder, folder, options={"backend": backend, "weights": weights})
+    pair = draftwood.load(folder, folder, options={"backend": backend, "weights": weights, "activations": 16})
     assert pair.target.engine.startswith(f"native {weights} ")
+    integers = draftwood.load(folder, options={"backend": backend, "weights": weights})
+    assert integers.target.engine.startswith(f"native {weights} 8-bit activations ")
     assert isinstance(pair.draft_model, StoredModel)
     assert pair.draft_model.rounded == weights
     assert pair.model.dtype == torch.bfloat16
@@ -44,7 +47,10 @@ def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: An
     assert not torch.equal(pair.model.module.get_parameter(name), own.model.module.get_parameter(name))
     ids = pair.encode(TEXT)
     runners = pair.target, NativeRunner(pair.model.module)
-    assert torch.equal(*(score_tree(runner, ids[-1:], [[0]], prefix=ids[:-1]) for runner in runners))
+    found, wanted = (score_tree(runner, ids[-1:], [[0]], prefix=ids[:-1]) for runner in runners)
+    assert torch.equal(found, wanted)
+    rounded = score_tree(integers.target, ids[-1:], [[0]], prefix=ids[:-1])
+    assert 0 < difference(rounded, wanted) < 0.1 * float(wanted.std())
     found = pair.generate(TEXT, max_new_tokens=20, temperature=0, method="ar").token_ids
     assert pair.generate(TEXT, max_new_tokens=20, temperature=0, method="rsd-s").token_ids == found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import click
@@ -58,7 +58,7 @@ def command(**options: Any) -> None:
 
     The target alone scores the texts. With --enumerate 2 no text is drawn: every random choice up to the second token is
     tried, and the resulting distribution is compared with the target's. This needs a tiny vocabulary, or few possible
-    tokens: --top-k 4.
+    tokens: --top-k 4. Activations have 16 bits here, as those of the model that scores the texts.
     """
     config = pick(CheckConfig, options)
     models, loading = pick(Models, options), pick(LoadOptions, options)
@@ -80,7 +80,7 @@ def _check(
     if options.tensor_parallel:
         raise ConfigError("check calls the whole model for comparison: run it in one process, without --tensor-parallel")
     check_fit(models, method, sampling.temperature)
-    pair = load_fixed(models, options)
+    pair = load_fixed(models, replace(options, activations=16))  # as the model that scores the texts
 
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.outcome import decoder_of

@@ -52,6 +52,11 @@ class LoadOptions:
     weights: Weights = setting(
         "same", "int8 and int4 round weights to eight or four bits (native engine only), which changes the model"
     )
+    activations: int = setting(
+        8,
+        "bits of the inputs of products with weights in codes (GGUF files, --weights): 8, the same text on every processor, "
+        "or 16, closer to the file's numbers and slower",
+    )
     threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
     tensor_parallel: bool = setting(
         False, "share the target among the processes that 'torchrun --nproc-per-node N -m draftwood' starts (PyTorch only)"
@@ -74,6 +79,8 @@ class LoadOptions:
         for name in ("device", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} is {short_repr(getattr(self, name))}: give a text such as 'auto'")
+        if integer("activations", self.activations) not in (8, 16):
+            raise ConfigError(f"activations is {self.activations}: give 8 or 16")
         if self.threads is not None and integer("threads", self.threads) < 1:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
         if self.threads is not None and self.threads > MAX_THREADS:

@@ -80,7 +80,7 @@ def load_causal(name: str | Path, options: LoadOptions, device: torch.device, dt
         header = header_of(name)
         found = stored_folder(name) if header is None else stored_file(header, dtype, coded=options.dtype == "auto")
         if found is not None:
-            found.dtype = dtype
+            found.dtype, found.activations = dtype, options.activations
             if options.weights != "same":
                 found.round_to(8 if options.weights == "int8" else 4)
             _check_room(name, found)

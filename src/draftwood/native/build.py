@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -20,14 +20,22 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / ("draftwood.dll" if sys.platform == "win32" else "libdraftwood.so")
 VARIABLE: Final = "DRAFTWOOD_NATIVE"
 _COMMAND = "python -m draftwood.native.build"
-_AVX512 = ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-_BF16 = (*_AVX512, "-mavx512bf16")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_VNNI = (*_AVX512, "-mavx512vnni")
+_BF16 = (*_VNNI, "-mavx512bf16")
 _X86 = {
-    "avx2": ("-mavx2", "-mfma"),
+    "avx2": _AVX2,
+    "avxvnni": (*_AVX2, "-mavxvnni"),
     "avx512": _AVX512,
+    "avx512vnni": _VNNI,
     "avx512bf16": _BF16,
     "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-DDRAFTWOOD_AMX"),
 }
+_ARM = {"dotprod": ("-march=armv8.2-a+dotprod",)}
+_FAMILIES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM,
+}  # fmt: skip
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden")
 
 
@@ -88,7 +96,7 @@ def build(target: Path = LIBRARY, more: Sequence[str] = (), only: Collection[str
     chosen = compiler()
     if chosen is None:
         raise CompilerError("no C++ compiler was found (c++, g++, clang++, or what CXX names)")
-    isas = {"generic": ()} | (_X86 if platform.machine().lower() in ("x86_64", "amd64") else {})
+    isas: dict[str, tuple[str, ...]] = {"generic": (), **_FAMILIES.get(platform.machine().lower(), {})}
     isas = {name: flags for name, flags in isas.items() if (not only or name in only) and _knows(chosen, flags)}
     facts = [f'-DDRAFTWOOD_VERSION="{digest()}"', f"-DDRAFTWOOD_ISAS={' '.join(f'ISA({name})' for name in isas)}"]
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ namespace {
 
 const size_t BLOCK = 64u << 20;  // bytes
 const int PAGE_OUT = 21;         // MADV_PAGEOUT, which older headers lack: changed pages of tensors stay
-const int PIECE = 128;           // groups after which a file's pages leave the process
+const int PIECE = 256;           // groups or panels after which a file's pages leave the process
 
 // Memory that counts itself; the rows that hold it keep their engine.
 struct Page {
@@ -55,22 +55,6 @@ uint16_t rounded(float number) {
     return number == number ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : 0x7fc0;
 }
 
-// A row of a matrix as codes.
-struct Codes {
-    std::vector<uint8_t> codes;
-    std::vector<float> scales, least;
-
-    void read(const Matrix& matrix, size_t row, int columns) {
-        const CodeKind& kind = *code_kind(matrix.kind);
-        const int parts = kind.block / kind.span;
-        codes.resize(columns), scales.resize(columns / kind.span), least.resize(columns / kind.span);
-        const uint8_t* from = (const uint8_t*)matrix.data + row * (columns / kind.block) * kind.bytes;
-        for (int i = 0; i < columns / kind.block; i++, from += kind.bytes)
-            kind.unpack(from, &codes[i * kind.block], &scales[i * parts], &least[i * parts]);
-        for (size_t i = 0; kind.center && i < scales.size(); i++) least[i] = -kind.center * scales[i];
-    }
-};
-
 // A row of a matrix as numbers of 2 or 4 bytes.
 const void* numbers(const Matrix& matrix, size_t row, int columns, size_t bytes, std::vector<float>& room) {
     if (matrix.kind < 0 || matrix.kind == (bytes == 2 ? BFLOAT16 : FLOAT32)) return (const char*)matrix.data + row * columns * bytes;
@@ -102,22 +86,6 @@ void pack_row(W* to, int lane, int inputs, int step, const W* row, C column) {
     for (int k = 0; k < inputs; k++) {
         int from = column(k);
         to[(k / step * GROUP + lane) * step + k % step] = from < 0 ? W(0) : row[from];
-    }
-}
-
-// A row of codes becomes one output of a group, in the format of ``a``.
-void pack_codes(const Linear& a, uint8_t* group, int lane, const Codes& row, int span) {
-    CodePlace places[CHUNK];
-    for (int k = 0; k < CHUNK; k++) places[k] = code_place(a.bits, lane, k);
-    for (int chunk = 0; chunk < a.inputs / CHUNK; chunk++) {
-        uint8_t *start = group + chunk * a.chunk_bytes(), *codes = start + 4 * a.scales();
-        float* scales = (float*)start;
-        for (int part = 0; part < a.parts; part++) {
-            const int from = (chunk * CHUNK + part * CHUNK / a.parts) / span;
-            scales[part * GROUP + lane] = row.scales[from];
-            if (!a.center) scales[(a.parts + part) * GROUP + lane] = row.least[from];
-        }
-        for (int k = 0; k < CHUNK; k++) codes[places[k].byte] |= row.codes[chunk * CHUNK + k] << places[k].shift;
     }
 }
 
@@ -157,53 +125,64 @@ void* Engine::reserve(size_t bytes) {
     return found;
 }
 
-// Codes stay codes if no input is padded: in a format that has room for those of all matrices.
-Linear Engine::format(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts) const {
-    Linear found{};
-    found.outputs = outputs, found.inputs = inputs;
-    bool codes = model_.facts.bfloat16 && columns == inputs, same = true;
-    const CodeKind* first = code_kind((*parts.begin())->kind);
-    for (const Matrix* part : parts) codes = codes && code_kind(part->kind) && part->flags & CODED;
-    for (const Matrix* part : parts) {
-        if (!codes) break;
-        const CodeKind* kind = code_kind(part->kind);
-        found.bits = std::max(found.bits, kind->bits), found.parts = std::max(found.parts, CHUNK / kind->span);
-        same = same && kind->center == first->center;
-    }
-    if (codes && same) found.center = first->center;
-    return found;
-}
-
 // ``source(output)`` is the row of an output; ``column(k)`` the place of an input in it, or -1.
 template <class S, class C>
 Linear Engine::pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column) {
-    Linear to = format(outputs, inputs, columns, parts);
-    const size_t group = to.bits ? to.chunk_bytes() * (inputs / CHUNK) : (size_t)GROUP * inputs * number_bytes_;
+    bool codes = model_.facts.bfloat16 && columns == inputs;  // codes stay codes if no input is padded
+    for (const Matrix* part : parts) codes = codes && code_kind(part->kind) && part->flags & CODED;
+    if (codes) return pack_panels(outputs, inputs, **parts.begin(), parts, source);
+    const size_t group = (size_t)GROUP * inputs * number_bytes_;
     const int groups = outputs / GROUP;
-    to.weights = reserve(group * groups);
-    auto pack_group = [&](int g) {
-        char* place = (char*)memset((char*)to.weights + g * group, 0, group);
+    char* weights = (char*)reserve(group * groups);
+    in_pieces(groups, parts, [&](int g) {
+        char* place = (char*)memset(weights + g * group, 0, group);
         std::vector<float> room;
-        Codes codes;
         for (int lane = 0; lane < GROUP; lane++) {
             const Line line = source(g * GROUP + lane);
             if (!line.matrix) continue;
-            if (to.bits) {
-                codes.read(*line.matrix, line.row, columns);
-                pack_codes(to, (uint8_t*)place, lane, codes, code_kind(line.matrix->kind)->span);
-                continue;
-            }
             const void* row = numbers(*line.matrix, line.row, columns, number_bytes_, room);
             if (model_.facts.bfloat16) pack_row((uint16_t*)place, lane, inputs, 2, (const uint16_t*)row, column);
             else pack_row((float*)place, lane, inputs, 1, (const float*)row, column);
         }
-    };
-    for (int g = 0; g < groups; g += PIECE) {
-        in_parallel(threads_, std::min(groups - g, PIECE), [&](int i) { pack_group(g + i); });
+    });
+    weights_.emplace_back(weights, group * groups);
+    return {outputs, inputs, weights, nullptr, nullptr};
+}
+
+// The outputs of a panel are rows of one matrix; those of a panel of padding have the format of ``any``.
+template <class S>
+Linear Engine::pack_panels(int outputs, int inputs, const Matrix& any, std::initializer_list<const Matrix*> parts, S source) {
+    const int count = outputs / PANEL;
+    std::vector<const CodeKind*> kinds(count);
+    std::vector<size_t> starts(count + 1);
+    for (int p = 0; p < count; p++) {
+        const Line line = source(p * PANEL);
+        kinds[p] = code_kind((line.matrix ? *line.matrix : any).kind);
+        starts[p + 1] = starts[p] + kinds[p]->format.panel_bytes(inputs);
+    }
+    uint8_t* codes = (uint8_t*)reserve(starts[count]);
+    Panel* panels = (Panel*)reserve(count * sizeof(Panel));
+    in_pieces(count, parts, [&](int p) {
+        const uint8_t* rows[PANEL];
+        for (int output = 0; output < PANEL; output++) {
+            const Line line = source(p * PANEL + output);
+            const size_t row_bytes = (size_t)inputs / kinds[p]->block * kinds[p]->bytes;
+            rows[output] = line.matrix ? (const uint8_t*)line.matrix->data + line.row * row_bytes : nullptr;
+        }
+        pack_panel(*kinds[p], rows, inputs, codes + starts[p]);
+        panels[p] = {codes + starts[p], &kinds[p]->format};
+    });
+    weights_.emplace_back((const char*)codes, starts[count]);
+    return {outputs, inputs, codes, nullptr, panels};
+}
+
+// ``one(i)`` for 0 .. count - 1 on all threads; the pages of the parts leave the process piece by piece.
+template <class F>
+void Engine::in_pieces(int count, std::initializer_list<const Matrix*> parts, F one) const {
+    for (int i = 0; i < count; i += PIECE) {
+        in_parallel(threads_, std::min(count - i, PIECE), [&](int j) { one(i + j); });
         for (const Matrix* part : parts) let_go(*part);
     }
-    weights_.emplace_back((const char*)to.weights, group * groups);
-    return to;
 }
 
 // The embedding stays where it is, unless it is in another format.

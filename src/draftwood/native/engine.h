@@ -63,9 +63,12 @@ class Engine {
     std::atomic<long> pages{0};  // of all rows; those that rows share count once
 
   private:
-    Linear format(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts) const;
     template <class S, class C>
     Linear pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column);
+    template <class S>
+    Linear pack_panels(int outputs, int inputs, const Matrix& any, std::initializer_list<const Matrix*> parts, S source);
+    template <class F>
+    void in_pieces(int count, std::initializer_list<const Matrix*> parts, F one) const;
     void embed(const Matrix& embedding);
     float* copy(const float* from, int size, int padded);
     template <class F>

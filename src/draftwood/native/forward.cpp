@@ -6,6 +6,7 @@
 #include "model.h"
 
 #include "lanes.h"
+#include "integers.h"
 #include "sampling.h"
 #if defined(DRAFTWOOD_AMX)
 #include "tiles.h"
@@ -79,11 +80,8 @@ template <class N>
 struct Block {
     typedef typename N::Input Input;
     typedef typename N::Weight Weight;
-#if defined(DRAFTWOOD_AMX)
-    static const int STEP = N::step == 2 ? SUMMED : N::step;  // inputs that are added together
-#else
-    static const int STEP = N::step;
-#endif
+    static const int STEP = N::tiles ? SUMMED : N::step;  // inputs that are added together
+    static const bool INTEGERS = !N::rounds;                // products with codes
     const Work& work;
     const Model& model;
     const Facts& facts;
@@ -96,6 +94,7 @@ struct Block {
     Input *queries, *attended, *acted, *normed;
     int* chosen;
     float* shares;
+    Inputs coded{};
 
     Block(const Work& given, Phases* phases, const Shared& shared, Scratch& own, int thread, int threads)
         : work(given), model(*given.model), facts(model.facts), phases(phases), own(own), thread(thread), threads(threads),
@@ -130,61 +129,47 @@ struct Block {
     // The products of rows with two blocks of outputs.
     void multiply(const Blocks<N>& a, int rows, const Input* in, size_t next, float* found, size_t next_found, bool more) {
 #if defined(DRAFTWOOD_AMX)
-        if constexpr (N::step == 2) return tiles_of_amx(a, rows, in, next, found, next_found, more, own.tile_rows);
+        if constexpr (N::tiles) return tiles_of_amx(a, rows, in, next, found, next_found, more, own.tile_rows);
 #endif
         tiles<N>(a, rows, in, next, found, next_found, more);
     }
 
-    // The same from codes.
+    // The same from codes, as numbers.
     void multiply_codes(const Linear& a, int g, int rows, const Input* in, float* found) {
         alignas(64) Weight numbers[EXPANDED * GROUP];
-        const uint8_t* from = (const uint8_t*)a.weights + a.chunk_bytes() * (a.inputs / CHUNK) * g;
+        const Panel* panels = a.panels + 2 * g;
         for (int k = 0; k < a.inputs; k += EXPANDED) {
-            int size = least(EXPANDED, a.inputs - k);
-            for (int i = 0; i < size; i += CHUNK, from += a.chunk_bytes()) expand(a, from, numbers + i * GROUP);
+            const int size = least(EXPANDED, a.inputs - k);
+            for (int half = 0; half < 2; half++)
+                for (int i = 0; i < size / QUANT; i++)
+                    expand_group(panels[half], k / QUANT + i, numbers + (i * QUANT * GROUP) + half * LANES * N::step, GROUP * N::step);
             multiply(group_of(numbers, size, false), rows, in + k, a.inputs, found, GROUP, k > 0);
-        }
-    }
-
-    // The numbers of a chunk of codes.
-    static void expand(const Linear& a, const uint8_t* chunk, Weight* to) {
-        const float* scales = (const float*)chunk;
-        const uint8_t* from = chunk + 4 * a.scales();
-        const int pairs = CHUNK / 2 / a.parts;  // of inputs
-        for (int i = 0; i < a.parts * GROUP; i += LANES) {
-            Lanes scale[2], low[2];
-            for (int h = 0; h < 2; h++) {
-                scale[h] = twice(scales + i + 8 * h);
-                low[h] = a.center ? scale[h] * splat((float)-a.center) : twice(scales + a.parts * GROUP + i + 8 * h);
-            }
-            for (int p = i / GROUP * pairs; p < (i / GROUP + 1) * pairs; p += NIBBLED) {
-                const size_t at = p * 2 * GROUP + i % GROUP * 2;
-                auto put = [&](int q, const Lanes& first, const Lanes& second) {
-                    N::keep(to + at + q * 2 * GROUP, fma(first, scale[0], low[0]), fma(second, scale[1], low[1]));
-                };
-                if (a.bits == 4) {
-                    const Nibbles all = load_nibbles(from + code_place(4, i % GROUP, 2 * p).byte);
-                    for (int q = 0; q < NIBBLED; q++) put(q, nibble(all, 2 * q), nibble(all, 2 * q + 1));
-                } else {
-                    for (int q = 0; q < NIBBLED; q++) {
-                        const uint8_t* code = from + at + q * 2 * GROUP;
-                        put(q, bytes(code), bytes(code + LANES));
-                    }
-                }
-            }
         }
     }
 
     // The products of rows with a group of a matrix, and its bias.
     void product(const Linear& a, int g, int rows, const Input* in, float* found) {
-        if (a.bits) multiply_codes(a, g, rows, in, found);
-        else {
+        if (a.panels && INTEGERS) {
+            for (int half = 0; half < 2; half++) multiply_panel(a.panels[2 * g + half], coded, rows, found + half * LANES, GROUP);
+        } else if (a.panels) {
+            if constexpr (N::step == 2) multiply_codes(a, g, rows, in, found);
+        } else {
             const Weight* weights = (const Weight*)a.weights + (size_t)g * GROUP * a.inputs;
             multiply(group_of(weights, a.inputs, true), rows, in, a.inputs, found, GROUP, false);
         }
         for (int r = 0; a.bias && r < rows; r++)
             for (int i = 0; i < GROUP; i += LANES)
                 store(found + r * GROUP + i, load(found + r * GROUP + i) + load(a.bias + g * GROUP + i));
+    }
+
+    // Rows of inputs of a matrix in codes become codes.
+    void code(const Linear& a, int rows, const Input* in) {
+        if constexpr (INTEGERS) {
+            if (!a.panels) return;
+            coded = {(int8_t*)own.codes, (InputGroup*)((int8_t*)own.codes + (size_t)rows * a.inputs), a.inputs};
+            for (int r = 0; r < rows; r++)
+                quantise(in + (size_t)r * a.inputs, a.inputs, coded.codes + (size_t)r * a.inputs, coded.groups + (size_t)r * a.inputs / QUANT);
+        }
     }
 
     // One phase: products of rows with a matrix from a group on; ``out(group, row, sums)`` takes those of a group.
@@ -194,7 +179,7 @@ struct Block {
         float found[MOST * GROUP];
         int groups = a.outputs / GROUP - from;
         in_chunks(groups, 1, [&](int g) {
-            if (!ready) prepare(), ready = true;
+            if (!ready) prepare(), code(a, rows, in), ready = true;
             product(a, g + from, rows, in, found);
             for (int r = 0; r < rows; r++) out(g + from, r, found + r * GROUP);
         });
@@ -235,7 +220,8 @@ struct Block {
         if (const CodeKind* kind = model.embedding_codes) {
             const size_t bytes = (size_t)facts.width / kind->block * kind->bytes;
             expand_codes(*kind, (const char*)model.embedding + token * bytes, facts.width, row);
-            for (int j = 0; j < facts.width; j += LANES) {
+            for (int j = 0; INTEGERS && j < facts.width; j++) row[j] *= facts.embedding_scale;
+            for (int j = 0; !INTEGERS && j < facts.width; j += LANES) {
                 alignas(64) Weight kept[LANES];
                 N::keep(kept, load(row + j));
                 for (int i = 0; i < LANES; i++) row[j + i] = number(kept[i]) * facts.embedding_scale;
@@ -683,7 +669,8 @@ struct Block {
 
 void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads) {
     for (; work; work = work->next)
-        if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, thread, threads).run();
+        if (work->model->facts.activations == 8) Block<Portable>(*work, phases, *shared, *scratch, thread, threads).run();
+        else if (work->model->facts.bfloat16) Block<Bfloat16>(*work, phases, *shared, *scratch, thread, threads).run();
         else Block<Float32>(*work, phases, *shared, *scratch, thread, threads).run();
 }
 

@@ -6,6 +6,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -40,17 +43,46 @@ bool may_use_tiles() {
 #endif
 }
 
+#if defined(__x86_64__)
+bool has_avx_vnni() {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
+
+bool has_half_floats() {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+#endif
+
+#if defined(__aarch64__)
+bool has_dot_products() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) >> 20 & 1;  // HWCAP_ASIMDDP
+#elif defined(__APPLE__)
+    return true;  // all processors of Apple for computers
+#else
+    return false;
+#endif
+}
+#endif
+
 bool is_here(const std::string& name) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_half_floats();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    bool vnni = avx512 && __builtin_cpu_supports("avx512vnni"), bf16 = vnni && __builtin_cpu_supports("avx512bf16");
     if (name == "avx2") return avx2;
+    if (name == "avxvnni") return avx2 && has_avx_vnni();
     if (name == "avx512") return avx512;
+    if (name == "avx512vnni") return vnni;
     if (name == "avx512bf16") return bf16;
     if (name == "amx") return bf16 && may_use_tiles();
+#endif
+#if defined(__aarch64__)
+    if (name == "dotprod") return has_dot_products();
 #endif
     return name == "generic";
 }
@@ -86,16 +118,17 @@ void reserve(Job& job, const Model& m, int slots, int tail, int scored) {
     size_t gathered = chosen ? MOST * std::max<size_t>(width, m.padded_inner / chosen) : 0;
     const size_t longest = tail + 2 * SUMMED;
     gathered = std::max(gathered, longest * m.padded_dim);
+    const size_t codes = f.activations == 8 ? MOST * std::max(heads, inner) / 8 * 3 : 0;  // with the scales of groups
     size_t own[] = {MOST * width, rows * (stride + longest), gathered, rows * stride,
-                    rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES};
+                    rows * m.padded_dim, (size_t)scored, (size_t)scored, (size_t)scored * LANES, codes};
     for (int t = 0; t < job.threads; t++) {
         if ((int)job.own_memory.size() <= t) job.own_memory.push_back(std::make_unique<Buffer>());
         size_t all = 0;
         for (size_t size : own) all += (size + 31) / 16 * 16;
-        float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[8];
-        for (int i = 0; i < 8; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
+        float *start = (float*)job.own_memory[t]->reserve(4 * all), *place[9];
+        for (int i = 0; i < 9; i++) place[i] = start, start += (own[i] + 31) / 16 * 16;
         if ((int)job.scratch.size() <= t) job.scratch.resize(t + 1);
-        job.scratch[t] = {place[0], place[1], place[2], place[3], place[4], 0, place[5], place[7], (int*)place[6]};
+        job.scratch[t] = {place[0], place[1], place[2], place[8], place[3], place[4], 0, place[5], place[7], (int*)place[6]};
         std::fill_n(place[5], scored, -INFINITY);
         std::fill_n((int*)place[6], scored, 0);
         std::fill_n(place[7], (size_t)scored * LANES, 0.f);

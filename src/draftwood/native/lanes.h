@@ -1,13 +1,14 @@
 // Sixteen float lanes, and products of numbers in them, for the instruction set that the file is compiled for.
 //
 // Every sum has one order: along the inputs of one output, or over fixed lanes. It never depends on other outputs.
-// ``nibble`` has those of one number of sixteen four-byte words, the lowest is 0; ``twice`` has each of eight numbers twice.
 #pragma once
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -38,19 +39,6 @@ inline Lanes nearest(Lanes a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_
 inline Lanes times_power(Lanes a, Lanes exponent) { return {_mm512_scalef_ps(a.v, exponent.v)}; }
 inline float sum(Lanes a) { return _mm512_reduce_add_ps(a.v); }
 inline float greatest(Lanes a) { return _mm512_reduce_max_ps(a.v); }
-inline Lanes bytes(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
-struct Nibbles {
-    __m512i v;
-};
-inline Nibbles load_nibbles(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline Lanes nibble(Nibbles a, int n) {
-    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 4 * n), numbers)};  // of the lowest four bits
-}
-inline Lanes twice(const float* p) {
-    const __m512i order = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return {_mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
-}
 struct Pairs {
     __m512i v;
 };
@@ -58,10 +46,6 @@ inline Pairs load_pairs(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Lanes widened(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
-#if defined(__AVX512BF16__)
-inline void narrow(uint16_t* p, Lanes a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v)); }
-inline void narrow(uint16_t* p, Lanes a, Lanes b) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v)); }
-#else
 inline Lanes low(Pairs a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
 inline Lanes high(Pairs a) { return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(0xffff0000)))}; }
 inline void narrow(uint16_t* p, Lanes a) {
@@ -70,7 +54,6 @@ inline void narrow(uint16_t* p, Lanes a) {
     up = _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
     _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(up));
 }
-#endif
 
 #elif defined(__AVX2__) && defined(__FMA__)
 struct Lanes {
@@ -103,23 +86,6 @@ inline float sum(Lanes x) {
 inline float greatest(Lanes x) {
     return folded(_mm256_max_ps(x.a, x.b), [](__m128 p, __m128 q) { return _mm_max_ps(p, q); });
 }
-inline __m256 eight_bytes(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
-inline Lanes bytes(const uint8_t* p) { return {eight_bytes(p), eight_bytes(p + 8)}; }
-struct Nibbles {
-    __m256i a, b;
-};
-inline Nibbles load_nibbles(const uint8_t* p) {
-    return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
-}
-inline __m256 nibble(__m256i x, int n) {
-    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(x, 4 * n), _mm256_set1_epi32(15)));
-}
-inline Lanes nibble(Nibbles x, int n) { return {nibble(x.a, n), nibble(x.b, n)}; }
-inline Lanes twice(const float* p) {
-    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-    auto four = [&](const float* q) { return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(q)), order); };
-    return {four(p), four(p + 4)};
-}
 struct Pairs {
     __m256i a, b;
 };
@@ -142,6 +108,94 @@ inline __m256i narrowed(__m256 x) {
 inline void narrow(uint16_t* p, Lanes x) {
     __m256i both = _mm256_packus_epi32(narrowed(x.a), narrowed(x.b));
     _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+
+#elif defined(__aarch64__)
+struct Lanes {
+    float32x4_t v[4];
+};
+template <class F>
+inline Lanes quarters(F one) {
+    return {{one(0), one(1), one(2), one(3)}};
+}
+inline Lanes load(const float* p) {
+    return quarters([&](int i) { return vld1q_f32(p + 4 * i); });
+}
+inline void store(float* p, Lanes a) {
+    for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, a.v[i]);
+}
+inline Lanes splat(float a) {
+    return quarters([&](int) { return vdupq_n_f32(a); });
+}
+inline Lanes operator+(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vsubq_f32(a.v[i], b.v[i]); });
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
+}
+inline Lanes operator/(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
+}
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+    return quarters([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
+}
+// Of NaN the second operand, as x86 does.
+inline Lanes greater(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+inline Lanes lesser(Lanes a, Lanes b) {
+    return quarters([&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+inline Lanes nearest(Lanes a) {
+    return quarters([&](int i) { return vrndnq_f32(a.v[i]); });
+}
+inline Lanes times_power(Lanes a, Lanes exponent) {
+    return quarters([&](int i) {
+        const int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(exponent.v[i]), vdupq_n_s32(127)), 23);
+        return vmulq_f32(a.v[i], vreinterpretq_f32_s32(bits));
+    });
+}
+template <class F>
+inline float folded(Lanes a, F both) {
+    float some[8];
+    vst1q_f32(some, both(both(a.v[0], a.v[2]), both(a.v[1], a.v[3])));
+    vst1q_f32(some + 4, vdupq_n_f32(0));
+    const float32x4_t pairs = both(vld1q_f32(some), vld1q_f32(some + 2));
+    vst1q_f32(some, pairs);
+    return vgetq_lane_f32(both(vld1q_f32(some), vld1q_f32(some + 1)), 0);
+}
+inline float sum(Lanes a) {
+    return folded(a, [](float32x4_t p, float32x4_t q) { return vaddq_f32(p, q); });
+}
+inline float greatest(Lanes a) {
+    return folded(a, [](float32x4_t p, float32x4_t q) { return vbslq_f32(vcgtq_f32(p, q), p, q); });
+}
+struct Pairs {
+    uint32x4_t v[4];
+};
+inline Pairs load_pairs(const uint16_t* p) {
+    Pairs found;
+    memcpy(&found, p, sizeof found);
+    return found;
+}
+inline Lanes low(Pairs a) {
+    return quarters([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(a.v[i], 16)); });
+}
+inline Lanes high(Pairs a) {
+    return quarters([&](int i) { return vreinterpretq_f32_u32(vandq_u32(a.v[i], vdupq_n_u32(0xffff0000u))); });
+}
+inline Lanes widened(const uint16_t* p) {
+    return quarters([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p + 4 * i)), 16)); });
+}
+inline void narrow(uint16_t* p, Lanes a) {
+    for (int i = 0; i < 4; i++) {
+        const uint32x4_t bits = vreinterpretq_u32_f32(a.v[i]), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+        const uint32x4_t up = vshrq_n_u32(vaddq_u32(vaddq_u32(bits, odd), vdupq_n_u32(0x7fff)), 16);
+        vst1_u16(p + 4 * i, vmovn_u32(vbslq_u32(vceqq_f32(a.v[i], a.v[i]), up, vdupq_n_u32(0x7fc0))));
+    }
 }
 
 #else
@@ -174,7 +228,23 @@ inline Lanes operator*(const Lanes& a, const Lanes& b) {
 inline Lanes operator/(const Lanes& a, const Lanes& b) {
     return each([&](int i) { return a.v[i] / b.v[i]; });
 }
-inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) { return a * b + c; }
+// A product and a sum that are rounded once: the sum of float64 is rounded to odd, so that float32 rounds it rightly.
+inline float fused(float a, float b, float c) {
+    const double product = (double)a * b, sum = product + c, part = sum - product;
+    const double error = (product - (sum - part)) + (c - part);
+    int64_t bits, sign;
+    memcpy(&bits, &sum, 8);
+    memcpy(&sign, &error, 8);
+    const int64_t step = 1 - 2 * (int64_t)((uint64_t)(bits ^ sign) >> 63), even = (bits & 1) - 1;
+    bits += fabs(error) > 0 ? step & even : 0;
+    double odd;
+    memcpy(&odd, &bits, 8);
+    return (float)odd;
+}
+inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+    return each([&](int i) { return fused(a.v[i], b.v[i], c.v[i]); });
+}
+inline Lanes added_product(const Lanes& a, const Lanes& b, const Lanes& c) { return a * b + c; }
 inline Lanes greater(const Lanes& a, const Lanes& b) {
     return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -182,7 +252,8 @@ inline Lanes lesser(const Lanes& a, const Lanes& b) {
     return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
 inline Lanes nearest(const Lanes& a) {
-    return each([&](int i) { return (float)(int)(a.v[i] + (a.v[i] < 0 ? -0.5f : 0.5f)); });
+    const float whole = 12582912.f;  // 1.5 * 2 ** 23: what is added to it has no fraction
+    return each([&](int i) { return (a.v[i] + whole) - whole; });
 }
 inline Lanes times_power(const Lanes& a, const Lanes& exponent) {
     return each([&](int i) { return a.v[i] * from_bits((uint32_t)((int)exponent.v[i] + 127) << 23); });
@@ -198,23 +269,6 @@ inline float sum(const Lanes& a) {
 }
 inline float greatest(const Lanes& a) {
     return folded(a, [](float p, float q) { return p > q ? p : q; });
-}
-inline Lanes bytes(const uint8_t* p) {
-    return each([&](int i) { return (float)p[i]; });
-}
-struct Nibbles {
-    uint8_t v[64];
-};
-inline Nibbles load_nibbles(const uint8_t* p) {
-    Nibbles out;
-    memcpy(out.v, p, sizeof out.v);
-    return out;
-}
-inline Lanes nibble(const Nibbles& a, int n) {
-    return each([&](int i) { return (float)(a.v[4 * i + n / 2] >> n % 2 * 4 & 15); });
-}
-inline Lanes twice(const float* p) {
-    return each([&](int i) { return p[i / 2]; });
 }
 struct Pairs {
     uint32_t v[16];
@@ -242,8 +296,9 @@ inline void narrow(uint16_t* p, const Lanes& a) {
 }
 #endif
 
-#if !defined(__AVX512BF16__)
-inline void narrow(uint16_t* p, const Lanes& a, const Lanes& b) { narrow(p, a), narrow(p + 16, b); }
+#if defined(__aarch64__) || (defined(__AVX2__) && defined(__FMA__))
+// As fma; rounded twice where a processor has none.
+inline Lanes added_product(Lanes a, Lanes b, Lanes c) { return fma(a, b, c); }
 #endif
 
 // e to the power of each lane, as a power of two; below -87 that of -87, never 0: callers put 0 where nothing is seen.
@@ -275,20 +330,49 @@ struct Float32 {
     typedef float Input;
     typedef Lanes Vector;
     static const int step = 1;
+    static const bool tiles = false, rounds = true;
     static Vector vector(const Weight* w) { return load(w); }
-    static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) { return fma(w, splat(*x), into); }
+    static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) { return added_product(w, splat(*x), into); }
     static void round(Input* p, const Lanes& a) { store(p, a); }
     static Lanes wide(const Weight* p) { return load(p); }
     static void keep(Weight* p, const Lanes& a) { store(p, a); }
-    static void keep(Weight* p, const Lanes& a, const Lanes& b) { store(p, a), store(p + 16, b); }
 };
 
-struct Bfloat16 {
+// Weights, keys and values are bfloat16; inputs stay float32, so that bits are the same on every instruction set.
+struct Portable {
     typedef uint16_t Weight;
+    typedef float Input;
+    struct Vector {
+        Lanes first, second;
+    };
     static const int step = 2;
+    static const bool tiles = false;   // products by AMX
+    static const bool rounds = false;  // inputs to the format of weights
+    static Vector vector(const Weight* w) {
+        const Pairs both = load_pairs(w);
+        return {low(both), high(both)};
+    }
+    static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) {
+        return fma(w.second, splat(x[1]), fma(w.first, splat(x[0]), into));
+    }
+    static void round(Input* p, const Lanes& a) { store(p, a); }
     static Lanes wide(const Weight* p) { return widened(p); }
     static void keep(Weight* p, const Lanes& a) { narrow(p, a); }
-    static void keep(Weight* p, const Lanes& a, const Lanes& b) { narrow(p, a, b); }
+    // Pairs of two numbers of each lane.
+    static void keep_pairs(Weight* p, const Lanes& a, const Lanes& b) {
+        Weight first[16], second[16];
+        narrow(first, a);
+        narrow(second, b);
+        for (int i = 0; i < 16; i++) p[2 * i] = first[i], p[2 * i + 1] = second[i];
+    }
+};
+
+// The same with inputs that are rounded to bfloat16.
+struct Bfloat16 : Portable {
+    static const bool rounds = true;
+#if defined(DRAFTWOOD_AMX)
+    static const bool tiles = true;
+#endif
 #if defined(__AVX512BF16__)
     typedef uint16_t Input;
     typedef Pairs Vector;
@@ -298,18 +382,17 @@ struct Bfloat16 {
         memcpy(&pair, x, 4);
         return {_mm512_dpbf16_ps(into.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(pair))};
     }
-    static void round(Input* p, Lanes a) { narrow(p, a); }
-#else
-    typedef float Input;
-    struct Vector {
-        Lanes first, second;
-    };
-    static Vector vector(const Weight* w) {
-        Pairs both = load_pairs(w);
-        return {low(both), high(both)};
+    static void round(Input* p, Lanes a) { keep(p, a); }
+    static void keep(Weight* p, Lanes a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v)); }
+    static void keep_pairs(Weight* p, Lanes a, Lanes b) {
+        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v);
+        const __m512i first = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both));
+        const __m512i second = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1));
+        _mm512_storeu_si512(p, _mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
     }
+#else
     static Lanes add_product(const Lanes& into, const Vector& w, const Input* x) {
-        return fma(w.second, splat(x[1]), fma(w.first, splat(x[0]), into));
+        return added_product(w.second, splat(x[1]), added_product(w.first, splat(x[0]), into));
     }
     static void round(Input* p, const Lanes& a) {
         Weight rounded[16];

@@ -20,7 +20,7 @@ class Facts(Structure):
 
     _fields_ = [
         *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab", "tokens")),
-        *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16")),
+        *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16", "activations")),
         *((name, c_float) for name in ("epsilon", "scale")),
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "codes.h"
+
 namespace draftwood {
 
 const int LANES = 16;        // outputs of a block
@@ -13,38 +15,18 @@ const int TILE = 16;         // rows of a tile of AMX, at most
 const int SUMMED = 32;       // inputs of a tile of AMX
 const int QUERIES = 48;      // rows of queries that attend together, at most
 const int EXPERTS = 512;     // of a layer, at most
-const int CHUNK = 32;        // inputs of codes that lie together
-const int NIBBLED = 4;       // pairs of inputs with codes of 4 bits in a word
 const int SAMPLED_BLOCK = 64;  // tokens of a block in which the largest scores are looked for, and noise is made
 const int EXPANDED = 128;    // inputs whose codes are expanded together
 
 // A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
 // Outputs are padded to whole groups and inputs to the lanes, with zeros.
-// Or in codes, from which such numbers are made when they are read, as code * scale + least: of each group and CHUNK of inputs the
-// scales [part of the chunk][output], their least numbers alike unless they are -center * scale, and the codes in the order of the
-// numbers, if they have 8 bits. Those of 4 bits are halves of four-byte words: a word has those of NIBBLED pairs of inputs, in
-// which the first half is of an output among the first eight of a block, the second of one among the others (code_place).
+// Or as panels of codes, two of each group (codes.h).
 struct Linear {
     int outputs, inputs;  // padded
-    void* weights;
-    float* bias;  // or null
-    int bits;     // of a code: 4 or 8; 0: numbers
-    int parts;    // of a chunk, each with a scale of its own
-    int center;   // or 0: least numbers are stored
-    size_t scales() const { return (size_t)parts * GROUP * (center ? 1 : 2); }  // numbers before the codes of a chunk
-    size_t chunk_bytes() const { return 4 * scales() + CHUNK * GROUP * bits / 8; }
+    const void* weights;
+    const float* bias;    // or null
+    const Panel* panels;  // or null
 };
-
-// Where the code of an output of a group and of an input of a chunk lies.
-struct CodePlace {
-    int byte, shift;
-};
-
-inline CodePlace code_place(int bits, int lane, int k) {
-    const int pair = k / 2, word = lane % 8 * 2 + k % 2;
-    if (bits == 8) return {pair * 2 * GROUP + lane * 2 + k % 2, 0};
-    return {(lane / LANES * CHUNK / 2 + pair / NIBBLED * NIBBLED) * LANES + word * 4 + pair % NIBBLED, lane % LANES / 8 * 4};
-}
 
 struct Layer {
     Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
@@ -64,6 +46,7 @@ struct Facts {
     int rotary_dim;   // leading numbers of a head that are rotated
     int taps;         // number of hidden states that are returned
     int bfloat16;     // weights, keys and values; else float32
+    int activations;  // bits of the inputs of products with codes: 8, and everything else is float32; or 16: bfloat16 as all others
     float epsilon, scale;
     int gelu;         // the activation is GELU by tanh; else SiLU
     int joint_norms;  // query and key norms are of all heads together
@@ -147,6 +130,7 @@ struct Shared {
 // Memory of one thread.
 struct Scratch {
     void *normed, *weights, *gathered;
+    void* codes;  // of inputs
     float *scores, *found;
     int tile_rows;  // of the processor's tiles, as they are configured
     // Of the scores that this thread computed: per scored token the highest one, the lanes of their sum, which is NaN if a score

@@ -272,6 +272,7 @@ def facts_of(model: Any, taps: int) -> Facts:
         rotary_dim=2 * rotation(model, 1)[0].shape[-1],
         taps=taps,
         bfloat16=model.dtype == torch.bfloat16,
+        activations=getattr(model, "activations", 16),
         epsilon=norm.eps if family.plus_one else norm.variance_epsilon,
         scale=attention.scaling,
         gelu=ACTIVATIONS[_activation(model)],

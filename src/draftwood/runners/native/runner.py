@@ -46,7 +46,8 @@ class NativeRunner(CausalRunner):
             check_architecture(model)
             check_evaluates(model)
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
-        self.engine = " ".join(filter(None, ("native", model.rounded if stored else "", instruction_set())))
+        formats = (model.rounded, "8-bit activations" if model.integers else "") if stored else ()
+        self.engine = " ".join(filter(None, ("native", *formats, instruction_set())))
         self.network = causal_network(model, hidden_layers, self.max_length)
         self.vocab_size = self.network.vocab_size
         self._begin()

@@ -150,17 +150,16 @@ class StoredModel:
         config, generation_config: its configurations.
         weights: by name; no head if it is tied to the embedding.
         dtype: float32 or bfloat16: the format that it computes in.
-        coded: codes stay codes in memory.
+        coded: codes stay codes in memory. ``activations`` are the bits of the inputs of products with them, 8 or 16.
     """
 
-    device = torch.device("cpu")
-    training = False
+    device, training = torch.device("cpu"), False
 
     def __init__(
         self, config: Any, generation_config: Any, weights: Mapping[str, Weight], dtype: torch.dtype, *, coded: bool = False
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
-        self.rounded, self._rotary = "", Rotary(config)
+        self.rounded, self._rotary, self.activations = "", Rotary(config), 16
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config
 
@@ -204,8 +203,13 @@ class StoredModel:
         return model.eval()
 
     def eval(self) -> StoredModel:
-        """The model itself, which is never in training mode."""
-        return self
+        return self  # it is never in training mode
+
+    @property
+    def integers(self) -> bool:
+        """Whether products with its codes are those of integers."""
+        eight = self.coded and self.activations == 8 and self.dtype == torch.bfloat16
+        return eight and any(weight.coded for weight in self.weights.values())
 
     @property
     def vocabulary(self) -> tuple[int, int]:
@@ -279,7 +283,7 @@ class StoredModel:
             attention.use_rope = config.model_type != "smollm3" or config.no_rope_layers[number]
         found: Any = whole
         found.family, found.config, found.dtype = own.name, config, self.dtype
-        found.window = sliding_window(config)
+        found.activations, found.window = 8 if self.integers else 16, sliding_window(config)
         found.get_output_embeddings, found.get_input_embeddings = lambda: found.lm_head, lambda: found.model.embed_tokens
         return found
 
@@ -287,9 +291,8 @@ class StoredModel:
 def weight_sizes(model: Any) -> Iterator[tuple[int, int]]:
     """Numbers of each weight of a model, and their bytes in memory."""
     if isinstance(model, StoredModel):
-        yield from model.sizes()
-    else:
-        yield from ((weight.numel(), weight.numel() * weight.element_size()) for weight in model.parameters())
+        return model.sizes()
+    return ((weight.numel(), weight.numel() * weight.element_size()) for weight in model.parameters())
 
 
 def whole(model: Any) -> Any:

@@ -18,8 +18,8 @@ from draftwood.native.library import Matrix, library
 FLOATS: Final = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types of numbers, by GGML's number."""
 BLOCKS: Final = {
-    0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 12: (256, 144),
-    13: (256, 176), 14: (256, 210),
+    0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84),
+    11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 20: (32, 18), 23: (256, 136), 39: (32, 17),
 }  # fmt: skip
 """Types that the engine knows, by GGML's number: numbers of a block, and its bytes."""
 
