@@ -253,6 +253,7 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tm
 
 
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
+    pair = ["--target", pair[1], "--draft", pair[1]]  # a run without accepted drafts is no proof
     command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
     assert run(*command).stdout.startswith(
         f"rsd-s + recursive by native {library.instruction_set()}: exact. The joint distribution of the first 2 tokens"
