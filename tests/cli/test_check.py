@@ -36,6 +36,8 @@ def test_json_and_temperature_0(run, pair):
 
 @pytest.mark.parametrize("options", [(), ("--method", "rsd-s", "--verifier", "traversal", "--top-k", "3")])
 def test_enumeration_tries_every_choice(run, pair, options):
+    """Of a target that is its own draft: of two random models no drafted token would be accepted."""
+    pair = ["--target", pair[1], "--draft", pair[1]]
     result = run("check", *pair, "--prompt", "the fox", "--enumerate", "2", *options)
     assert result.exit_code == 0, result.output
     assert ": exact. The joint distribution of the first 2 tokens after a prompt, " in result.stdout

@@ -12,7 +12,6 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.engine.decode import Decoder
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
-from draftwood.sampling.counters import token_bases
 from draftwood.verify.coupled import Coupled, follow
 
 EASE = 1.15
@@ -52,10 +51,8 @@ def folded(fold):
         rng = CounterRoundRng(inner, [fold(p) for p in positions])
 
         def shared(offset, count, vocab, tokens=None):
-            bases = token_bases(vocab, inner.device)
-            bases = bases if tokens is None else bases[tokens]
             ahead = range(1 + offset, 1 + offset + count)
-            return torch.cat([inner._gumbel([fold(p + a) for p in positions], 0, 1, bases) for a in ahead], dim=1)
+            return torch.cat([inner.shared([fold(p + a) for p in positions], 0, 1, vocab, tokens) for a in ahead], dim=1)
 
         rng.shared = shared
         return rng
