@@ -29,6 +29,8 @@ from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
 from tests.helpers import Words, tiny_gpt
 from tests.test_decode import VOCAB
 
+TAKEN = CoreMeter.taken  # which the fixture ``run`` replaces
+
 
 class Machine:
     """What the kernel tells of a machine of four cores, of which this process may use two."""
@@ -310,6 +312,7 @@ def test_generate_and_info_use_and_tell_the_free_cores(
 ) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(CoreMeter, "taken", TAKEN)
     free = FreeCores()
     for module in ("hardware.threads", "cli.facts"):
         monkeypatch.setattr(f"draftwood.{module}.RULE", ThreadRule(free))

@@ -62,6 +62,7 @@ RIGHT: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     }),
     ("/api/generate", {"prompt": "Once", "options": _OPTIONS, "format": "json", "stream": False}),
     ("/api/generate", {"prompt": "Once", "options": _OPTIONS, "raw": True, "think": False}),
+    ("/api/pull", {"stream": False}),
     ("/api/show", {"verbose": False}),
     ("/tokenize", {"prompt": "Once upon a time"}),
     ("/tokenize", {"messages": [_ASKED], "add_special_tokens": False}),

@@ -46,7 +46,7 @@ def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list
         r"12 tokens in [\d.]+ s: [\d.]+ tokens/s, block efficiency [\d.]+, method adaptive \+ coupled by torch, seed 5, "
         r"ended at the length limit\n"
     )
-    assert re.fullmatch(pattern, result.stderr)
+    assert re.match(pattern, result.stderr)  # notes on a busy machine may follow
 
 
 BUSY = r"other processes took 1\.2 of \d+ cores"

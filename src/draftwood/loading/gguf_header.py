@@ -15,8 +15,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-import numpy as np
-
 from draftwood.core.errors import ModelError
 from draftwood.core.token_texts import tokens_digest
 from draftwood.hardware.machine import version_of
@@ -129,6 +127,8 @@ class Header:
             return self.texts(key)
         with self.path.open("rb") as file:
             file.seek(array.begin)
+            import numpy as np  # --help does without
+
             return list(np.fromfile(file, f"<{NUMBERS[array.kind]}", array.count).tolist())
 
     def __str__(self) -> str:
