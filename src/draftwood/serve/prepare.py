@@ -211,7 +211,7 @@ class Preparation:
     def _prepared(
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits, fitted: Sequence[int]
     ) -> Prepared:
-        """The texts of prompts, of so many tokens each."""
+        """The texts of prompts of this many tokens each."""
         count, wanted = body.n or 1, body.longest or 0
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:

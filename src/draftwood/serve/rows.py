@@ -53,7 +53,7 @@ class Admission:
         return self.budget // self.token if self.budget and self.token else None
 
     def share(self, jobs: Iterable[Job], ahead: int = 0) -> float:
-        """The part of the budget that these texts need with so many more tokens of each; above 1 they do not fit."""
+        """The part of the budget that these texts need with this many more tokens of each; above 1 they do not fit."""
         lengths = [min(job.length + ahead, job.longest) for job in jobs]
         if not self.budget or not lengths:
             return 0.0

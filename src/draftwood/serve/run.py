@@ -21,7 +21,7 @@ _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the
 
 @final
 class Server(uvicorn.Server):
-    """Ends in order: no new requests, then the texts' own ends within so many seconds, then the rest as they are.
+    """Ends in order: no new requests, then the texts' own ends within the given seconds, then the rest as they are.
 
     ``say`` is called with a sentence about what the end waits for.
     """
