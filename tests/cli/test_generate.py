@@ -90,7 +90,9 @@ def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair:
 @pytest.mark.parametrize("options", [["--temperature", "0"], ["--method", "chain", "--verifier", "coupled"]])
 def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
     result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
-    assert re.search(r"By turns: .* plain decoding .* Speed-up [\d.]+ \(one run of each", result.stderr)
+    assert re.search(
+        r"By turns: .* plain decoding .*, transformers' generate [\d.]+\. Speed-up [\d.]+ \(one run of each", result.stderr
+    )
     assert "The two texts are identical." in result.stderr
 
 
@@ -182,7 +184,7 @@ class Turns:
         return written(left.pop(0) if len(left) > 1 else left[0])
 
     def compared(self) -> Any:
-        return by_turns(self.by("m"), lambda: self.by("m"), lambda: self.by("p"))
+        return by_turns(self.by("m"), lambda: self.by("m"), lambda: self.by("p"), lambda: 5.0)
 
 
 VERIFIER: Any = SimpleNamespace(name="coupled", lossless=True, reads="noise")
@@ -193,10 +195,11 @@ def test_both_are_warm_and_take_turns() -> None:
     found = turns.compared()
     assert turns.order == "mp" + "pmmppmmppm"[: 2 * MOST]
     assert found.ratios == [2.0, *[4.0] * (MOST - 1)]  # the first two texts, of 4 and 5 seconds, only warmed up
-    assert "By turns: 100.0 tokens/s, plain decoding 25.0. Speed-up 4.00 (2.00 to 4.00 in 5 runs of each; " in (
-        found.sentences(VERIFIER, "torch.float32")
-    )
+    text = found.sentences(VERIFIER, "torch.float32")
+    assert "By turns: 100.0 tokens/s, plain decoding 25.0, transformers' generate 5.0. " in text
+    assert "Speed-up 4.00 (2.00 to 4.00 in 5 runs of each; " in text
     speeds = {"method_tokens_per_second": 100.0, "tokens_per_second": 25.0, "speed_up": 4.0, "speed_up_range": [2.0, 4.0]}
+    speeds |= {"transformers_tokens_per_second": 5.0}
     assert found.to_json() == {"runs": 5, "identical": True, **speeds}
 
 

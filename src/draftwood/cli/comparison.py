@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, final
 
-from draftwood.engine.requests import Result
+from draftwood.engine.requests import Request, Result
+from draftwood.hardware.machine import available_memory
 from draftwood.verify import Verifier
 
 MOST: Final = 5
 """Runs of each, at most."""
 SECONDS: Final = 10.0
 """The time of all runs after the first of each; a run that does not fit in is left out."""
+GENERATED: Final = 32
+"""Tokens that ``transformers`` writes: its speed hardly depends on their number."""
 NOTHING: Final = "Nothing to compare: the method is plain decoding itself."
 
 
@@ -25,11 +28,13 @@ class Comparison:
     Attributes:
         shown, plain: the first text by the method, and the first by plain decoding.
         speeds: tokens per second of both, in pairs of runs that stand next to each other in time.
+        transformers: tokens per second of ``generate`` on the same weights, where it was measured.
     """
 
     shown: Result
     plain: Result
     speeds: list[tuple[float, float]]
+    transformers: float | None = None
 
     @property
     def ratios(self) -> list[float]:
@@ -54,14 +59,15 @@ class Comparison:
             "speed_up": round(median(ratios), 3),
             "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
             "identical": self.identical,
-        }
+        } | ({} if self.transformers is None else {"transformers_tokens_per_second": round(self.transformers, 2)})
 
     def sentences(self, verifier: Verifier, dtype: str) -> str:
         """Speeds, and whether the two texts are the same; ``dtype`` is the number format of the target."""
         ratios, (ours, theirs) = self.ratios, self.medians
         spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs of each" if ratios[1:] else "one run of each"
+        generate = "" if self.transformers is None else f", transformers' generate {self.transformers:.1f}"
         return (
-            f"By turns: {ours:.1f} tokens/s, plain decoding {theirs:.1f}. "
+            f"By turns: {ours:.1f} tokens/s, plain decoding {theirs:.1f}{generate}. "
             f"Speed-up {median(ratios):.2f} ({spread}; 'draftwood bench' takes more texts). "
             f"{self._difference(verifier, dtype)}"
         )
@@ -86,7 +92,9 @@ class Comparison:
         return f"The two texts differ because {why}; their distribution is the same."
 
 
-def by_turns(shown: Result, ours: Callable[[], Result], theirs: Callable[[], Result]) -> Comparison:
+def by_turns(
+    shown: Result, ours: Callable[[], Result], theirs: Callable[[], Result], generate: Callable[[], float | None]
+) -> Comparison:
     """Let plain decoding write the text, and then both again, while the time lasts.
 
     The first text of each only warms up, unless there is time for no other. The order changes from pair to pair, so that a
@@ -95,6 +103,7 @@ def by_turns(shown: Result, ours: Callable[[], Result], theirs: Callable[[], Res
     Args:
         shown: the method's text that was shown.
         ours, theirs: write the text again, by the method and by plain decoding.
+        generate: returns :attr:`Comparison.transformers`.
     """
     plain = theirs()
     first = (shown, plain)
@@ -108,7 +117,26 @@ def by_turns(shown: Result, ours: Callable[[], Result], theirs: Callable[[], Res
         runs.append((own, other))
         spent += _seconds(runs[-1])
     speeds = [(own.stats.tokens_per_second, other.stats.tokens_per_second) for own, other in runs or [first]]
-    return Comparison(shown=shown, plain=plain, speeds=speeds)
+    return Comparison(shown=shown, plain=plain, speeds=speeds, transformers=generate())
+
+
+def speed_of_transformers(session: Any, request: Request, temperature: float) -> float | None:
+    """Tokens per second of the target's ``generate`` after this prompt.
+
+    None for a translation, and where a copy of the weights for PyTorch would take more than half of the memory that is left.
+    """
+    if session.kind != "language":
+        return None
+    sizes = session.model.sizes() if hasattr(session.model, "sizes") else ()  # a module lies in memory already
+    needed = session.model.dtype.itemsize * sum(count for count, _ in sizes)
+    if (room := available_memory()) is not None and needed > room / 2:
+        return None
+    from draftwood.tune.compare import transformers_system
+
+    system = transformers_system(session, temperature, GENERATED)
+    system.timed(request.prompt, 0)  # warm-up
+    written = system.timed(request.prompt, 0)
+    return written.tokens / written.seconds
 
 
 def _seconds(pair: tuple[Result, Result]) -> float:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import click
 
-from draftwood.cli.comparison import NOTHING, Comparison, by_turns
+from draftwood.cli.comparison import NOTHING, Comparison, by_turns, speed_of_transformers
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import slowed, summary
@@ -97,7 +97,13 @@ def write_one(one: OneText) -> Result:
 
 
 def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:
-    return by_turns(result, lambda: _decode(one.opened.decoder, one), lambda: _decode(plain, one))
+    opened = one.opened
+    return by_turns(
+        result,
+        lambda: _decode(opened.decoder, one),
+        lambda: _decode(plain, one),
+        lambda: speed_of_transformers(opened.session, one.request, opened.sampling.temperature),
+    )
 
 
 def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:
