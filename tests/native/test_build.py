@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ctypes
+import ctypes
 import os
 import shutil
 import subprocess
@@ -160,3 +161,11 @@ def test_an_instruction_set_that_the_processor_lacks_is_an_error_also_where_auto
     assert backends.why_not_native(torch.device("cuda")) == "the models are on cuda"
     monkeypatch.setattr(backends, "why_missing", lambda: "it is missing")
     assert backends.why_not_native(torch.device("cpu")) == "it is missing"
+
+
+@needs_compiler
+def test_a_library_with_other_structures_was_built_elsewhere(monkeypatch):
+    longer = type("Cuts", (library.Cuts,), {"_fields_": [("more", ctypes.c_double)]})
+    monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES, longer))
+    with pytest.raises(ConfigError, match="built elsewhere: its Cuts has 24 bytes, and 32 here; run 'python -m draftwood"):
+        library.library.__wrapped__()

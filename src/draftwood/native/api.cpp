@@ -1,5 +1,5 @@
 // The plain C interface that Python calls. A function that fails returns null or -1, and draftwood_error says why.
-#include <cstring>
+#include <string.h>
 
 #include "engine.h"
 
@@ -34,6 +34,15 @@ const char* draftwood_error() { return problem.c_str(); }
 const char* draftwood_instruction_sets() {
     static const std::string names = instruction_sets();
     return names.c_str();
+}
+
+// Bytes of a structure that Python mirrors; 0 of one that is none.
+size_t draftwood_size_of(const char* structure) {
+#define SIZE(name) \
+    if (!strcmp(structure, #name)) return sizeof(name);
+    SIZE(Facts) SIZE(Matrix) SIZE(LayerSource) SIZE(DrafterSource) SIZE(NewTokens) SIZE(NewHidden) SIZE(BlockShape) SIZE(Cuts)
+#undef SIZE
+    return 0;
 }
 
 int draftwood_use(const char* name) {
@@ -115,9 +124,9 @@ void draftwood_exponentials(const int64_t* keys, long count, const int64_t* base
 }
 
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
-                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+                   long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
     return guarded([&] {
-        return best(scores, lines, vocab, *cuts, keys, bases, known, columns, count, values, tokens, likeliest), 0;
+        return best(scores, lines, vocab, *cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest), 0;
     }, -1);
 }
 }

@@ -19,7 +19,7 @@ from typing import Final
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("draftwood.dll" if sys.platform == "win32" else "libdraftwood.so")
 VARIABLE: Final = "DRAFTWOOD_NATIVE"
-_COMMAND = "python -m draftwood.native.build"
+COMMAND = "python -m draftwood.native.build"
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _VNNI = (*_AVX512, "-mavx512vnni")
@@ -36,7 +36,8 @@ _ARM = {"dotprod": ("-march=armv8.2-a+dotprod",)}
 _FAMILIES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM,
 }  # fmt: skip
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden")
+WARNINGS: Final = ("-Wall", "-Wextra", "-Wshadow")
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden", *WARNINGS)
 
 
 class CompilerError(Exception):
@@ -55,15 +56,15 @@ def why_missing(path: Path = LIBRARY) -> str | None:
     """Why a file is not the library of these sources, or cannot be loaded; None if all is well."""
     if not path.exists():
         why = f"as no C++ compiler there could, or {VARIABLE} was 0"
-        return f"it was not compiled at installation, {why}: install g++ or clang++, and run '{_COMMAND}'"
+        return f"it was not compiled at installation, {why}: install g++ or clang++, and run '{COMMAND}'"
     try:
         _check_end(path)
         version = ctypes.CDLL(str(path)).draftwood_version
     except (OSError, AttributeError) as error:
-        return f"{path} cannot be loaded ({error}): run '{_COMMAND}'"
+        return f"{path} cannot be loaded ({error}): run '{COMMAND}'"
     version.restype = ctypes.c_char_p
     if (found := version().decode()) != digest():
-        return f"{path} was made from other sources ({found}, not {digest()}): run '{_COMMAND}'"
+        return f"{path} was made from other sources ({found}, not {digest()}): run '{COMMAND}'"
     return None
 
 

@@ -94,7 +94,7 @@ Matrix plain(const void* from) { return {from, -1, 0, 0}; }
 
 // The rows of a matrix, one for each output.
 auto rows_of(const Matrix& matrix, int rows) {
-    return [=, &matrix](int output) { return Line{output < rows ? &matrix : nullptr, (size_t)output}; };
+    return [=, &matrix](int output) { return MatrixRow{output < rows ? &matrix : nullptr, (size_t)output}; };
 }
 
 // The places of inputs in parts of so many numbers, each padded at the end.
@@ -138,9 +138,9 @@ Linear Engine::pack(int outputs, int inputs, int columns, std::initializer_list<
         char* place = (char*)memset(weights + g * group, 0, group);
         std::vector<float> room;
         for (int lane = 0; lane < GROUP; lane++) {
-            const Line line = source(g * GROUP + lane);
-            if (!line.matrix) continue;
-            const void* row = numbers(*line.matrix, line.row, columns, number_bytes_, room);
+            const MatrixRow from = source(g * GROUP + lane);
+            if (!from.matrix) continue;
+            const void* row = numbers(*from.matrix, from.row, columns, number_bytes_, room);
             if (model_.facts.bfloat16) pack_row((uint16_t*)place, lane, inputs, 2, (const uint16_t*)row, column);
             else pack_row((float*)place, lane, inputs, 1, (const float*)row, column);
         }
@@ -156,8 +156,8 @@ Linear Engine::pack_panels(int outputs, int inputs, const Matrix& any, std::init
     std::vector<const CodeKind*> kinds(count);
     std::vector<size_t> starts(count + 1);
     for (int p = 0; p < count; p++) {
-        const Line line = source(p * PANEL);
-        kinds[p] = code_kind((line.matrix ? *line.matrix : any).kind);
+        const MatrixRow from = source(p * PANEL);
+        kinds[p] = code_kind((from.matrix ? *from.matrix : any).kind);
         starts[p + 1] = starts[p] + kinds[p]->format.panel_bytes(inputs);
     }
     uint8_t* codes = (uint8_t*)reserve(starts[count]);
@@ -165,9 +165,9 @@ Linear Engine::pack_panels(int outputs, int inputs, const Matrix& any, std::init
     in_pieces(count, parts, [&](int p) {
         const uint8_t* rows[PANEL];
         for (int output = 0; output < PANEL; output++) {
-            const Line line = source(p * PANEL + output);
+            const MatrixRow from = source(p * PANEL + output);
             const size_t row_bytes = (size_t)inputs / kinds[p]->block * kinds[p]->bytes;
-            rows[output] = line.matrix ? (const uint8_t*)line.matrix->data + line.row * row_bytes : nullptr;
+            rows[output] = from.matrix ? (const uint8_t*)from.matrix->data + from.row * row_bytes : nullptr;
         }
         pack_panel(*kinds[p], rows, inputs, codes + starts[p]);
         panels[p] = {codes + starts[p], &kinds[p]->format};
@@ -247,9 +247,9 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
         to.qkv = pack(outputs, halves * width, halves * facts.width, {&s.query, &s.key, &s.value}, [&](int output) {
             Part part = part_of(output);
             int at = in_head(output), half = facts.head_dim / 2;
-            if (at < 0) return Line{};
+            if (at < 0) return MatrixRow{};
             if (part.matrix->flags & INTERLEAVED) at = at / (2 * half) * 2 * half + at % half * 2 + at / half % 2;
-            return Line{part.matrix, (size_t)at};
+            return MatrixRow{part.matrix, (size_t)at};
         }, in_half);
         if (s.query_bias || s.key_bias || s.value_bias) to.qkv.bias = bias(outputs, [&](int output) {
             Part part = part_of(output);
@@ -261,7 +261,7 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
         auto pack_up = [&](const Matrix& gate, const Matrix& up, int inner) {
             return pack(2 * padded(inner, GROUP), width, facts.width, {&gate, &up}, [&](int output) {
                 int at = output / GROUP * LANES + output % LANES;
-                return Line{at >= inner ? nullptr : output % GROUP < LANES ? &gate : &up, (size_t)at};
+                return MatrixRow{at >= inner ? nullptr : output % GROUP < LANES ? &gate : &up, (size_t)at};
             }, in_half);
         };
         auto pack_down = [&](const Matrix& from, int inner) {

@@ -24,7 +24,7 @@ enum MatrixFlags {
 void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to);
 
 // A row of a matrix; of null for an output that is padding.
-struct Line {
+struct MatrixRow {
     const Matrix* matrix;
     size_t row;
 };
@@ -163,10 +163,10 @@ struct Cuts {
 
 // The ``count`` best possible tokens of each line under Gumbel noise: [line][count], in falling order, of equal scores the first
 // token first; -inf and token -1 where there are fewer.
-// ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of ``known`` tokens, and ``columns`` the tokens
+// ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of ``bases_count`` tokens, and ``columns`` the tokens
 // of the scores, or null. Values are log-probabilities with noise, and ``likeliest`` is the highest without, NaN where no token is
 // possible. Null: values are known up to a constant.
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
-          long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
+          long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
 
 }  // namespace draftwood

@@ -678,5 +678,5 @@ void forward(const Work* work, Phases* phases, const Shared* shared, Scratch* sc
 
 namespace draftwood {
 extern const Kernels DRAFTWOOD_KERNELS;
-const Kernels DRAFTWOOD_KERNELS{forward, exponentials, perturb, sum_of_exponentials, block_maxima};
+const Kernels DRAFTWOOD_KERNELS{forward, exponentials, perturb, sum_of_exponentials, segment_maxima};
 }  // namespace draftwood

@@ -102,6 +102,7 @@ _SIGNATURES = {
     "version": (c_char_p, []),
     "error": (c_char_p, []),
     "instruction_sets": (c_char_p, []),
+    "size_of": (c_size_t, [c_char_p]),
     "use": (c_int, [c_char_p]),
     "model": (c_void_p, [POINTER(Facts), c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_void_p, c_int]),
     "expand": (c_int, [POINTER(Matrix), c_long, c_int, c_int, c_void_p]),
@@ -127,6 +128,9 @@ _SIGNATURES = {
 }
 
 
+STRUCTURES: Final = Facts, Matrix, LayerSource, DrafterSource, NewTokens, NewHidden, BlockShape, Cuts
+
+
 def address(tensor: Any, kind: Any, *shape: int) -> int:
     """Where the numbers of a tensor lie, which the library reads or writes as an array of this type and shape.
 
@@ -150,6 +154,7 @@ def library() -> Any:
 
     Raises:
         ConfigError: there is none, or ``DRAFTWOOD_ISA`` names an instruction set that this processor lacks.
+            Or the library was built elsewhere: its structures have other sizes.
     """
     if (reason := why_missing()) is not None:
         raise ConfigError(f"the native engine is missing: {reason}; or use --backend torch")
@@ -159,6 +164,12 @@ def library() -> Any:
         function = getattr(raw, f"draftwood_{name}")
         function.restype, function.argtypes = result, arguments
         setattr(found, name, function)
+    for structure in STRUCTURES:
+        if (size := found.size_of(structure.__name__.encode())) != ctypes.sizeof(structure):
+            raise ConfigError(
+                f"the native library was built elsewhere: its {structure.__name__} has {size} bytes, "
+                f"and {ctypes.sizeof(structure)} here; run '{build.COMMAND}'"
+            )
     found.use(instruction_set().encode())
     return found
 

@@ -15,7 +15,7 @@ const int TILE = 16;         // rows of a tile of AMX, at most
 const int SUMMED = 32;       // inputs of a tile of AMX
 const int QUERIES = 48;      // rows of queries that attend together, at most
 const int EXPERTS = 512;     // of a layer, at most
-const int SAMPLED_BLOCK = 64;  // tokens of a block in which the largest scores are looked for, and noise is made
+const int SEGMENT = 64;      // tokens of a segment in which the largest scores are looked for, and noise is made
 const int EXPANDED = 128;    // inputs whose codes are expanded together
 
 // A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
@@ -148,9 +148,9 @@ int claim(Phases* phases, int phase, int chunks, int thread, int done);
 struct Kernels {
     void (*forward)(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads);
     void (*exponentials)(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
-    void (*perturb)(const float* scores, const float* times, long vocab, float offset, float* out);
+    void (*perturb)(const float* scores, const float* arrivals, long vocab, float offset, float* out);
     double (*sum_of_exponentials)(const float* scores, long vocab, float offset);
-    bool (*block_maxima)(const float* scores, long vocab, float* out);
+    bool (*segment_maxima)(const float* scores, long vocab, float* out);
 };
 
 }  // namespace draftwood

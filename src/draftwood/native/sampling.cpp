@@ -1,4 +1,4 @@
-// The best tokens of lines of scores: of all, of those that stay possible, or under noise.
+// The best tokens of lines of scores: of all, of those that truncation leaves, or under Gumbel noise.
 #include <math.h>
 
 #include <algorithm>
@@ -9,47 +9,59 @@
 namespace draftwood {
 namespace {
 
-struct Peak {
+struct Candidate {
     float score;
     int token;
 };
 
-bool comes_before(const Peak& a, const Peak& b) { return a.score > b.score || (a.score == b.score && a.token < b.token); }
+typedef std::vector<Candidate> Candidates;
 
-// The scores of a line, and where the largest are.
-class Scores {
+bool comes_before(const Candidate& a, const Candidate& b) {
+    return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
+void drop_below(float least, Candidates& candidates) {
+    auto is_below = [&](const Candidate& one) { return one.score < least; };
+    candidates.erase(std::remove_if(candidates.begin(), candidates.end(), is_below), candidates.end());
+}
+
+// The scores of a line, and the largest of each segment.
+class Line {
   public:
-    Scores(const float* scores, long vocab) : scores_(scores), vocab_(vocab) {
-        maxima_.resize((vocab + SAMPLED_BLOCK - 1) / SAMPLED_BLOCK);
-        numbers = kernels().block_maxima(scores, vocab, maxima_.data());
+    Line(const float* scores, long vocab) : scores_(scores), vocab_(vocab) {
+        maxima_.resize((vocab + SEGMENT - 1) / SEGMENT);
+        without_nan = kernels().segment_maxima(scores, vocab, maxima_.data());
     }
 
-    bool numbers;  // no score is NaN
+    bool without_nan;
 
     float highest() const { return *std::max_element(maxima_.begin(), maxima_.end()); }
 
     // All scores from ``least`` on.
-    void find(float least, std::vector<Peak>& found) const {
-        found.clear();
-        for (size_t block = 0; block < maxima_.size(); block++)
-            for (long t = block * SAMPLED_BLOCK; maxima_[block] >= least && t < end(block); t++)
-                if (scores_[t] >= least) found.push_back({scores_[t], (int)t});
+    void from(float least, Candidates& candidates) const {
+        candidates.clear();
+        for (size_t s = 0; s < maxima_.size(); s++)
+            for (long t = s * SEGMENT; maxima_[s] >= least && t < end(s); t++)
+                if (scores_[t] >= least) candidates.push_back({scores_[t], (int)t});
     }
 
     // The ``count`` largest, and those that are equal to the last of them, in any order.
-    void largest(size_t count, std::vector<Peak>& found) const {
-        float least = -INFINITY;  // one score of each of ``count`` blocks is as large
+    void largest(size_t count, Candidates& candidates) const {
+        float least = -INFINITY;  // one score of each of ``count`` segments is as large
         if (count <= maxima_.size()) least = nth(count, std::vector<float>(maxima_));
-        find(least, found);
-        if (found.size() <= count) return;
+        from(least, candidates);
+        if (candidates.size() <= count) return;
         std::vector<float> all;
-        for (const Peak& one : found) all.push_back(one.score);
-        least = nth(count, std::move(all));
-        found.erase(std::remove_if(found.begin(), found.end(), [&](const Peak& one) { return one.score < least; }), found.end());
+        for (const Candidate& one : candidates) all.push_back(one.score);
+        drop_below(nth(count, std::move(all)), candidates);
+    }
+
+    double sum_of_exponentials(float offset) const {
+        return kernels().sum_of_exponentials(scores_, vocab_, offset);
     }
 
   private:
-    long end(size_t block) const { return std::min(vocab_, (long)(block + 1) * SAMPLED_BLOCK); }
+    long end(size_t segment) const { return std::min(vocab_, (long)(segment + 1) * SEGMENT); }
 
     static float nth(size_t count, std::vector<float> scores) {
         std::nth_element(scores.begin(), scores.begin() + count - 1, scores.end(), std::greater<float>());
@@ -61,100 +73,134 @@ class Scores {
     std::vector<float> maxima_;
 };
 
-double total(const std::vector<Peak>& found, float highest) {
+double sum_of_exponentials(const Candidates& candidates, float offset) {
     double sum = 0;
-    for (const Peak& one : found) sum += exp((double)one.score - highest);
+    for (const Candidate& one : candidates) sum += exp((double)one.score - offset);
     return sum;
 }
 
-// The scores that stay possible under top-k, then top-p, then min-p, as ``draftwood.sampling.truncation.Truncation``.
-void cut(const float* scores, const Scores& line, long vocab, const Cuts& cuts, std::vector<Peak>& found) {
+// The scores that top-p leaves, of the candidates if top-k was before it: the last of equal tokens stay.
+void keep_top_p(const Line& line, long vocab, const Cuts& cuts, Candidates& candidates) {
     const float highest = line.highest();
-    if (cuts.top_k) line.largest(std::min<long>(cuts.top_k, vocab), found);
-    else if (cuts.top_p == 1) line.find(highest + (float)log(cuts.min_p), found);
-    if (cuts.top_p < 1) {
-        const double all = cuts.top_k ? total(found, highest) : kernels().sum_of_exponentials(scores, vocab, highest);
+    const double all = cuts.top_k ? sum_of_exponentials(candidates, highest) : line.sum_of_exponentials(highest);
+    size_t kept = 0;
+    for (long count = 256;; count *= 8) {
+        if (!cuts.top_k) line.largest(std::min(count, vocab), candidates);
+        std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+            return a.score > b.score || (a.score == b.score && a.token > b.token);
+        });
         double sum = 0;
-        size_t kept = 0;
-        for (long count = 256;; count *= 8, sum = 0, kept = 0) {
-            if (!cuts.top_k) line.largest(std::min(count, vocab), found);
-            std::sort(found.begin(), found.end(), [](const Peak& a, const Peak& b) {
-                return a.score > b.score || (a.score == b.score && a.token > b.token);  // the last of equal tokens stay
-            });
-            for (; kept < found.size() && sum < cuts.top_p * all; kept++) sum += exp((double)found[kept].score - highest);
-            if (kept < found.size() || cuts.top_k || count >= vocab) break;
-        }
-        found.resize(std::max<size_t>(kept, 1));
+        for (kept = 0; kept < candidates.size() && sum < cuts.top_p * all; kept++)
+            sum += exp((double)candidates[kept].score - highest);
+        if (kept < candidates.size() || cuts.top_k || count >= vocab) break;
     }
-    if (cuts.min_p > 0) {
-        const float least = highest + (float)log(cuts.min_p);
-        found.erase(std::remove_if(found.begin(), found.end(), [&](const Peak& one) { return one.score < least; }), found.end());
-    }
+    candidates.resize(std::max<size_t>(kept, 1));
 }
 
-// The ``count`` first of them.
-void put(std::vector<Peak>& found, size_t count, float* values, int64_t* tokens) {
-    const size_t here = std::min(count, found.size());
-    std::partial_sort(found.begin(), found.begin() + here, found.end(), comes_before);
+// Top-k, then top-p, then min-p, as ``draftwood.sampling.truncation.Truncation``.
+void truncate(const Line& line, long vocab, const Cuts& cuts, Candidates& candidates) {
+    const float least = line.highest() + (float)log(cuts.min_p);
+    if (cuts.top_k) line.largest(std::min<long>(cuts.top_k, vocab), candidates);
+    else if (cuts.top_p == 1) line.from(least, candidates);
+    if (cuts.top_p < 1) keep_top_p(line, vocab, cuts, candidates);
+    if (cuts.min_p > 0) drop_below(least, candidates);
+}
+
+// The noise of tokens under the key of a line.
+class Noise {
+  public:
+    Noise(const int64_t* bases, long bases_count, const int64_t* columns)
+        : bases_(bases), bases_count_(bases_count), columns_(columns) {}
+
+    // Scores of a whole line with noise; lines that follow each other and have the same key have the same noise.
+    const float* of_line(int64_t key, const float* scores, long vocab, float offset) {
+        if (key != line_key_) {
+            arrivals_.resize(vocab);
+            own_bases_.resize(columns_ ? vocab : 0);
+            for (size_t t = 0; t < own_bases_.size(); t++) own_bases_[t] = base(t);
+            const int64_t* bases = columns_ ? own_bases_.data() : bases_;
+            kernels().exponentials(&key, 1, bases, vocab, arrivals_.data());
+            line_key_ = key;
+        }
+        perturbed_.resize(vocab);
+        kernels().perturb(scores, arrivals_.data(), vocab, offset, perturbed_.data());
+        return perturbed_.data();
+    }
+
+    // The same for candidates; a key of 0 is none.
+    void add_to(Candidates& candidates, int64_t key, float offset) {
+        const size_t size = candidates.size();
+        line_key_ = 0;
+        arrivals_.assign(size, 1.f);
+        perturbed_.resize(size);
+        own_bases_.resize(size);
+        for (size_t i = 0; i < size; i++) {
+            perturbed_[i] = candidates[i].score;
+            if (key) own_bases_[i] = base(candidates[i].token);
+        }
+        if (key) kernels().exponentials(&key, 1, own_bases_.data(), size, arrivals_.data());
+        kernels().perturb(perturbed_.data(), arrivals_.data(), size, offset, perturbed_.data());
+        for (size_t i = 0; i < size; i++) candidates[i].score = perturbed_[i];
+    }
+
+  private:
+    int64_t base(long t) const {
+        const int64_t token = columns_ ? columns_[t] : t;
+        if (token >= 0 && token < bases_count_) return bases_[token];
+        throw std::invalid_argument("a score of a token without noise");
+    }
+
+    const int64_t* bases_;
+    long bases_count_;
+    const int64_t* columns_;
+    int64_t line_key_ = 0;  // of ``arrivals_``, if they are those of a whole line
+    std::vector<int64_t> own_bases_;
+    std::vector<float> arrivals_, perturbed_;
+};
+
+// The ``count`` first of the candidates, in order.
+void write_best(Candidates& candidates, size_t count, const int64_t* columns, float* values, int64_t* tokens) {
+    const size_t available = std::min(count, candidates.size());
+    std::partial_sort(candidates.begin(), candidates.begin() + available, candidates.end(), comes_before);
     for (size_t i = 0; i < count; i++) {
-        const bool possible = i < here && found[i].score > -INFINITY;
-        values[i] = possible ? found[i].score : -INFINITY, tokens[i] = possible ? found[i].token : -1;
+        const bool possible = i < available && candidates[i].score > -INFINITY;
+        values[i] = possible ? candidates[i].score : -INFINITY;
+        tokens[i] = !possible ? -1 : columns ? columns[candidates[i].token] : candidates[i].token;
     }
 }
 
 }  // namespace
 
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
-          long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+          long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
     if (vocab < 1 || count < 1 || cuts.top_k < 0) throw std::invalid_argument("the best of no scores, or none of them");
-    if (!columns && vocab > known) throw std::invalid_argument("more scores than tokens with noise");
-    auto base = [&](long t) {
-        const int64_t token = columns ? columns[t] : t;
-        return token >= 0 && token < known ? bases[token] : throw std::invalid_argument("a score of a token without noise");
-    };
+    if (!columns && vocab > bases_count) throw std::invalid_argument("more scores than tokens with noise");
     const bool whole = !cuts.top_k && cuts.top_p == 1 && cuts.min_p == 0;
-    std::vector<Peak> found;
-    std::vector<int64_t> own;
-    std::vector<float> times, perturbed;
-    int64_t timed = 0;  // the key of ``times``, if they are those of the whole line
+    Noise noise(bases, bases_count, columns);
+    Candidates candidates;
     for (long l = 0; l < lines; l++, scores += vocab, values += count, tokens += count) {
-        const Scores line(scores, vocab);
+        const Line line(scores, vocab);
         float offset = line.highest();
         if (likeliest) likeliest[l] = NAN;
-        found.clear();
-        if (!line.numbers || !isfinite(offset)) {
-            put(found, count, values, tokens);
+        candidates.clear();
+        if (!line.without_nan || !isfinite(offset)) {
+            write_best(candidates, count, columns, values, tokens);
             continue;
         }
-        if (!whole) cut(scores, line, vocab, cuts, found);
+        if (!whole) truncate(line, vocab, cuts, candidates);
         if (likeliest) {
-            const double all = whole ? kernels().sum_of_exponentials(scores, vocab, offset) : total(found, offset);
-            likeliest[l] = -(float)log(all), offset -= likeliest[l];
+            const double all = whole ? line.sum_of_exponentials(offset) : sum_of_exponentials(candidates, offset);
+            likeliest[l] = -(float)log(all);
+            offset -= likeliest[l];
         }
         const int64_t key = keys ? keys[l] : 0;
-        if (whole && key && key != timed) {
-            times.resize(vocab), own.resize(columns ? vocab : 0), timed = key;
-            for (size_t t = 0; t < own.size(); t++) own[t] = base(t);
-            kernels().exponentials(&key, 1, columns ? own.data() : bases, vocab, times.data());
-        }
         if (whole && key) {
-            perturbed.resize(vocab);
-            kernels().perturb(scores, times.data(), vocab, offset, perturbed.data());
-            Scores(perturbed.data(), vocab).largest(count, found);
+            Line(noise.of_line(key, scores, vocab, offset), vocab).largest(count, candidates);
         } else {
-            if (whole) line.largest(count, found);
-            const size_t size = found.size();
-            timed = 0, times.assign(size, 1.f), perturbed.resize(size), own.resize(size);
-            for (size_t i = 0; i < size; i++) {
-                perturbed[i] = found[i].score;
-                if (key) own[i] = base(found[i].token);
-            }
-            if (key) kernels().exponentials(&key, 1, own.data(), size, times.data());
-            kernels().perturb(perturbed.data(), times.data(), size, offset, perturbed.data());
-            for (size_t i = 0; i < size; i++) found[i].score = perturbed[i];
+            if (whole) line.largest(count, candidates);
+            noise.add_to(candidates, key, offset);
         }
-        put(found, count, values, tokens);
-        for (long i = 0; columns && i < count; i++) tokens[i] = tokens[i] < 0 ? -1 : columns[tokens[i]];
+        write_best(candidates, count, columns, values, tokens);
     }
 }
 

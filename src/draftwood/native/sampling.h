@@ -1,14 +1,14 @@
-// What choosing tokens takes: noise, and where the largest scores are.
+// Kernels of sampling: the Gumbel noise of tokens, the normaliser of a softmax, and where the largest scores are.
 #pragma once
 
 namespace {
 
 using draftwood::LANES;
-using draftwood::SAMPLED_BLOCK;
+using draftwood::SEGMENT;
 
 // Natural logarithms of numbers above 0, by the polynomial of Cephes. No step is fused, so every processor has the same bits.
 inline void logarithms(const float* from, float* to) {
-    for (int i = 0; i < SAMPLED_BLOCK; i++) {
+    for (int i = 0; i < SEGMENT; i++) {
         int32_t bits;
         float x, p = 7.0376836292e-2f;
         memcpy(&bits, from + i, 4);
@@ -23,22 +23,28 @@ inline void logarithms(const float* from, float* to) {
     }
 }
 
+// The noise mixer: 63 bits of a token's counter under a key. Its twin in PyTorch is ``draftwood.sampling.counters.exponential``.
+inline int64_t mixed_bits(int64_t key, uint64_t base) {
+    uint64_t x = (base ^ (uint64_t)key) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (uint64_t)((int64_t)x >> 29)) * 0x94D049BB133111EB;
+    return (int64_t)(x & INT64_MAX);
+}
+
 // Exponential numbers of mean 1, as ``draftwood.sampling.counters.exponential``: [key][base].
 void exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out) {
     const float below_one = 1.f - 0x1p-24f;
     for (long k = 0; k < count; k++, out += numbers)
-        for (long from = 0; from < numbers; from += SAMPLED_BLOCK) {
-            const int size = numbers - from < SAMPLED_BLOCK ? (int)(numbers - from) : SAMPLED_BLOCK;
-            alignas(64) uint64_t x[SAMPLED_BLOCK] = {};
-            alignas(64) float u[SAMPLED_BLOCK], left[SAMPLED_BLOCK], logs[SAMPLED_BLOCK];
-            memcpy(x, bases + from, size * sizeof *bases);
-            for (int i = 0; i < SAMPLED_BLOCK; i++) {
-                x[i] = (x[i] ^ (uint64_t)keys[k]) * 0xBF58476D1CE4E5B9;
-                x[i] = (x[i] ^ (uint64_t)((int64_t)x[i] >> 29)) * 0x94D049BB133111EB & INT64_MAX;
-                u[i] = (float)(int64_t)x[i] * (below_one * 0x1p-63f), left[i] = 1.f - u[i];
+        for (long from = 0; from < numbers; from += SEGMENT) {
+            const int size = numbers - from < SEGMENT ? (int)(numbers - from) : SEGMENT;
+            alignas(64) uint64_t counters[SEGMENT] = {};
+            alignas(64) float u[SEGMENT], left[SEGMENT], logs[SEGMENT];
+            memcpy(counters, bases + from, size * sizeof *bases);
+            for (int i = 0; i < SEGMENT; i++) {
+                u[i] = (float)mixed_bits(keys[k], counters[i]) * (below_one * 0x1p-63f);
+                left[i] = 1.f - u[i];
             }
             logarithms(left, logs);
-            for (int i = 0; i < SAMPLED_BLOCK; i++) {
+            for (int i = 0; i < SEGMENT; i++) {
                 const float exact = logs[i] * u[i] / (left[i] - 1.f);  // the quotient undoes the rounding of ``left``
                 logs[i] = left[i] == 1.f ? u[i] : exact;
             }
@@ -46,13 +52,13 @@ void exponentials(const int64_t* keys, long count, const int64_t* bases, long nu
         }
 }
 
-// The scores of a line less ``offset``, with Gumbel noise: minus the logarithms of exponential numbers.
-void perturb(const float* scores, const float* times, long vocab, float offset, float* out) {
-    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
-        const int size = vocab - from < SAMPLED_BLOCK ? (int)(vocab - from) : SAMPLED_BLOCK;
-        alignas(64) float own[SAMPLED_BLOCK] = {}, logs[SAMPLED_BLOCK];
-        memcpy(own, times + from, size * sizeof *own);
-        logarithms(own, logs);
+// The scores of a line less ``offset``, with Gumbel noise: minus the logarithms of exponential numbers, the arrivals.
+void perturb(const float* scores, const float* arrivals, long vocab, float offset, float* out) {
+    for (long from = 0; from < vocab; from += SEGMENT) {
+        const int size = vocab - from < SEGMENT ? (int)(vocab - from) : SEGMENT;
+        alignas(64) float part[SEGMENT] = {}, logs[SEGMENT];
+        memcpy(part, arrivals + from, size * sizeof *part);
+        logarithms(part, logs);
         for (int i = 0; i < size; i++) out[from + i] = scores[from + i] - offset - logs[i];
     }
 }
@@ -60,34 +66,35 @@ void perturb(const float* scores, const float* times, long vocab, float offset, 
 // The sum of e to the power of scores less ``offset``, in one order.
 double sum_of_exponentials(const float* scores, long vocab, float offset) {
     double all = 0;  // a float would lose the small ones
-    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
-        alignas(64) float own[SAMPLED_BLOCK];
-        for (int i = 0; i < SAMPLED_BLOCK; i++) own[i] = from + i < vocab ? scores[from + i] - offset : -INFINITY;
-        Lanes sums = exponential(load(own));
-        for (int i = LANES; i < SAMPLED_BLOCK; i += LANES) sums = sums + exponential(load(own + i));
+    for (long from = 0; from < vocab; from += SEGMENT) {
+        alignas(64) float part[SEGMENT];
+        for (int i = 0; i < SEGMENT; i++) part[i] = from + i < vocab ? scores[from + i] - offset : -INFINITY;
+        Lanes sums = exponential(load(part));
+        for (int i = LANES; i < SEGMENT; i += LANES) sums = sums + exponential(load(part + i));
         all += sum(sums);
     }
     return all;
 }
 
-// The largest score of each SAMPLED_BLOCK tokens; returns whether none is NaN. What is left at the end counts as one more block.
-bool block_maxima(const float* scores, long vocab, float* out) {
+// The largest score of each SEGMENT tokens; returns whether none is NaN. What is left at the end counts as one more segment.
+bool segment_maxima(const float* scores, long vocab, float* out) {
     const Lanes lowest = splat(-1e30f);
     Lanes sums = splat(0.f);  // NaN if a score is
-    for (long from = 0; from < vocab; from += SAMPLED_BLOCK) {
-        alignas(64) float rest[SAMPLED_BLOCK];
-        const float* own = scores + from;
-        if (vocab - from < SAMPLED_BLOCK) {
-            for (int i = 0; i < SAMPLED_BLOCK; i++) rest[i] = from + i < vocab ? own[i] : -INFINITY;
-            own = rest;
+    for (long from = 0; from < vocab; from += SEGMENT) {
+        alignas(64) float rest[SEGMENT];
+        const float* part = scores + from;
+        if (vocab - from < SEGMENT) {
+            for (int i = 0; i < SEGMENT; i++) rest[i] = from + i < vocab ? part[i] : -INFINITY;
+            part = rest;
         }
-        Lanes top = load(own);
+        Lanes top = load(part);
         sums = sums + greater(lowest, top);  // in this order NaN stays NaN
-        for (int i = LANES; i < SAMPLED_BLOCK; i += LANES) {
-            const Lanes more = load(own + i);
-            sums = sums + greater(lowest, more), top = greater(top, more);
+        for (int i = LANES; i < SEGMENT; i += LANES) {
+            const Lanes more = load(part + i);
+            sums = sums + greater(lowest, more);
+            top = greater(top, more);
         }
-        out[from / SAMPLED_BLOCK] = greatest(top);
+        out[from / SEGMENT] = greatest(top);
     }
     const float all = sum(sums);
     return all == all;
