@@ -22,14 +22,8 @@ def drive(
     """
     with TemporaryDirectory() as folder:
         sources = [f"-I{build.HERE}", str(Path(__file__).with_name("driver.cpp")), str(library)]
-        command = [
-            compiler or str(build.compiler()),
-            "-std=c++17",
-            *flags,
-            *sources,
-            f"-Wl,-rpath,{library.parent}",
-            "-pthread",
-        ]
+        found = compiler or str(build.compiler())
+        command = [found, "-std=c++17", *flags, *sources, f"-Wl,-rpath,{library.parent}", "-pthread"]
         subprocess.run([*command, "-o", f"{folder}/driver"], check=True)
         env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
         done = subprocess.run([*emulator, f"{folder}/driver", isa], capture_output=True, text=True, env=env, check=False)
