@@ -591,12 +591,12 @@ def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client: 
 
 @pytest.mark.parametrize(("path", "body", "said"), [
     (RESPONSES, {"previous_response_id": "r"}, "stores nothing"), (RESPONSES, {"conversation": "c"}, "conversation"),
-    (RESPONSES, {"background": True}, "background"), (RESPONSES, {"tools": [{"type": "web_search"}]}, "runs no tools"),
-    (RESPONSES, {"tool_choice": {"type": "file_search"}}, "runs no tools"), (RESPONSES, {"truncation": "auto"}, "whole"),
+    (RESPONSES, {"background": True}, "background"), (RESPONSES, {"truncation": "all"}, "truncation"),
+    (RESPONSES, {"tool_choice": {"type": "file_search"}}, "function, custom"),
     (RESPONSES, {"input": [{"type": "item_reference", "id": "i"}]}, "item_reference"), (RESPONSES, {"n": 2}, "n is 2"),
     (RESPONSES, {"input": ["a"]}, "list of objects"), (RESPONSES, {"messages": []}, "messages"),
-    (RESPONSES, {"input": [{"type": [], "role": {}}]}, "input"), (RESPONSES, {"tools": [{"type": {}}]}, "runs no tools"),
-    (RESPONSES, {"text": {"format": 5}}, "response_format"), (RESPONSES, {"tool_choice": {"type": []}}, "runs no tools"),
+    (RESPONSES, {"input": [{"type": [], "role": {}}]}, "input"), (RESPONSES, {"tools": [{"type": {}}]}, "your program"),
+    (RESPONSES, {"text": {"format": 5}}, "response_format"), (RESPONSES, {"tool_choice": {"type": []}}, "local_shell"),
     (RESPONSES, {"input": [{"type": "function_call_output", "output": [1]}]}, "list of objects"),
     (MESSAGES_ROUTE, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "runs no tools"),
     (MESSAGES_ROUTE, {"mcp_servers": [{}]}, "mcp_servers"), (MESSAGES_ROUTE, {"n": 2}, "n is 2"),

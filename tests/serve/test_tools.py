@@ -62,11 +62,12 @@ def hermes(name: str, arguments: str) -> str:
 
 
 class Script:
-    """What the model writes; None leaves it free."""
+    """What the model writes; None leaves it free. ``later`` are the texts of the requests after the next one."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.text: str | None = None
+        self.later: list[str] = []
 
     def processor(self) -> ByPrompt:
         tokens = [*self.pair.tokenizer(self.text, add_special_tokens=False)["input_ids"], 0]
@@ -86,13 +87,13 @@ class Script:
 @contextmanager
 def writing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str = TEMPLATE, *, special: list[str] | None = None,
-    **options: Any,
-) -> Iterator[tuple[TestClient, Script]]:  # fmt: skip
-    """A server whose model writes a script. ``special`` are further special tokens."""
+    length: int = 2048, opened: Any = serving, **options: Any,
+) -> Iterator[tuple[Any, Script]]:  # fmt: skip
+    """A server whose model writes a script, in texts of this length. ``special`` are further special tokens."""
     tokenizer = chat_tokenizer(template)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>", *(special or ())]})
     folders = [
-        save_chat(folder / name, tokenizer=tokenizer, generation=DRAWS, layers=layers, max_position_embeddings=2048)
+        save_chat(folder / name, tokenizer=tokenizer, generation=DRAWS, layers=layers, max_position_embeddings=length)
         for name, layers in (("target", 2), ("draft", 1))
     ]
     pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
@@ -102,10 +103,12 @@ def writing(
         found = plain(*given)
         if given[0] is not pair or script.text is None:
             return found
-        return replace(found, processors=[script.processor()])
+        found = replace(found, processors=[script.processor()])
+        script.text = script.later.pop(0) if script.later else script.text
+        return found
 
     monkeypatch.setattr(prepare, "sampling_of", scripted)
-    with serving(make_service(pair, **options)) as client:
+    with opened(make_service(pair, **options)) as client:
         yield client, script
 
 

@@ -25,12 +25,12 @@ from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenera
 from draftwood.serve.dialects.ollama_model import OllamaModel, PullBody, ShowBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.document import Described, document
-from draftwood.serve.errors import ApiError, error_response, unavailable
+from draftwood.serve.errors import ApiError, bad, error_response, unavailable
 from draftwood.serve.fields import Body
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.middleware import SALT, Keys, RequestLog
 from draftwood.serve.page import DOCS_POLICY, docs
-from draftwood.serve.prepare import Prepared
+from draftwood.serve.prepare import Prepared, shorter
 from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
@@ -70,7 +70,7 @@ class Routes:
 
     async def count_tokens(self, request: Request) -> Response:
         made = await _read(request, CountBody, Messages)
-        body, _ = await self._checked(request, ChatBody, made.chat)
+        body, _ = await self._checked(request, ChatBody, made.chat, made.remarks)
         prompt = await asyncio.to_thread(self._service.preparation.chat_prompt, body.messages, body)
         return JSONResponse({"input_tokens": len(prompt)})
 
@@ -116,8 +116,9 @@ class Routes:
         kind: type[Settings] = ChatBody if chats else CompletionBody
         prepare: Callable[[Any], Prepared] = preparation.chat if chats else preparation.completion
         shape: type[Shape] = ChatShape if chats else CompletionShape
-        body, remarks = await self._checked(request, kind, data)
-        prepared = await asyncio.to_thread(prepare, body)
+        body, remarks = await self._checked(request, kind, data, wire.remarks)
+        shortened = partial(shorter, prepare) if wire.truncates else prepare
+        prepared = await asyncio.to_thread(shortened, body)
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
         reading = replace(prepared.reading, whole=wire.whole_calls)
@@ -131,11 +132,16 @@ class Routes:
             self._service.traces.keep(made.id, trace)
         return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))
 
-    async def _checked(self, request: Request, kind: type[B], data: Mapping[str, Any]) -> tuple[B, list[str]]:
-        """The fields of a body, and remarks about what is ignored."""
-        body, remarks = await asyncio.to_thread(checked, kind, data, self._service.options.unknown_fields)
+    async def _checked(
+        self, request: Request, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()
+    ) -> tuple[B, list[str]]:
+        """The fields of a body, and remarks about what is ignored, with those on what was left out before."""
+        rule = self._service.options.unknown_fields
+        if left and rule == "refuse":
+            raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
+        body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         self._service.name(body.model)
-        return body, remarks
+        return body, [*left, *remarks]
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, **self._service.facts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -56,7 +56,7 @@ class Chats:
                 self._messages(messages, tools, continues=continues),
                 limits,
                 0,
-                chat_template_kwargs=_values(body, self._pair.template.reads),
+                chat_template_kwargs=_values(body),
                 continue_final_message=continues,
                 tools=[tool.to_template() for tool in tools] if self._reads_tools else (),
             )
@@ -129,18 +129,12 @@ class Chats:
         return tools
 
 
-def _values(body: TemplateFields, reads: Callable[[str], bool]) -> dict[str, Any]:
+def _values(body: TemplateFields) -> dict[str, Any]:
     """The values for the chat template."""
     values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
     if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
         raise bad(
             f"reasoning_effort is {short_repr(effort)}, and another one in chat_template_kwargs: send one of them",
             param="reasoning_effort",
-        )
-    if effort not in (None, "none") and not reads("reasoning_effort"):
-        raise bad(
-            f"reasoning_effort is {short_repr(effort)}, but the model's chat template has no such setting: leave it out",
-            param="reasoning_effort",
-            code="unsupported_parameter",
         )
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -21,6 +21,7 @@ from draftwood.serve.bodies import NAMED
 from draftwood.serve.chats import Chats
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.fields import NO_LIMIT
+from draftwood.serve.other_fields import unsupported
 from draftwood.serve.reading import Reading
 from draftwood.serve.sampling import drafting_of, grammar_of, sampling_of
 from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
@@ -29,6 +30,7 @@ from draftwood.serve.settings import UnknownFields
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
+_STEPS = 16  # in which a conversation is shortened, at most
 _NAME = 32  # characters: longer names, roles and types count as text
 
 
@@ -145,8 +147,13 @@ class Preparation:
         return self._chats.request(messages, body, limits)
 
     def _unread(self, body: TemplateFields) -> list[str]:
-        """Remarks about values that the chat template does not read."""
-        names = [name for name in body.chat_template_kwargs or () if not self._pair.template.reads(name)]
+        """Remarks about values that the chat template does not read; an effort may be refused for that."""
+        wanted = {**(body.chat_template_kwargs or {}), "reasoning_effort": body.reasoning_effort}
+        if wanted["reasoning_effort"] in (None, "none"):
+            del wanted["reasoning_effort"]
+        names = [name for name in wanted if not self._pair.template.reads(name)]
+        if "reasoning_effort" in names and self._unknown == "refuse":
+            raise unsupported("reasoning_effort", body.reasoning_effort, "the model's chat template has no such setting")
         return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:NAMED]]
 
     def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
@@ -245,6 +252,24 @@ class Preparation:
             raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
         more = ["and others"] if len(left) > NAMED else []
         return grammar, [*(f"{line}, so it was ignored" for line in left[:NAMED]), *more]
+
+
+def shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
+    """What a chat wants, without as much of its beginning as does not fit. System texts stay, and the last turn."""
+    left, step = 0, max(1, len(body.messages) // _STEPS)
+    users = [place for place, message in enumerate(body.messages) if message.role == "user"]
+    while True:
+        kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
+        try:
+            found = prepare(body.model_copy(update={"messages": kept}))
+        except ApiError as error:
+            if error.code != "context_length_exceeded" or not users or left >= users[-1]:
+                raise
+            left = next((place for place in users if place >= left + step), users[-1])
+        else:
+            gone = len(body.messages) - len(kept)
+            says = f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"
+            return replace(found, warnings=[*found.warnings, *([says] if gone else [])])
 
 
 def _texts_in(value: Any) -> Iterator[str]:

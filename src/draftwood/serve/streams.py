@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from starlette.requests import ClientDisconnect
@@ -32,6 +32,10 @@ class Wire:
     media_type = EVENTS
     whole_calls = False
     """Whether calls come when they have ended, as an interface needs where their arguments are objects."""
+    remarks: Sequence[str] = ()
+    """What was left out of the request."""
+    truncates = False
+    """Whether a conversation that is too long loses its beginning."""
 
     def named(self, id: str) -> str:
         """The answer's id."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, final
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Final, Literal, final
 
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
+from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, without
+from draftwood.serve.dialects.response_items import Tools, messages
 from draftwood.serve.fields import Length, Top
-from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.reading import called, is_object
+from draftwood.serve.other_fields import OtherField
+from draftwood.serve.reading import is_object
 from draftwood.serve.schemas import RouteBody, StreamOptions
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
-_WHOLE: Final = OtherField("prompts are read as a whole: shorten it", ("disabled", []))
 _OTHERS: Final = {
     **dict.fromkeys(("previous_response_id", "conversation", "prompt"), _STORED),
-    **dict.fromkeys(("truncation", "context_management"), _WHOLE),
+    **dict.fromkeys(("client_metadata", "context_management"), OtherField()),
     "background": OtherField("an answer is written while its client waits", (False,)),
     "max_tool_calls": OtherField(),  # it counts tools that a server runs
 }
@@ -24,8 +24,6 @@ _PARTS: Final = {
     "text": ("msg", "output_text"),
     "call": ("fc", "function_call_arguments"),
 }
-_TEXTS: Final = ("input_text", "output_text", "reasoning_text", "summary_text")
-_FUNCTIONS: Final = "this server runs no tools: send functions, which your program runs"
 
 
 class ResponsesBody(RouteBody):
@@ -38,6 +36,7 @@ class ResponsesBody(RouteBody):
     tool_choice: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
     top_logprobs: Top | None = None
     stream: bool | None = None
@@ -55,15 +54,18 @@ class Responses(Dialect):
     def __init__(self, body: ResponsesBody) -> None:
         self._body = body
         self._count = 0  # events
-        text = body.text or {}
+        self._tools, text = Tools(body.tools or []), body.text or {}
+        remarks, self.truncates = self._tools.remarks, body.truncation == "auto"
+        if (body.model_extra or {}).get("context_management"):
+            remarks.append("context_management is for servers that shorten conversations, so it was ignored")
         system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
         logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
         made = {
             "model": body.model,
-            "messages": [*system, *_messages(body.input)],
+            "messages": [*system, *messages(body.input, remarks)],
             "max_tokens": body.max_output_tokens,
-            "tools": None if body.tools is None else [_tool(tool) for tool in objects("tools", body.tools)],
-            "tool_choice": _tool_choice(body.tool_choice),
+            "tools": None if body.tools is None else self._tools.functions,
+            "tool_choice": self._tools.choice(body.tool_choice),
             "response_format": _form(text.get("format")),
             "verbosity": text.get("verbosity"),
             "reasoning_effort": (body.reasoning or {}).get("effort"),
@@ -73,6 +75,7 @@ class Responses(Dialect):
             "top_logprobs": body.top_logprobs,
         }
         super().__init__(made, body.model_extra, body.stream)
+        self.remarks = tuple(dict.fromkeys(remarks))
 
     def begin(self) -> Iterable[Json]:
         for kind in ("created", "in_progress"):
@@ -85,11 +88,16 @@ class Responses(Dialect):
 
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
         extra = {"logprobs": list(logprobs)} if part.kind == "text" else {}
+        if part.kind == "call" and self._tools.kind(part) != "function_call":
+            return  # these come when they have ended
         yield self._event(f"{_PARTS[part.kind][1]}.delta", part, delta=text, **extra)
 
     def stop(self, part: Part) -> Iterable[Json]:
-        name = f"{_PARTS[part.kind][1]}.done"
-        if part.kind == "call" and self._state(part) == "completed":
+        name, kind = f"{_PARTS[part.kind][1]}.done", self._tools.kind(part)
+        if kind == "custom_tool_call" and (text := self._tools.item(part)["input"]):
+            yield self._event("custom_tool_call_input.delta", part, delta=text)
+            yield self._event("custom_tool_call_input.done", part, input=text)
+        elif kind == "function_call" and part.kind == "call" and self._state(part) == "completed":
             yield self._event(name, part, name=part.name, arguments=part.text)
         elif part.kind != "call":
             yield self._event(name, part, **without(_content(part), "type", "annotations"))
@@ -138,7 +146,7 @@ class Responses(Dialect):
         """A part as an item of the output."""
         head, content = {"id": self._id(part), "status": status}, [] if status == "in_progress" else [_content(part)]
         if part.kind == "call":
-            return {**head, "type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.text}
+            return {**head, **self._tools.item(part)}
         if part.kind == "reasoning":
             return {**head, "type": "reasoning", "summary": [], "content": content}
         return {**head, "type": "message", "role": "assistant", "content": content}
@@ -153,65 +161,10 @@ class Responses(Dialect):
             "max_output_tokens": body.max_output_tokens, "metadata": sent.get("metadata") or {},
             "parallel_tool_calls": sent.get("parallel_tool_calls") is not False, "previous_response_id": None,
             "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None}, "store": False,
-            "temperature": sent.get("temperature"), "top_p": sent.get("top_p"), "truncation": "disabled",
+            "temperature": sent.get("temperature"), "top_p": sent.get("top_p"), "truncation": body.truncation or "disabled",
             "text": {"format": (body.text or {}).get("format") or {"type": "text"}}, "usage": None,
             "tools": body.tools or [], "tool_choice": body.tool_choice or "auto",
         }  # fmt: skip
-
-
-def _messages(given: str | list[Any]) -> Iterator[Json]:
-    """The messages of the chat. What one turn of the assistant said is one message."""
-    turn: Json = {}
-    for item in objects("input", [{"role": "user", "content": given}] if isinstance(given, str) else given):
-        said = _said(item)
-        if turn and (said.get("role") != "assistant" or turn.keys() & said.keys() - {"role", "tool_calls"}):
-            yield turn
-            turn = {}
-        if said.get("role") != "assistant":
-            yield said
-        elif calls := [*turn.get("tool_calls", ()), *said.get("tool_calls", ())]:
-            turn |= {**said, "tool_calls": calls}
-        else:
-            turn |= said
-    if turn:
-        yield turn
-
-
-def _said(item: Json) -> Json:
-    """An item as a message, or as a part of the assistant's."""
-    rest, kind = without(item, "type", "id", "status"), item.get("type", "message")
-    if kind == "message" and "tool_calls" not in rest:
-        return {**rest, "content": _texts(rest.get("content"))}
-    if kind == "function_call":
-        return {"role": "assistant", "tool_calls": [called(*(rest.get(name) for name in ("call_id", "name", "arguments")))]}
-    if kind == "function_call_output":
-        return {"role": "tool", "tool_call_id": rest.get("call_id"), "content": _texts(rest.get("output"))}
-    if kind == "reasoning":
-        parts = objects("input", rest.get("content") or rest.get("summary") or [])
-        return {"role": "assistant", "reasoning_content": "".join(str(part.get("text") or "") for part in parts)}
-    raise unsupported("input", item, f"this server reads messages, functions' calls and outputs, and reasoning, not {kind}")
-
-
-def _texts(content: Any) -> Any:
-    """A content with the types of chats. One that is no text is refused there."""
-    if not isinstance(content, list):
-        return content
-    return [{"type": "text", "text": part.get("text")} if part.get("type") in _TEXTS else part
-            for part in objects("input", content)]  # fmt: skip
-
-
-def _tool(tool: Json) -> Json:
-    if tool.get("type") != "function":
-        raise unsupported("tools", tool, _FUNCTIONS)
-    return {"type": "function", "function": without(tool, "type")}
-
-
-def _tool_choice(choice: str | Json | None) -> str | Json | None:
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") != "function":
-        raise unsupported("tool_choice", choice, _FUNCTIONS)
-    return {"type": "function", "function": without(choice, "type")}
 
 
 def _form(form: Any) -> Any:

@@ -1,0 +1,136 @@
+"""What agents send is taken, and their own programs end a turn: with a model that writes a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+from starlette.testclient import TestClient
+
+from tests.serve.client import answer
+from tests.serve.conftest import live_server, loaded, make_service, serving
+from tests.serve.test_tools import Script, hermes, writing
+
+RESPONSES = "/v1/responses"
+GO = {"role": "user", "content": "Go"}
+EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+SENT = json.loads(Path(__file__).with_name("agents.json").read_text())
+TOOLS, CASES = SENT["tools"], SENT["cases"]
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Script]]:
+    with pytest.MonkeyPatch.context() as patch, writing(tmp_path_factory.mktemp("agents"), patch, length=4096) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def strict(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders), unknown_fields="refuse")) as found:
+        yield found
+
+
+def events_of(client: TestClient, **fields: Any) -> list[dict[str, Any]]:
+    """The events of a response as a stream, each as the client of the interface has it."""
+    body = client.post(RESPONSES, json={"input": [GO], "max_output_tokens": 300, "stream": True, **fields}).text
+    events = [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: ")]
+    assert [EVENTS.validate_python(event).sequence_number for event in events] == list(range(len(events)))
+    return events
+
+
+@pytest.mark.parametrize(("name", "arguments", "item"), [
+    ("helpers.close", "{}", {"type": "function_call", "namespace": "helpers", "name": "close", "arguments": "{}"}),
+    ("patch", '{"input": "a\\nb"}', {"type": "custom_tool_call", "name": "patch", "input": "a\nb"}),
+    ("local_shell", '{"command": ["ls"]}',
+     {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}}),
+])  # fmt: skip
+def test_calls_of_every_kind_come_back_as_their_own_items(
+    scripted: tuple[TestClient, Script], name: str, arguments: str, item: dict[str, Any]
+) -> None:
+    client, script = scripted
+    script.text = hermes(name, arguments)
+    body = {"input": [GO], "tools": TOOLS, "max_output_tokens": 300}
+    found = answer(client, body, path=RESPONSES)
+    [made] = found["output"]
+    assert {key: made[key] for key in item} == item
+    assert [warning.split(" is ")[0] for warning in found["warnings"]] == [
+        "the tool web_search", "the tool image_generation", "the tool mcp"]  # fmt: skip
+    events = events_of(client, tools=TOOLS)
+    [streamed] = events[-1]["response"]["output"]
+    assert {key: streamed[key] for key in item} == item
+    kinds = {event["type"].split(".")[1] for event in events}
+    whose = {"function_call_arguments": "function_call", "custom_tool_call_input": "custom_tool_call"}
+    assert [whose[kind] for kind in kinds & whose.keys()] == [item["type"]] * (item["type"] in whose.values())
+    history = [GO, made, {"type": f"{item['type']}_output", "call_id": made["call_id"], "output": "done"}, GO]
+    script.text = "ok"
+    assert answer(client, {**body, "input": history}, path=RESPONSES)["output"][0]["content"][0]["text"] == "ok"
+
+
+def test_the_pattern_of_a_custom_tool_holds_a_call_that_must_come(scripted: tuple[TestClient, Script]) -> None:
+    scripted[1].text = None
+    body = {"input": [GO], "tools": TOOLS, "tool_choice": {"type": "custom", "name": "patch"}, "seed": 3}
+    [made] = answer(scripted[0], body, path=RESPONSES)["output"]
+    assert re.fullmatch("[ab]{3}", made["input"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(
+    scripted: tuple[TestClient, Script], strict: TestClient, case: dict[str, Any]
+) -> None:
+    client, script = scripted
+    script.text, words = "ok", case.get("says", [])
+    response = client.post(case["path"], json=case["body"])
+    assert response.status_code == (400 if "refused" in case else 200), response.text
+    assert case.get("refused", "") in response.text
+    warnings = response.json().get("warnings", [])
+    assert len(warnings) == len(words)
+    assert all(word in line for word, line in zip(words, warnings, strict=True)), warnings
+    if warnings:
+        assert strict.post(case["path"], json=case["body"]).status_code == 400
+
+
+def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scripted: tuple[TestClient, Script]) -> None:
+    client, script = scripted
+    script.text = "ok"
+    told = [{"role": "user", "content": f"{n} " + "the fox ran " * 60} for n in range(40)]
+    body = {"input": [{"role": "developer", "content": "Be brief."}, *told, GO]}
+    assert client.post(RESPONSES, json=body).status_code == 400
+    found = answer(client, {**body, "truncation": "auto"}, path=RESPONSES)
+    assert "oldest messages were left out" in found["warnings"][0]
+    assert 1000 < found["usage"]["input_tokens"] < 4096
+    alone = {"input": [{"role": "user", "content": "the fox ran " * 9000}], "truncation": "auto"}
+    assert client.post(RESPONSES, json=alone).status_code == 400
+
+
+CODEX = """model = "tiny"
+model_provider = "draftwood"
+model_providers.draftwood = {name = "Draftwood", base_url = "%s/v1", wire_api = "responses"}
+"""
+
+
+@pytest.mark.skipif(shutil.which("codex") is None, reason="there is no codex: npm install -g @openai/codex@0.171.0")
+def test_codex_reads_a_file_and_ends_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "note.txt").write_text("forty-one")
+    with writing(tmp_path, monkeypatch, length=65536, opened=live_server) as (live, script):
+        script.text, script.later = hermes("exec_command", '{"cmd": "cat note.txt"}'), ["It says so."]
+        (tmp_path / "config.toml").write_text(CODEX % live.url)
+        done = subprocess.run(
+            ["codex", "exec", "--json", "--skip-git-repo-check", "-s", "danger-full-access", "What does note.txt say?"],
+            cwd=tmp_path / "work", env={"CODEX_HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    items = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "forty-one" in str([one for one in items if one["type"] == "item.completed"])
+    assert items[-2]["item"]["text"] == "It says so."
+    assert items[-1]["type"] == "turn.completed"
