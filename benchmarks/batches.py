@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from benchmarks.prompts import Prompt
-from benchmarks.settings import Setting
+from benchmarks.settings import PACKAGES, Setting
 from draftwood.core.errors import ConfigError
 
 Batch: TypeAlias = tuple[int, ...]
@@ -15,7 +15,7 @@ Batch: TypeAlias = tuple[int, ...]
 
 ALONE: Final = {
     **dict.fromkeys(("assisted", "prompt-lookup"), "transformers drafts for one text at a time"),
-    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup", "llama.cpp-file"), "llama-cpp-python generates one text at a time"),
+    **{name: f"{package} generates one text at a time" for name, package in PACKAGES.items() if name.startswith("llama")},
 }
 """Methods that take one prompt at a time, and why."""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.config import BenchConfig, CostConfig, InflateConfig, VerifyConfig
-from benchmarks.opening import INTERRUPTED, encoder, on_backend, open_pair, quiet
+from benchmarks.config import BenchConfig, CostConfig, DivergenceConfig, InflateConfig
+from benchmarks.opening import INTERRUPTED, encoder, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
 from draftwood.cli.options import dataclass_options
@@ -64,34 +64,40 @@ def sweep(**options: Any) -> None:
     click.echo((config.output / "sweep.md").read_text(encoding="utf-8"))
 
 
-@click.command(name="verify")
-@dataclass_options(VerifyConfig)
-def verify(**options: Any) -> None:
-    """Measure what verifying a tree costs at real vocabularies; no model is needed."""
-    from benchmarks.verify_step import markdown, measure
-
-    config = VerifyConfig(**options)
-    config.output.mkdir(parents=True, exist_ok=True)
-    with steps("verify", (config.repeats + 1) * len(config.vocab)) as advance:
-        document = measure(config, advance)
-    _report(config.output, "verify", document, markdown(document))
-
-
 @click.command(name="cost")
 @dataclass_options(CostConfig)
 def cost(**options: Any) -> None:
-    """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read."""
+    """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read.
+
+    DRAFTWOOD_ISA=avx2 before the command measures what a processor without AVX-512 would do.
+    """
     from benchmarks.cost import markdown, measure
 
     config = CostConfig(**options)
-    backend, *others = config.backends()
-    pair = open_pair(config, backend)
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("cost", len(config.context)) as advance:
-        pairs: dict[str, Pair] = {backend: pair, **{name: on_backend(pair, name) for name in others}}
-        pairs |= {f"native {name}": on_backend(pair, "native", name) for name in config.weights}
-        document = measure(config, pairs, advance)
+        opened: list[Pair] = []
+        for backend in config.backends():
+            variants = [(weights, bits) for weights in ("same", *config.weights) for bits in config.activations]
+            for weights, bits in variants if backend == "native" else [("same", 8)]:
+                opened.append(open_pair(config, backend, weights=weights, activations=bits))
+        document = measure(config, {pair.target.engine: pair for pair in opened}, advance)
     _report(config.output, "cost", document, markdown(document))
+
+
+@click.command(name="divergence")
+@dataclass_options(DivergenceConfig)
+def divergence(**options: Any) -> None:
+    """Measure what inputs of 8 bits change in the distributions of a file in codes, on held-out texts."""
+    from benchmarks.divergence import markdown, measure
+    from benchmarks.prompts import of_lengths
+
+    config = DivergenceConfig(**options)
+    fewer, more = (open_pair(config, "native", activations=bits) for bits in (8, 16))
+    texts = of_lengths(config.data, config.pieces, (config.tokens,), fewer.encode)
+    with steps("divergence", len(texts)) as advance:
+        document = measure(config, fewer, more, texts, advance)
+    _report(config.output, "divergence", document, markdown(document))
 
 
 @click.command(name="start")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 from benchmarks.lists import chosen, listed, whole_numbers
 from benchmarks.settings import BUDGETS, METHODS
@@ -173,28 +173,24 @@ class BenchConfig:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class VerifyConfig:
-    """What is measured, and where the result goes.
+class DivergenceConfig:
+    """Which file is compared, on which texts, and where the result goes; raises a ConfigError for a value out of range."""
 
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    vocab: tuple[int, ...] = field(
-        default=(4096, 32768, 131072), metadata={"help": "tokens of the vocabulary; may be given several times"}
+    target: str = field(default="smollm2", metadata={"help": "a GGUF file in codes, or a short name"})
+    data: Path = field(
+        default=Path("examples/texts"), metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"}
     )
-    shape: str = field(default="3x10", metadata={"help": "width x length of the tree"})
-    repeats: int = field(default=15, metadata={"help": "rounds of every case"})
-    seed: int = field(default=0, metadata={"help": "seed of scores and draws"})
-    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for verify.json and verify.md"})
+    pieces: int = field(default=8, metadata={"help": "pieces of each text"})
+    tokens: int = field(default=256, metadata={"help": "tokens of a piece"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for divergence.json and divergence.md"})
+
+    dtype: ClassVar[DTypeName] = "auto"
+    device: ClassVar[str] = "cpu"
+    draft: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
-        if not self.vocab or min(self.vocab) < 16:
-            raise ConfigError(f"vocab is {', '.join(map(str, self.vocab))}: give numbers of 16 or more")
-        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", self.shape):
-            raise ConfigError(f"shape is {self.shape!r}: give width x length such as 3x10")
+        if self.pieces < 1 or self.tokens < 2:
+            raise ConfigError(f"pieces is {self.pieces} and tokens {self.tokens}: give 1 or more, and 2 or more")
 
 
 @final
@@ -249,6 +245,14 @@ class CostConfig:
     weights: tuple[Weights, ...] = field(
         default=(), metadata={"help": "also time quantized weights, int8 or int4, natively; may be given several times"}
     )
+    activations: tuple[int, ...] = field(
+        default=(8,), metadata={"help": "bits of the inputs of products with codes, 8 or 16; may be given several times"}
+    )
+    prompt: int = field(default=0, metadata={"help": "also time the reading of a prompt of so many tokens"})
+    llama_cpp: bool = field(
+        default=False,
+        metadata={"help": "also time a token and the prompt in llama.cpp (xllamacpp), which reads the GGUF file"},
+    )
     tokens: tuple[int, ...] = field(
         default=(1, 2, 4, 8, 16, 32, 64), metadata={"help": "tokens of a forward; may be given several times"}
     )
@@ -258,18 +262,20 @@ class CostConfig:
     repeats: int = field(default=15, metadata={"help": "forwards of every size"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for cost.json and cost.md"})
 
+    draft: ClassVar[None] = None  # only the target is timed
+
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
         if "same" in self.weights or len(set(self.weights)) < len(self.weights):
             raise ConfigError(f"weights is {', '.join(self.weights)}: give int8, int4 or both, to be timed with the others")
+        if self.prompt < 0 or not {*self.activations} or {*self.activations} - {8, 16}:
+            raise ConfigError(
+                f"prompt is {self.prompt} and activations {self.activations}: give 0 or more, and 8, 16 or both"
+            )
         for name, values in (("tokens", self.tokens), ("context", self.context)):
             if not values or min(values) < 1 or len(set(values)) < len(values):
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
-
-    @property
-    def draft(self) -> None:
-        """Only the target is timed."""
 
     def backends(self) -> tuple[Backend, ...]:
         """The backends of the model, in order."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -21,7 +22,7 @@ from benchmarks.record import facts_of, surroundings
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.hardware.machine import load_average
+from draftwood.hardware.machine import load_average, version_of
 from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import weight_sizes
@@ -36,7 +37,7 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
     """Every number of tokens in turn, after every context, on every backend; ``on_step`` is called after each context.
 
     Args:
-        pairs: the same models by what runs them.
+        pairs: the same models by what runs them, the first one's weights are those whose read is the limit.
 
     Returns:
         A document of plain values.
@@ -59,20 +60,55 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
             for (backend, n), ms in taken.items()
         ]
         on_step()
+    names = "tokens", "context", "repeats", "prompt"
     return {
         "format": 1,
         "kind": "cost",
-        "config": {"tokens": list(config.tokens), "context": list(config.context), "repeats": config.repeats},
+        "config": {name: getattr(config, name) for name in names},
         **surroundings(target.device, load_before),
-        "model": facts_of(model, target.engine) | {"bytes": bytes_of(model), "label": label_of(model)},
+        "model": facts_of(model, target.engine) | {"bytes": bytes_of(model), "label": label_of(model) or _file_name(model)},
         "bytes_per_second": max(bandwidth(target.device), *(_read_speed(pair) for pair in pairs.values())),
         "milliseconds": results,
+        "prompts": {
+            name: _prompt(pair.target, config.prompt, config.repeats) for name, pair in pairs.items() if config.prompt
+        },
+        "llama.cpp": _llama_cpp(config, first) if config.llama_cpp else None,
     }
+
+
+def _file_name(model: Any) -> str | None:
+    return path.name if (path := Path(model.name_or_path)).is_file() else None
+
+
+def _prompt(runner: Runner, length: int, repeats: int) -> list[float]:
+    """Milliseconds of reading a prompt: the first, which warms up, does not count."""
+    found = []
+    with chosen_threads(runner):
+        for _ in range(repeats + 1):
+            runner.clear()
+            row = Row(tokens=[i % runner.vocab_size for i in range(length + 1)])
+            settle(runner.device)
+            start = perf_counter()
+            runner.prefill(row, length)
+            settle(runner.device)
+            found.append(1e3 * (perf_counter() - start))
+    runner.clear()
+    return found[1:]
+
+
+def _llama_cpp(config: CostConfig, pair: Pair) -> dict[str, Any]:
+    """Milliseconds of a token behind each context and of a prompt, and what that program uses."""
+    from benchmarks.llama_wheel import LlamaWheel, uses
+
+    model, length = LlamaWheel(pair), config.prompt or min(config.context)
+    tokens = {context: 1e3 * model.seconds(context, config.repeats)[1] for context in config.context}
+    prompt = median(1e3 * model.seconds(length, 1)[0] for _ in range(config.repeats))
+    return {"version": version_of("xllamacpp"), "uses": uses(), "token": list(tokens.items()), "prompt": [length, prompt]}
 
 
 def _check_room(config: CostConfig, longest: int | None) -> None:
     forwards = (2 * config.repeats + 1) * len(config.tokens)
-    needed = max(config.context) + max(config.tokens) + forwards + 1
+    needed = max(max(config.context) + max(config.tokens) + forwards, config.prompt) + 1
     if longest is not None and needed > longest:
         raise ConfigError(
             f"context {max(config.context)} with {config.repeats} repeats of up to {max(config.tokens)} tokens needs "
@@ -175,7 +211,22 @@ def markdown(document: dict[str, Any]) -> str:
         f"Milliseconds of a forward of so many tokens, a chain: median of {config['repeats']} repeats (extremes), all sizes "
         "by turns; how many times one token at that context it takes, and how many times the read of all weights."
     )
+    if prompts := document["prompts"]:
+        length = config["prompt"]
+        rows = [[name, _spread(ms), f"{1e3 * length / median(ms):.0f}"] for name, ms in prompts.items()]
+        blocks += [f"## A prompt of {length} tokens", table(["by", "ms", "tokens/s"], rows)]
+    if theirs := document["llama.cpp"]:
+        length, ms = theirs["prompt"]
+        tokens = ", ".join(f"{ms:.1f} ms behind {context}" for context, ms in theirs["token"])
+        blocks.append(
+            f"llama.cpp (xllamacpp {theirs['version']}: {theirs['uses']}), means of {config['repeats']}: a token takes "
+            f"{tokens}; a prompt of {length} tokens {ms:.0f} ms, {1e3 * length / ms:.0f} tokens/s."
+        )
     return "\n\n".join(blocks) + "\n"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def _cell(result: dict[str, Any], one: float | None, read: float) -> str:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from benchmarks.measure import Maker
-from benchmarks.settings import ENGINES, Setting
+from benchmarks.settings import ENGINES, PACKAGES, Setting
 from draftwood.api import Pair
 from draftwood.core.errors import install
 
@@ -111,5 +111,7 @@ def _below(folder: Path, name: str) -> Path:
 def _openers() -> dict[str, Open]:
     from benchmarks.genai import GenAI
     from benchmarks.llama_cpp import LlamaCpp
+    from benchmarks.llama_wheel import LlamaWheel
 
-    return {name: LlamaCpp if name.startswith("llama") else GenAI for name in ENGINES}
+    kinds: dict[str, Open] = {"llama-cpp-python": LlamaCpp, "xllamacpp": LlamaWheel, "openvino-genai": GenAI}
+    return {name: kinds[package] for name, package in PACKAGES.items()}

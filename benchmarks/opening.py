@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from draftwood.core.settings import Backend, LoadOptions, Weights
+from draftwood.core.settings import Backend, LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,22 +41,27 @@ def quiet() -> None:
     set_threads(None)
 
 
-def open_pair(config: Named, backend: Backend, *, profile: str = "none") -> Pair:
-    """Load the models; raises what :func:`draftwood.api.load` raises."""
+def open_pair(config: Named, backend: Backend, *, profile: str = "none", **more: Any) -> Pair:
+    """Load the models, with ``more`` options; a target may be a file of :mod:`benchmarks.files`.
+
+    Raises:
+        ConfigError, ModelError, PairingError: as :func:`draftwood.api.load`.
+    """
+    from benchmarks.files import named_file
     from draftwood.api import load
 
     quiet()
-    options = LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile=profile)
-    return load(config.target, config.draft, options=options)
+    options = LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile=profile, **more)
+    return load(named_file(config.target), config.draft, options=options)
 
 
-def on_backend(pair: Pair, backend: Backend, weights: Weights = "same") -> Pair:
-    """The same models, run by another backend or with quantized weights."""
+def on_backend(pair: Pair, backend: Backend) -> Pair:
+    """The same models, run by another backend."""
     from draftwood.api import Pair
     from draftwood.runners.factory import make_runners
 
     model, draft = pair.model, None if pair.draft is None else pair.draft_model
-    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend, weights=weights))
+    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend))
 
 
 def encoder(config: BenchConfig, pair: Pair) -> Callable[[str], list[int]]:

@@ -39,7 +39,7 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
     """
     scale = config.scale()
     if config.data is not None and config.contexts is not None:
-        prompts = _of_lengths(config.data, scale.prompts_per_source, config.context_lengths(), encode)
+        prompts = of_lengths(config.data, scale.prompts_per_source, config.context_lengths(), encode)
         for prompt in prompts:
             _check_room(prompt, scale.max_new_tokens, longest)
         return prompts
@@ -59,7 +59,7 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
     return prompts
 
 
-def _of_lengths(folder: Path, count: int, lengths: Sequence[int], encode: Encode) -> list[Prompt]:
+def of_lengths(folder: Path, count: int, lengths: Sequence[int], encode: Encode) -> list[Prompt]:
     """Prompts of every length, the shorter ones the ends of the longest: what is continued is the same text.
 
     Raises:

@@ -24,8 +24,12 @@ OURS = (
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
 BY_NODES = tuple(name for name, spec in _SPECS.items() if spec.takes_nodes)
 PEERS = ("generate", "assisted", "prompt-lookup")
-ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup", "llama.cpp-file")  # other programs
-PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
+PACKAGES = {
+    **dict.fromkeys(("genai", "genai-draft", "genai-lookup"), "openvino-genai"),
+    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup", "llama.cpp-file"), "llama-cpp-python"),
+    "llama.cpp-wheel": "xllamacpp",
+}
+ENGINES = tuple(PACKAGES)  # other programs
 METHODS = OURS + PEERS + ENGINES
 TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others, with a draft model
 DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {*TOKEN_BY_TOKEN}
@@ -180,6 +184,7 @@ ENGINE_SHAPES = {
     "llama.cpp": ("",),
     "llama.cpp-lookup": ("2", "3", "5", "8"),
     "llama.cpp-file": ("",),
+    "llama.cpp-wheel": ("",),
 }
 PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 

@@ -50,7 +50,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks never-slower": SLOWER,
     "benchmarks never-slower --target smollm2": f"{SLOWER} --target src/draftwood/pairs/language/target",
     "benchmarks exact-chats": "--backend torch --parts greedy --chats 1 --max-new-tokens 4 --generated 0",
-    "benchmarks verify": "--repeats 1 --vocab 64",
+    "benchmarks divergence": "--pieces 1 --tokens 4",
     "benchmarks inflate": "--parameters 12M",
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",

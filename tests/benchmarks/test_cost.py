@@ -12,6 +12,7 @@ from benchmarks import cost
 from benchmarks.config import CostConfig
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.native.library import instruction_set
 from tests.benchmarks.tiny import call
 
 
@@ -35,13 +36,14 @@ def test_the_table_says_how_many_times_one_token_it_takes() -> None:
         for n in (1, 3)
     ]
     document = {
-        "config": {"tokens": [1, 3], "context": [64], "repeats": 5}, "versions": {"torch": "x"},
+        "config": {"tokens": [1, 3], "context": [64], "repeats": 5, "prompt": 60}, "versions": {"torch": "x"},
         "machine": {"cpu": "c", "accelerator": None, "cores": 2, "torch_threads": 2},
         "model": {"parameters": 25_000_000, "bytes": 100_000_000, "dtype": "float32", "label": "cost-inflated copy of x"},
-        "bytes_per_second": 1e10, "milliseconds": times,
+        "bytes_per_second": 1e10, "milliseconds": times, "prompts": {"torch": [20.0, 30.0, 40.0]}, "llama.cpp": None,
     }  # fmt: skip
     assert cost.limit(document) == pytest.approx(10.0)
     assert "| 64 | 12.00 (11.00 to 14.00); 1.00; 1.20 | 18.00 (17.00 to 20.00); 1.50; 1.80 |" in cost.markdown(document)
+    assert "| torch | 30.0 (20.0 to 40.0) | 2000 |" in cost.markdown(document)
 
 
 def test_reading_memory_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +58,8 @@ def test_the_command_measures_every_size_behind_every_context_on_both_backends(t
     report = call("cost", *sizes, "--repeats", 2, "--output", tmp_path, "--backend", "both").output
     document = json.loads((tmp_path / "cost.json").read_text())
     found = {(r["backend"], r["context"], r["tokens"]): r for r in document["milliseconds"]}
-    assert found.keys() == {(backend, c, n) for backend in ("torch", "native") for c in (5, 20) for n in (1, 3)}
+    engines = ("torch", f"native {instruction_set()}")
+    assert found.keys() == {(backend, c, n) for backend in engines for c in (5, 20) for n in (1, 3)}
     assert all(0 < r["least"] <= r["median"] <= r["most"] for r in found.values())
     assert document["model"]["bytes"] == 4 * document["model"]["parameters"]
     assert (tmp_path / "cost.md").read_text().strip() in report
