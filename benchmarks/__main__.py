@@ -14,7 +14,6 @@ from draftwood.cli.group import Commands
         "translate": ("benchmarks.translate.commands:command", "Compare translation with transformers and CTranslate2."),
         "acceptance": ("benchmarks.commands:acceptance", "Compute the expected block efficiency of trees."),
         "clients": ("benchmarks.clients:command", "Run the examples of real clients against the server."),
-        "sweep": ("benchmarks.commands:sweep", "Compare auto with a grid of fixed settings."),
         "never-slower": ("benchmarks.never_slower.commands:command", "Compare auto with plain decoding, text by text."),
         "exact-chats": ("benchmarks.exact_chats.commands:command", "Test chats against transformers, greedy and sampled."),
         "cost": ("benchmarks.commands:cost", "Time forwards of the target."),

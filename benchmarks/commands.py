@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import BenchConfig, CostConfig, DivergenceConfig, InflateConfig
-from benchmarks.opening import INTERRUPTED, encoder, open_pair, quiet
+from benchmarks.opening import encoder, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
 from draftwood.cli.options import dataclass_options
@@ -41,27 +41,6 @@ def acceptance(**options: Any) -> None:
         report = compare(pair, settings, prompts, scale.temperatures, scale.max_new_tokens, config.seed, advance)
     replace_file(config.output / "acceptance.md", report)
     click.echo(report)
-
-
-@click.command(name="sweep")
-@dataclass_options(BenchConfig, leave_out=("preset", "methods", "budgets", "batch"))
-def sweep(**options: Any) -> None:
-    """Compare auto with a grid of fixed settings."""
-    from benchmarks.prompts import read_prompts
-    from benchmarks.sweep import Sweep
-
-    config = BenchConfig(**options)
-    pair = open_pair(config, config.only_backend("sweep"), profile="auto")
-    prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
-    whole = Sweep(config=config, pair=pair, prompts=prompts)
-    config.output.mkdir(parents=True, exist_ok=True)
-    try:
-        with steps("sweep", whole.steps) as advance:
-            whole.run(advance)
-    except KeyboardInterrupt:
-        click.echo(f"Interrupted: unless it was warming up, {config.output / 'sweep.md'} is a partial report", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
-    click.echo((config.output / "sweep.md").read_text(encoding="utf-8"))
 
 
 @click.command(name="cost")

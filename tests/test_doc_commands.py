@@ -46,7 +46,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
     "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
     "benchmarks acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
-    "benchmarks sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
     "benchmarks never-slower": SLOWER,
     "benchmarks never-slower --target smollm2": f"{SLOWER} --target src/draftwood/pairs/language/target",
     "benchmarks exact-chats": "--backend torch --parts greedy --chats 1 --max-new-tokens 4 --generated 0",

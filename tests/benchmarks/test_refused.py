@@ -28,7 +28,7 @@ REFUSED = [
     ("generate --batch x", "batch holds 'x'"),
     ("acceptance --methods ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
     ("acceptance --methods rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions)"),
-    ("sweep --backend both", "'python -m benchmarks sweep' takes one: name it"),
+    ("acceptance --backend both", "'python -m benchmarks acceptance' takes one: name it"),
     ("cost --context 5 --context 5", "context is 5, 5"),
     ("cost --repeats 0", "repeats is 0"),
     ("cost --weights same", "give int8, int4 or both"),

@@ -11,10 +11,12 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ModelError
+from draftwood.engine.memory import memory_of
 from draftwood.loading import gguf_model
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.gguf_model import convert, stored_config
-from draftwood.loading.profile import default_path, document
+from draftwood.loading.profile import default_path, document, read, why_not
+from draftwood.native.library import instruction_sets
 from draftwood.runners.native.stored import StoredModel
 from draftwood.tune.documents import text_of
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
@@ -131,6 +133,24 @@ def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
     path.write_text(text_of(document(profile_key, {1.0: method}, {})))
     again = draftwood.load(file, options=OPTIONS)
     assert again.method(temperature=1.0).shape == "7"
+
+
+def test_both_arithmetics_and_every_instruction_set_have_profiles_and_learn_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, keys = write_gguf(tmp_path / "fox.gguf", *source(), Q8_0), []
+    for isa in instruction_sets():
+        monkeypatch.setattr("draftwood.runners.native.runner.instruction_set", lambda isa=isa: isa)
+        options = {"backend": "native", "profile": "none"}
+        keys += [draftwood.load(path, options={**options, "activations": bits}).profile_key for bits in (8, 16)]
+    assert len({memory_of("auto", key).path for key in keys}) == len({default_path(key) for key in keys}) == len(keys) > 1
+    for key in keys[-2:]:
+        default_path(key).parent.mkdir(parents=True, exist_ok=True)
+        default_path(key).write_text(text_of(document(key, {1.0: draftwood.Method(method="ar")}, {})))
+        assert why_not(read(default_path(key))) is None
+    default_path(keys[-2]).unlink()
+    with pytest.warns(UserWarning, match="measured with engine 'native .*, or --activations 16"):
+        draftwood.load(path, options={"backend": "native"})
 
 
 @pytest.mark.parametrize("reads", ["the engine's library", "transformers"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from draftwood.native.library import instruction_sets, why_missing
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
 _HEADER = 1 << 16  # bytes of a GGUF file that are read whole
+_EIGHT = "8-bit activations "
 _AGAIN = "run 'draftwood tune' again, or use --profile none"
 
 ProfileKey = Mapping[str, Any]
@@ -115,8 +117,11 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
     engine, machine = profile_key["engine"], profile_key["machine"]
     others: list[tuple[str, Any, Any, ProfileKey, str]] = []
     for other in ("torch", *_natives()):
-        if engine.split()[0] != other.split()[0]:
-            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other.split()[0]}"))
+        backend, bits = other.split()[0], 8 if _EIGHT in other else 16
+        if engine.split()[0] != backend:
+            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {backend}"))
+        elif other.replace(_EIGHT, "") == engine.replace(_EIGHT, ""):
+            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--activations {bits}"))
     for count in range(1, usable_cores() + 1):
         there = {**machine, "threads": count}
         others.append(("threads", count, machine["threads"], {**profile_key, "machine": there}, f"--threads {count}"))
@@ -130,8 +135,8 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
 
 
 def _natives() -> list[str]:
-    """The native engines of this machine, one for each instruction set."""
-    return [] if why_missing() else [f"native {name}" for name in instruction_sets()]
+    """The native engines of this machine, by instruction set and bits of the inputs of products with codes."""
+    return [] if why_missing() else [f"native {bits}{name}" for name in instruction_sets() for bits in ("", _EIGHT)]
 
 
 def _fitting(path: Path, profile_key: ProfileKey | None) -> Profile:
@@ -174,7 +179,7 @@ def why_not(profile: Profile) -> str | None:
     if device.type == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA here"
     engine = str(profile_key["engine"])
-    if not engine.startswith("torch") and engine not in _natives():
+    if not engine.startswith("torch") and re.sub(r"int[48] ", "", engine) not in _natives():
         return f"there is no engine {engine!r} here"
     draft = profile_key["draft"]
     return difference(
