@@ -51,6 +51,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks exact-chats": "--backend torch --parts greedy --chats 1 --max-new-tokens 4 --generated 0",
     "benchmarks divergence": "--pieces 1 --tokens 4",
     "benchmarks inflate": "--parameters 12M",
+    "benchmarks cost --backend native --target random-1b": "--help",  # a file of 700 MB
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
     "benchmarks trace": "--repeats 1 --shape 2x2 --max-new-tokens 2",
