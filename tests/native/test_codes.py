@@ -14,8 +14,9 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from draftwood.native.library import instruction_sets, library
+from draftwood.runners.native.families import EMBEDDING, HEAD
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row
 from tests.differences import difference

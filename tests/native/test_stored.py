@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftwood.loading.causal import stored_folder
-from draftwood.runners.native.families import facts_of, rotation
-from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.families import HEAD, shapes_of, why_not_config
+from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.native.stored import HEAD, StoredModel, shapes_of, why_not_stored
+from draftwood.runners.native.stored import StoredModel, source_of
 from draftwood.runners.native.weights import FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.sampling.rows import Row
@@ -85,6 +85,15 @@ def write_as_before_version_5(path: Path) -> None:
     path.write_text(json.dumps({name: value for name, value in raw.items() if value is not False}))
 
 
+def same_rotation(found: Any, model: Any) -> None:
+    """Check cosines and sines against those of the model's own module."""
+    module = model.model.rotary_emb
+    kinds = [[kind] for kind in Rotary(model.config).layer_types] or [[]]
+    theirs = [module(torch.zeros(1), torch.arange(200).unsqueeze(0), *kind) for kind in kinds]
+    for ours, wanted in zip(Rotary(found.config)(200), zip(*theirs, strict=True), strict=True):
+        assert torch.equal(ours, torch.cat(wanted)[..., : ours.shape[-1]])
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path, case: str, dtype: torch.dtype) -> None:
@@ -106,13 +115,8 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path
     assert shapes_of(found.config) | {HEAD: found.head.shape} == {
         HEAD: model.lm_head.weight.shape, **{name: weight.shape for name, weight in names.items()},
     }  # fmt: skip
-    parts, taps = found.parts(), 3
-    assert bytes(facts_of(parts, taps)) == bytes(facts_of(model, taps))
-    for ours, theirs in zip(rotation(parts, 200), rotation(model, 200), strict=True):
-        assert torch.equal(ours, theirs)
-    for layers in getattr(model.model.rotary_emb, "layer_types", [None]):
-        wanted = getattr(model.model.rotary_emb, "inv_freq" if layers is None else f"{layers}_inv_freq")
-        assert torch.equal(rotary_frequencies(found.config, layers)[0], wanted)
+    assert source_of(found).facts().scale == torch.tensor(model.model.layers[0].self_attn.scaling).item()
+    same_rotation(found, model)
     assert torch.equal(scores(found), scores(model))
     assert "module" not in vars(found)
     ids = torch.tensor([TEXT[:9]])
@@ -161,7 +165,7 @@ def test_numbers_of_another_format_are_converted(tmp_path: Path, family: str, ki
 ])  # fmt: skip
 def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     model = tiny(kind, 1, dtype=torch.float32)
-    assert why_not_stored(model.config) is None
+    assert why_not_config(model.config) is None
     model.config.update(settings)
     model.save_pretrained(tmp_path)
     assert stored_folder(tmp_path) is None
@@ -183,8 +187,8 @@ def test_a_rotary_setting_that_transformers_completes_is_left_to_it(
     (tmp_path / "config.json").write_text(json.dumps(raw))
     found, theirs = stored_folder(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     assert isinstance(found and found.config, PlainConfig) == read
-    for ours, wanted in zip(rotation(found.parts(), 200), rotation(theirs, 200), strict=True) if found else ():
-        assert torch.equal(ours, wanted)
+    if found:
+        same_rotation(found, theirs)
 
 
 def test_a_tied_head_that_differs_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,8 @@ from draftwood.loading.gguf_model import quantized, stored_config, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.stored import EMBEDDING, HEAD, StoredModel, shapes_of, why_not_stored
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of, why_not_config
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
@@ -29,11 +30,6 @@ _NEEDED: Final = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "rms_norm_eps", "max_position_embeddings", "hidden_act",
 }  # fmt: skip
-_STATED: Final = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "olmo2"), ()), "mistral": ("sliding_window",),
-    "granite": ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"),
-}  # fmt: skip
-"""What a file must say too, by model type; the classes of other types add to a configuration."""
 _DRAWN: Final = {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty"}
 _ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ROTARY: Final = ("rope_parameters", "rope_scaling")  # since version 5 of transformers, and before
@@ -116,7 +112,7 @@ def stored_folder(name: str | Path) -> StoredModel | None:
 def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     raw = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     config, generation = _plain(folder, raw) or _filled(folder)
-    if why_not_stored(config) is not None:
+    if why_not_config(config) is not None:
         return None
     weights, shapes = _weights(folder), shapes_of(config)
     if HEAD in weights and config.tie_word_embeddings:
@@ -143,9 +139,11 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
     scaling: dict[str, Any] = given[0] if given else {}
     own = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in own.items() if value is not None and value is not False and name not in _NOTES}
+    family = FAMILIES.get(raw["model_type"])
     plain = (
-        raw["model_type"] in _STATED
-        and raw.keys() >= _NEEDED.union(_STATED[raw["model_type"]])
+        family is not None
+        and family.stated is not None
+        and raw.keys() >= _NEEDED.union(family.stated)
         and not raw.get("use_sliding_window")
         and ("rope_type" in scaling or not scaling)
         and "type" not in scaling

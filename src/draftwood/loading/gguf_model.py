@@ -16,8 +16,9 @@ from draftwood.loading.checkpoint import size_text, without_bars
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
 from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, unread, values_of
 from draftwood.native.library import why_missing
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of
 from draftwood.runners.native.rotary import rotary_frequencies
-from draftwood.runners.native.stored import EMBEDDING, FAMILIES, HEAD, StoredModel, shapes_of
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 

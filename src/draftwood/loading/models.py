@@ -29,7 +29,8 @@ from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_model import model_of, stored_config
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.stored_tokenizer import kept_tokenizer
-from draftwood.runners.native.stored import FAMILIES, StoredModel
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.stored import is_model
 
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
@@ -240,7 +241,7 @@ def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
         ConfigError: names the argument.
     """
     for name, given, needed in (("model", model, True), ("draft_model", draft_model, False)):
-        if not isinstance(given, nn.Module | StoredModel) and (needed or given is not None):
+        if not is_model(given) and (needed or given is not None):
             raise ConfigError(f"{name} is {short_repr(given)}: give a model of transformers; names and folders are for load")
     if isinstance(tokenizer, str | int | float | Mapping | Sequence | nn.Module):
         raise ConfigError(

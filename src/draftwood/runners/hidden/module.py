@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.layers import HiddenLayer
-from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.native.stored import embedded, head_rows
 
 
 class DrafterModule(nn.Module):
@@ -40,14 +40,14 @@ class DrafterModule(nn.Module):
         self.register_buffer("draft_tokens", torch.tensor(range(config.draft_vocab_size)))  # arange would import sympy
 
     def embedding(self, target: Any) -> Any:
-        """The embedding of tokens: the drafter's, or else the target's, of a model or of the parts of a stored one."""
+        """The embedding of tokens: the drafter's, or else the target's."""
         return self.embed_tokens if self.config.own_embedding else target.get_input_embeddings()
 
     def embedded(self, target: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
         """The embeddings of tokens."""
-        if isinstance(target, StoredModel) and not self.config.own_embedding:
-            return target.embedded(tokens)
-        found: Tensor = self.embedding(target)(tokens)
+        if not self.config.own_embedding:
+            return embedded(target, tokens)
+        found: Tensor = self.embed_tokens(tokens)
         return found
 
     def head(self, target: Any, outputs: Int[Tensor, "output"] | None = None) -> Float[Tensor, "output width"]:
@@ -55,11 +55,7 @@ class DrafterModule(nn.Module):
         part = slice(None) if outputs is None else outputs
         if self.config.own_head:
             return self.lm_head.weight[part]
-        tokens = self.draft_tokens[part].long()
-        if isinstance(target, StoredModel):
-            return target.head.rows(tokens.tolist()).tensor(target.dtype)
-        found: Tensor = target.get_output_embeddings().weight[tokens]
-        return found
+        return head_rows(target, self.draft_tokens[part].long())
 
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""

@@ -15,11 +15,12 @@ from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.native.families import Held, layer_source, refuse, why_not_format
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, refuse, why_not_format
 from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
-from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.native.sources import Held, layer_source
+from draftwood.runners.native.stored import source_of
 from draftwood.runners.native.table import MemoryTable
-from draftwood.runners.native.weights import Weight, sized
+from draftwood.runners.native.weights import sized
 from draftwood.runners.protocols import PerNode, Seen
 
 
@@ -100,9 +101,12 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
     """
     refuse(why_not_format(drafter))
     config, head = drafter.config, drafter.head(target)
-    embed = drafter.embedding(target.parts() if isinstance(target, StoredModel) else target)
-    embedding = embed.weight if isinstance(embed.weight, Weight) else embed.weight.detach().to(drafter.dtype)
-    scale = getattr(embed, "embed_scale", None)
+    weights = drafter.state_dict()
+    if config.own_embedding:
+        embedding, scale = weights["embed_tokens.weight"], 0.0
+    else:
+        lender = source_of(target)
+        embedding, scale = lender.weights[EMBEDDING], lender.embedding_scale()
     facts = Facts(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -115,17 +119,18 @@ def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource,
         rotary_dim=config.head_dim,
         taps=len(taps),
         bfloat16=drafter.dtype == torch.bfloat16,
-        activations=8 if isinstance(head, Weight) and target.integers else 16,
+        activations=16,
         epsilon=config.rms_norm_eps,
         scale=config.head_dim**-0.5,
-        embedding_scale=0.0 if scale is None else float(scale.to(target.dtype)),
+        embedding_scale=scale,
     )
 
     def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
         return cos[0, 0], sin[0, 0]
 
-    layers = [layer_source(layer, held, facts) for layer in drafter.layers]
+    prefixes = [f"layers.{number}." for number in range(facts.layers)]
+    layers = [layer_source(weights, prefix, held, facts, FAMILIES["llama"]) for prefix in prefixes]
     engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
     engine.drafts(source)
     return engine

@@ -1,97 +1,159 @@
-"""Which models the native engine runs, and the facts and weights that it takes from them."""
+"""What a model is: a row for each model type, and what follows from it and a configuration for the native engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from draftwood.core.errors import ModelError
-from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.context import rotary_settings
-from draftwood.runners.native.stored import ACTIVATIONS, StoredPart, zero_factor
-from draftwood.runners.native.weights import Weight, sized
-from draftwood.runners.support import model_kind
-from draftwood.runners.window_check import used_window
-from draftwood.runners.windows import SLIDING
+from draftwood.native.library import Facts, LayerSource
+from draftwood.runners.context import rotary_settings, unknown_sizes
+from draftwood.runners.native.rotary import Rotary, head_size
+from draftwood.runners.support import attention_problem, model_kind
+from draftwood.runners.windows import SLIDING, Window, sliding_window
 
-_BEFORE = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_AFTER = {"out_norm": "post_attention_layernorm", "down_norm": "post_feedforward_layernorm"}
-_AROUND = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm"}
+_BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_AFTER: Final = {"out_norm": "post_attention_layernorm", "down_norm": "post_feedforward_layernorm"}
+_AROUND: Final = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm"}
+_ATTENTION: Final = {"self_attn.": "attention_bias"}
+_BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
+_LAYERS: Final = ("sliding_window", "layer_types")
 
 
 class Family(NamedTuple):
-    """What the models of a class have in common.
+    """A model type: what its class in ``transformers`` holds, and which settings it reads.
 
     Attributes:
-        norms: the norms of a layer, by the engine's name.
+        name: of the class.
+        norms: those of a layer, by the engine's name.
+        head_norms: queries and keys have norms: of each head, or ``"joint"`` of all heads together.
         plus_one: norms multiply by their weight plus one.
-        joint_norms: query and key norms are of all heads together.
+        fused: the projections of queries, keys and values are one, and so are the two before the activation.
+        biases: the setting that gives matrices with such names a bias; empty if they always have one.
+        windows: settings of sliding attention.
+        scale: the setting of the attention's scale, and its power; the size of a head if empty.
+        scaled: the embedding is multiplied by the square root of its width.
         activation: the setting that names the activation.
-        settings: those that are facts, by the engine's name.
+        factors: settings that are facts, by the engine's name.
+        experts: settings of a mixture of experts, by the engine's name, or their values.
+        stated: what a file must say so that the class adds nothing to it; None if it adds in any case.
     """
 
+    name: str
     norms: Mapping[str, str] = _BEFORE
+    head_norms: str = ""
     plus_one: bool = False
-    joint_norms: bool = False
+    fused: bool = False
+    biases: Mapping[str, str] = {}
+    windows: tuple[str, ...] = ()
+    scale: tuple[str, float] = ("", -0.5)
+    scaled: bool = False
     activation: str = "hidden_act"
-    settings: Mapping[str, str] = {}
+    factors: Mapping[str, str] = {}
+    experts: Mapping[str, str | bool] = {}
+    stated: tuple[str, ...] | None = None
 
 
-_LLAMA = Family()
-_GEMMA = Family(_AROUND, plus_one=True, activation="hidden_activation", settings={"logit_cap": "final_logit_softcapping"})
-_FAMILIES = {
-    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _LLAMA),
-    **dict.fromkeys(("SmolLM3ForCausalLM", "Phi3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"), _LLAMA),
-    "Olmo2ForCausalLM": Family(_AFTER, joint_norms=True),
-    "GraniteForCausalLM": Family(
-        settings={
-            "embedding_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "logit_divisor": "logits_scaling",
-        }
+_GEMMA: Final = Family(
+    "Gemma2ForCausalLM", _AROUND, plus_one=True, biases=_ATTENTION, windows=_LAYERS, scale=("query_pre_attn_scalar", -0.5),
+    scaled=True, activation="hidden_activation",
+    factors={"logit_cap": "final_logit_softcapping", "attention_cap": "attn_logit_softcapping"},
+)  # fmt: skip
+_GRANITE: Final = {
+    "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier", "logit_divisor": "logits_scaling",
+}  # fmt: skip
+FAMILIES: Final = {
+    "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=()),
+    "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",)),
+    "qwen2": Family(
+        "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=_LAYERS,
+        stated=(),
     ),
-    "Gemma2ForCausalLM": _GEMMA._replace(settings={**_GEMMA.settings, "attention_cap": "attn_logit_softcapping"}),
-    "Gemma3ForCausalLM": _GEMMA,
-}
-_FORMATS = (torch.float32, torch.bfloat16)
-_ROTARY = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
+    "qwen3": Family("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS, stated=()),
+    "smollm3": Family("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS),
+    "olmo2": Family("Olmo2ForCausalLM", _AFTER, "joint", biases=_ATTENTION, stated=()),
+    "granite": Family(
+        "GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0), factors=_GRANITE,
+        stated=(*_GRANITE.values(), "attention_multiplier"),
+    ),
+    "phi3": Family("Phi3ForCausalLM", fused=True, windows=("sliding_window",)),
+    "gemma2": _GEMMA,
+    "gemma3_text": _GEMMA._replace(
+        name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}
+    ),
+    "mixtral": Family(
+        "MixtralForCausalLM", windows=("sliding_window",),
+        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "whole_shares": True},
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS,
+        experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "whole_shares": "norm_topk_prob"},
+    ),
+}  # fmt: skip
+"""By model type."""
+EMBEDDING: Final = "model.embed_tokens.weight"
+HEAD: Final = "lm_head.weight"
+NORM: Final = "model.norm.weight"
+PRODUCTS: Final = {
+    "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj", "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
+}  # fmt: skip
+FUSED: Final = {"self_attn.qkv_proj": ("query", "key", "value"), "mlp.gate_up_proj": ("gate", "up")}
+EXPERTS: Final = {
+    "router": "mlp.gate.weight", "experts_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj"
+}  # fmt: skip
+HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+_ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
+_ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
-_NORMS = {"query_norm": "q_norm", "key_norm": "k_norm"}
-_WEIGHTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+_FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
-def _family(model: Any) -> Family:
-    return _FAMILIES[model.family if isinstance(model, StoredPart) else type(model).__name__]
+def why_not_config(config: Any, name: str | None = None) -> str | None:
+    """Why the native engine has no code for a model of this configuration; None if it has.
 
-
-def _activation(model: Any) -> str:
-    return str(getattr(model.config, _family(model).activation))
+    Args:
+        name: of its class; by default what the configuration says.
+    """
+    kind = getattr(config, "model_type", "")
+    own, name = FAMILIES.get(kind), name or (getattr(config, "architectures", None) or [None])[0]
+    if own is None or name not in (None, own.name):
+        return f"it has no code for model type {kind!r}"
+    for rotary in rotary_settings(config):
+        if (form := rotary.get("rope_type", "default")) not in _ROTARY:
+            return f"it has no code for rotary embeddings of type {form!r}"
+        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not own.fused:
+            return "it has no code for rotary embeddings of parts of a head"
+    if (activation := getattr(config, own.activation)) not in _ACTIVATIONS:
+        return f"it has no code for {own.activation} {activation!r}"
+    for setting in (*_GRANITE.values(), *_GEMMA.factors.values()):  # the engine takes 0 as none
+        if getattr(config, setting, None) == 0:
+            return f"it has no code for {setting} 0"
+    if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
+        return "its no_rope_layers are more or fewer than its layers"
+    if getattr(config, "quantization_config", None) is not None:
+        return "it has no code for quantized checkpoints"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its tokens see later ones"
+    strange = [*({name for name in _LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
+    return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config)
 
 
 def why_not(model: Any) -> str | None:
-    """Why the native engine does not run a causal model; None if it does."""
-    config = model.config
-    if type(model).__name__ not in _FAMILIES or not type(model).__module__.startswith("transformers."):
+    """Why the native engine does not run a live causal model; None if it does."""
+    if not type(model).__module__.startswith("transformers."):
         return f"it has no code for model type {model_kind(model)!r}"
-    if _activation(model) not in ACTIVATIONS:
-        return f"it has no code for {_family(model).activation} {_activation(model)!r}"
-    if (factor := zero_factor(config)) is not None:
-        return f"it has no code for {factor} 0"
-    if not all(layer.self_attn.is_causal for layer in model.model.layers):
-        return "its tokens see later ones"
-    for rotary in rotary_settings(config):
-        if (kind := rotary.get("rope_type", "default")) not in _ROTARY:
-            return f"it has no code for rotary embeddings of type {kind!r}"
-    embedded, scored = model.get_input_embeddings().weight.shape[0], model.get_output_embeddings().weight.shape[0]
+    if (reason := why_not_config(model.config, type(model).__name__) or why_not_format(model)) is not None:
+        return reason
+    weights = model.state_dict()
+    embedded, scored = len(weights[EMBEDDING]), len(weights[HEAD])
     if scored > embedded:
         return f"it scores {scored} tokens and has embeddings of {embedded}"
-    if model.get_output_embeddings().bias is not None:
-        return "it has no code for a bias of the head"
-    return why_not_format(model)
+    if others := weights.keys() ^ shapes_of(model.config).keys():
+        return f"it has no code for the weight {min(others)!r}"
+    return None
 
 
 def why_not_format(model: Any) -> str | None:
@@ -111,188 +173,73 @@ def refuse(reason: str | None) -> None:
         raise ModelError(f"the native engine does not run this model: {reason}. Use --backend torch")
 
 
-@final
-class Held:
-    """Tensors whose memory the engine reads; they live at least as long as this object.
-
-    Args:
-        dtype: the model's number format.
-        coded: codes stay codes.
-        mapped: pages of files in which matrices lie leave the process once they are packed.
-    """
-
-    def __init__(self, dtype: torch.dtype, *, coded: bool = False, mapped: bool = False) -> None:
-        self.dtype, self.coded, self._mapped = dtype, coded, mapped
-        self._kept: list[Any] = []
-
-    def weights(self, part: Tensor) -> int:
-        """Where these weights lie, in the model's format."""
-        return self._place(part.detach().to(self.dtype).contiguous())
-
-    def matrix(self, part: Tensor | Weight) -> Matrix:
-        """The same as a matrix."""
-        if isinstance(part, Tensor):
-            place = self.weights(part)
-            return Matrix(place, -1, 0, self._kept[-1].nbytes if self._mapped else 0)
-        self._kept.append(part)
-        return part.matrix(coded=self.coded)
-
-    def numbers(self, part: Any) -> int | None:
-        """Where these numbers lie in float32; None for None."""
-        if part is None:
-            return None
-        found = part.tensor(self.dtype) if isinstance(part, Weight) else part.detach().contiguous()
-        return self._place(found.float())
-
-    def _place(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
-        return tensor.data_ptr()
+def embedding_scale(config: Any) -> float:
+    """What embeddings are multiplied by; 0 for nothing."""
+    return float(config.hidden_size**0.5) if FAMILIES[config.model_type].scaled else 0.0
 
 
-class _Product(NamedTuple):
-    """A part of a linear layer."""
-
-    weight: Tensor | Weight
-    bias: Tensor | None = None
+def window_of(config: Any) -> Window | None:
+    """The sliding attention of such a model; None if it has none."""
+    return sliding_window(config) if FAMILIES[config.model_type].windows else None
 
 
-def _products(layer: Any) -> dict[str, Any]:
-    """The linear layers of a layer, by the engine's name; those that are one in Phi-3 are divided."""
-    attention, network = layer.self_attn, layer.mlp
-    found = {"out": attention.o_proj}
-    if hasattr(network, "experts"):
-        return found | {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
-    found["down"] = network.down_proj
-    if (fused := getattr(attention, "qkv_proj", None)) is not None:
-        both, keys = network.gate_up_proj.weight, attention.num_key_value_heads * attention.head_dim
-        parts = fused.weight.split([fused.weight.shape[0] - 2 * keys, keys, keys]) + both.split([both.shape[0] // 2] * 2)
-        return found | {name: _Product(part) for name, part in zip((*_WEIGHTS, "gate", "up"), parts, strict=True)}
-    found |= {name: getattr(attention, part) for name, part in _WEIGHTS.items()}
-    return found | {"gate": network.gate_proj, "up": network.up_proj}
-
-
-def _norm_weight(norm: Any, family: Family, dtype: torch.dtype) -> Any:
-    """What a norm multiplies by; None if there is no norm, or one that does nothing."""
-    weight = getattr(norm, "weight", None)
-    if weight is None or not family.plus_one:
-        return weight
-    return (weight.tensor(dtype) if isinstance(weight, Weight) else weight.detach()).float() + 1
-
-
-def layer_source(
-    layer: Any, held: Held, facts: Facts, family: Family = _LLAMA, window: int = 0, rotary: int = 0
-) -> LayerSource:
-    """The weights of a layer; raises a ModelError if one has another shape than the facts say.
-
-    Args:
-        layer: with the names of Llama, of Phi-3, or of the norms of a family; query and key norms as in Qwen3.
-        held: keeps their memory alive.
-        facts: of the model.
-        family: of the model.
-        window: tokens that a token sees at most; 0 for all.
-        rotary: the layer's table of rotations; -1 for none.
-    """
-    products = _products(layer)
-    norms = {name: getattr(layer, part) for name, part in family.norms.items()}
-    norms |= {name: getattr(layer.self_attn, part, None) for name, part in _NORMS.items()}
-    norms["hidden_norm"] = joined = getattr(layer, "hidden_norm", None)
-    experts = {}
-    if hasattr(layer.mlp, "experts"):
-        mixed = layer.mlp.gate.weight, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj
-        experts = dict(zip(("router", "experts_up", "experts_down"), mixed, strict=True))
-    shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
-
-    def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: take(sized(name, part, *shapes[name])) for name, part in parts.items()}
-
-    return LayerSource(
-        **taken(held.matrix, {name: product.weight for name, product in products.items()}),
-        **taken(held.numbers, {f"{name}_bias": product.bias for name, product in products.items()}),
-        **taken(held.numbers, {name: _norm_weight(norm, family, held.dtype) for name, norm in norms.items()}),
-        **taken(held.weights, experts),
-        window=window,
-        rotary=rotary,
-    )
-
-
-def layer_sources(model: Any, held: Held, facts: Facts) -> list[LayerSource]:
-    """The weights of the layers of a model that :func:`why_not` does not refuse."""
-    window = model.window if isinstance(model, StoredPart) else used_window(model)
-    tables, layers = _tables(model), model.model.layers
-    found = []
-    for layer, kind in zip(layers, getattr(model.config, "layer_types", None) or [SLIDING] * len(layers), strict=True):
-        slides = window is not None and (window.everywhere or kind == SLIDING)
-        rotary = tables.index(kind) if kind in tables else 0
-        found.append(
-            layer_source(
-                layer, held, facts, _family(model),
-                window=window.size if window is not None and slides else 0,
-                rotary=rotary if getattr(layer.self_attn, "use_rope", True) else -1,
-            )
-        )  # fmt: skip
-    return found
-
-
-def _mixture(model: Any) -> dict[str, int]:
-    """The facts of a mixture of experts; none if the model has none."""
-    for layer in model.model.layers:
-        if (experts := getattr(layer.mlp, "experts", None)) is not None:
-            gate = layer.mlp.gate
-            return {
-                "experts": experts.num_experts,
-                "chosen": gate.top_k,
-                "expert_inner": experts.intermediate_dim,
-                "whole_shares": getattr(gate, "norm_topk_prob", True),
-            }
-    return {}
-
-
-def last_norm(model: Any) -> Tensor | Weight:
-    """What the norm before the head multiplies by."""
-    found: Tensor | Weight = _norm_weight(model.model.norm, _family(model), model.dtype)
-    return found
-
-
-def facts_of(model: Any, taps: int) -> Facts:
-    """The facts of such a model, of which forwards return ``taps`` hidden states."""
-    config, attention, family = model.config, model.model.layers[0].self_attn, _family(model)
-    settings = {name: getattr(config, setting) or 0.0 for name, setting in family.settings.items()}
-    if (scale := getattr(model.get_input_embeddings(), "embed_scale", None)) is not None:  # as it is rounded
-        settings["embedding_scale"] = float(scale.to(model.dtype))
-    norm = model.model.norm
+def facts_of(config: Any, **more: Any) -> Facts:
+    """The facts of such a model, and ``more`` that follow from its weights or from how it is used."""
+    own, head = FAMILIES[config.model_type], head_size(config)
+    setting, power = own.scale
+    factors = {name: getattr(config, setting) or 0.0 for name, setting in own.factors.items()}
+    experts = {name: given if given is True else getattr(config, str(given)) for name, given in own.experts.items()}
     return Facts(
-        layers=len(model.model.layers),
+        layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=attention.head_dim,
+        head_dim=head,
         inner=config.intermediate_size,
-        vocab=model.get_output_embeddings().weight.shape[0],
-        tokens=model.get_input_embeddings().weight.shape[0],
-        rotary_dim=2 * rotation(model, 1)[0].shape[-1],
-        taps=taps,
-        bfloat16=model.dtype == torch.bfloat16,
-        activations=getattr(model, "activations", 16),
-        epsilon=norm.eps if family.plus_one else norm.variance_epsilon,
-        scale=attention.scaling,
-        gelu=ACTIVATIONS[_activation(model)],
-        joint_norms=family.joint_norms,
-        **settings,
-        **_mixture(model),
-    )
+        rotary_dim=2 * Rotary(config)(1)[0].shape[-1],
+        epsilon=config.rms_norm_eps,
+        scale=(getattr(config, setting) if setting else head) ** power,
+        gelu=_ACTIVATIONS[getattr(config, own.activation)],
+        joint_norms=own.head_norms == "joint",
+        **factors | ({"chosen": config.num_experts_per_tok, **experts} if experts else {}) | more,
+    )  # fmt: skip
 
 
-def _tables(model: Any) -> Sequence[str]:
-    """The types of layers that have rotations of their own; empty if all layers have the same."""
-    return getattr(model.model.rotary_emb, "layer_types", ())
+def _sparse(config: Any, number: int) -> bool:
+    """Whether a layer is a mixture of experts."""
+    step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
+    return bool(FAMILIES[config.model_type].experts) and number not in dense and (number + 1) % step == 0
 
 
-def rotation(
-    model: Any, positions: int
-) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
-    """Cosines and sines of the first positions, by the model's own module."""
-    inputs = torch.zeros(1), torch.arange(positions).unsqueeze(0)
-    with torch.inference_mode():
-        found = [model.model.rotary_emb(*inputs, *kind) for kind in ([[kind] for kind in _tables(model)] or [[]])]
-    cos, sin = (torch.cat(parts)[..., : parts[0].shape[-1] // 2] for parts in zip(*found, strict=True))
-    return cos, sin
+def _layer_shapes(config: Any, number: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the weights of a layer."""
+    own, sparse = FAMILIES[config.model_type], _sparse(config, number)
+    modules = {module: shapes[name] for name, module in PRODUCTS.items()}
+    if own.fused:
+        for module, parts in FUSED.items():
+            width = [modules.pop(PRODUCTS[part]) for part in parts]
+            modules[module] = sum(shape[0] for shape in width), width[0][1]
+    modules = {module: shape for module, shape in modules.items() if not sparse or not module.startswith("mlp.")}
+    biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
+    norms = {**own.norms, **(HEAD_NORMS if own.head_norms else {})}
+    for module, shape in modules.items():
+        yield f"{module}.weight", shape
+        if module.startswith(biased):
+            yield f"{module}.bias", shape[:1]
+    yield from ((f"{module}.weight", shapes[name]) for name, module in norms.items())
+    yield from ((module, shapes[name]) for name, module in EXPERTS.items() if sparse)
+
+
+def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of such a model, with a head of its own."""
+    facts, width = facts_of(config), config.hidden_size
+    shapes, outer = LayerSource.shapes(facts, width), (config.vocab_size, width)
+    found = {EMBEDDING: outer, NORM: (width,), HEAD: outer}
+    for number in range(facts.layers):
+        found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, shapes)}
+    return found
+
+
+def kinds_of(config: Any) -> list[str]:
+    """The type of each layer's attention."""
+    return list(getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers)

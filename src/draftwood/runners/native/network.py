@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof, byref
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,9 +16,9 @@ from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, NewTokens, address, library
-from draftwood.runners.native.families import Held, facts_of, last_norm, layer_sources, refuse, rotation, why_not
-from draftwood.runners.native.stored import StoredModel
-from draftwood.runners.native.weights import Weight, sized
+from draftwood.runners.native.families import EMBEDDING
+from draftwood.runners.native.sources import Held, Part, Source
+from draftwood.runners.native.weights import sized
 
 _POSITIONS = 1024  # the first table of rotations
 Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"], Float[Tensor, "*table position half"]]]
@@ -90,7 +90,7 @@ class Engine:
         facts: Facts,
         layers: Sequence[LayerSource],
         taps: Sequence[int],
-        parts: tuple[Tensor | Weight, Tensor | Weight, Tensor | Weight],
+        parts: tuple[Part, Part, Part],
         held: Held,
         rotate: Rotation,
         longest: int | None,
@@ -226,30 +226,19 @@ class NativeNetwork(nn.Module):
         return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
 
 
-def causal_network(model: Any, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
+def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
     """The network of a causal model.
 
     Args:
-        model: a model of ``transformers``, or a stored one.
+        source: the model.
         hidden_layers: layers whose hidden states are returned.
         longest: as for :class:`Engine`.
 
     Raises:
         ConfigError: the native library is missing.
-        ModelError: the engine does not run the model, or memory does not suffice.
+        ModelError: memory does not suffice.
     """
-    stored = isinstance(model, StoredModel)
-    if not stored:
-        refuse(why_not(model))
-    held, parts = Held(model.dtype, coded=stored and model.coded), model.parts() if stored else model
-    facts = facts_of(parts, len(hidden_layers))
-    engine = Engine(
-        facts,
-        layer_sources(parts, held, facts),
-        hidden_layers,
-        (parts.get_input_embeddings().weight, parts.get_output_embeddings().weight, last_norm(parts)),
-        held,
-        lambda positions: rotation(parts, positions),
-        longest,
-    )
-    return NativeNetwork(engine)
+    held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
+    parts = source.weights[EMBEDDING], source.head, source.norm()
+    layers = source.layers(held, facts)
+    return NativeNetwork(Engine(facts, layers, hidden_layers, parts, held, source.rotary(), longest))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, final
 
 import torch
@@ -14,19 +16,27 @@ from draftwood.runners.windows import FULL
 
 @final
 class Rotary:
-    """The rotary embedding of a configuration, called as the module of ``transformers``."""
+    """The rotary embedding of a configuration: cosines and sines of the first positions, a table for each type of layers
+    that has rotations of its own.
 
-    def __init__(self, config: Any) -> None:
+    Args:
+        config: the configuration.
+        buffers: of a live model, by name, which may hold other frequencies: those of a model that was rounded.
+    """
+
+    def __init__(self, config: Any, buffers: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.layer_types = sorted(set(config.layer_types)) if FULL in config.rope_parameters else []
-        self._frequencies = {kind: rotary_frequencies(config, kind) for kind in self.layer_types or [None]}
+        self._tables = []
+        for kind in self.layer_types or [None]:
+            found, scale = rotary_frequencies(config, kind)
+            own = buffers.get(f"model.rotary_emb.{f'{kind}_' if kind else ''}inv_freq", found)
+            self._tables.append((own.float(), scale))
 
-    def __call__(
-        self, _: Tensor, positions: Tensor, kind: str | None = None
-    ) -> tuple[Float[Tensor, "1 position dim"], Float[Tensor, "1 position dim"]]:
-        frequencies, scale = self._frequencies[kind]
-        angles = positions[..., None].float() * frequencies
-        both = torch.cat((angles, angles), -1)
-        return both.cos() * scale, both.sin() * scale
+    def __call__(self, positions: int) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
+        at = torch.arange(positions).unsqueeze(1).float()
+        angles = [(at * frequencies, scale) for frequencies, scale in self._tables]
+        cos, sin = ([getattr(one, what)() * scale for one, scale in angles] for what in ("cos", "sin"))
+        return torch.stack(cos), torch.stack(sin)
 
 
 def rotary_frequencies(config: Any, layers: str | None = None) -> tuple[Float[Tensor, "half"], float]:

@@ -12,8 +12,9 @@ import torch
 from draftwood.core.scores import Scores
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
+from draftwood.runners.native.families import refuse, why_not
 from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
-from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.support import CausalRunner, check_architecture, check_evaluates, check_scores, check_tree_forward
@@ -41,14 +42,15 @@ class NativeRunner(CausalRunner):
     _rows: MemoryTable
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
-        stored = isinstance(model, StoredModel)
+        stored = is_stored(model)
         if not stored:
             check_architecture(model)
             check_evaluates(model)
+            refuse(why_not(model))
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         formats = (model.rounded, "8-bit activations" if model.integers else "") if stored else ()
         self.engine = " ".join(filter(None, ("native", *formats, instruction_set())))
-        self.network = causal_network(model, hidden_layers, self.max_length)
+        self.network = causal_network(source_of(model), hidden_layers, self.max_length)
         self.vocab_size = self.network.vocab_size
         self._begin()
         if check and not stored:

@@ -4,139 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, NamedTuple, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.rotary import Rotary, head_size
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
+from draftwood.runners.native.rotary import Rotary
+from draftwood.runners.native.sources import Source
 from draftwood.runners.native.weights import Weight, rounded
 from draftwood.runners.plain_config import PlainConfig
-from draftwood.runners.support import attention_problem
-from draftwood.runners.windows import Window, sliding_window
-
-
-class Stored(NamedTuple):
-    """What the class of a model type in ``transformers`` holds, and which settings it reads.
-
-    Attributes:
-        name: of the class.
-        norms: those of a layer.
-        head_norms: queries and keys have norms: of each head, or ``"joint"`` of all heads together.
-        fused: the projections of queries, keys and values are one, and so are the two before the activation.
-        biases: the setting that gives matrices with such names a bias; empty if they always have one.
-        windows: settings of sliding attention.
-        scale: the setting of the attention's scale, and its power; the size of a head if empty.
-        scaled: the embedding is multiplied by the square root of its width, and ``hidden_activation`` counts.
-    """
-
-    name: str
-    norms: tuple[str, ...] = ("input", "post_attention")
-    head_norms: str = ""
-    fused: bool = False
-    biases: Mapping[str, str] = {}
-    windows: tuple[str, ...] = ()
-    scale: tuple[str, float] = ("", -0.5)
-    scaled: bool = False
-
-
-_ATTENTION: Final = {"self_attn.": "attention_bias"}
-_BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
-_LAYERS: Final = ("sliding_window", "layer_types")
-_GEMMA: Final = Stored(
-    "Gemma2ForCausalLM", ("input", "post_attention", "pre_feedforward", "post_feedforward"), biases=_ATTENTION,
-    windows=_LAYERS, scale=("query_pre_attn_scalar", -0.5), scaled=True,
-)  # fmt: skip
-FAMILIES: Final = {
-    "llama": Stored("LlamaForCausalLM", biases=_BOTH),
-    "mistral": Stored("MistralForCausalLM", windows=("sliding_window",)),
-    "qwen2": Stored(
-        "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=_LAYERS
-    ),
-    "qwen3": Stored("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS),
-    "smollm3": Stored("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS),
-    "olmo2": Stored("Olmo2ForCausalLM", ("post_attention", "post_feedforward"), "joint", biases=_ATTENTION),
-    "granite": Stored("GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0)),
-    "phi3": Stored("Phi3ForCausalLM", fused=True, windows=("sliding_window",)),
-    "gemma2": _GEMMA,
-    "gemma3_text": _GEMMA._replace(name="Gemma3ForCausalLM", head_norms="each"),
-}
-"""Model types that are read from files."""
-ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
-EMBEDDING: Final = "model.embed_tokens.weight"
-HEAD: Final = "lm_head.weight"
-_FACTORS: Final = (
-    "embedding_multiplier", "residual_multiplier", "logits_scaling", "final_logit_softcapping", "attn_logit_softcapping",
-)  # fmt: skip
-_ROTARY: Final = ("default", "linear", "llama3", "yarn", "longrope")
-
-
-def why_not_stored(config: Any) -> str | None:
-    """Why a model of this configuration is not read from its files; None if it is."""
-    own = FAMILIES.get(config.model_type)
-    if own is None or own.name not in (config.architectures or [own.name]):
-        return f"model type {config.model_type!r}"
-    for rotary in rotary_settings(config):
-        partial = rotary.get("partial_rotary_factor", 1.0) != 1.0 and config.model_type != "phi3"
-        if partial or rotary.get("rope_type", "default") not in _ROTARY:
-            return "its rotary embedding"
-    if (activation := config.hidden_activation if own.scaled else config.hidden_act) not in ACTIVATIONS:
-        return f"activation {activation!r}"
-    if (factor := zero_factor(config)) is not None:
-        return f"a {factor} of 0"
-    if config.model_type == "smollm3" and len(config.no_rope_layers) != config.num_hidden_layers:
-        return "the number of its no_rope_layers"
-    if getattr(config, "quantization_config", None) is not None:
-        return "a quantized checkpoint"
-    strange = {name for name in _LAYERS if getattr(config, name, None)} - set(own.windows)
-    if strange or unknown_sizes(config) or attention_problem(config) or getattr(config, "use_bidirectional_attention", None):
-        return "a size of its attention"
-    return None
-
-
-def zero_factor(config: Any) -> str | None:
-    """A factor or a cap of 0, which the engine takes as none; None if there is none."""
-    return next((name for name in _FACTORS if getattr(config, name, None) == 0), None)
-
-
-def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of such a model, with a head of its own."""
-    width, inner, head = config.hidden_size, config.intermediate_size, head_size(config)
-    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
-    own = FAMILIES[config.model_type]
-    outputs = {
-        "self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys, "mlp.gate_proj": inner,
-        "mlp.up_proj": inner,
-    }  # fmt: skip
-    if own.fused:
-        outputs = {"self_attn.qkv_proj": queries + 2 * keys, "mlp.gate_up_proj": 2 * inner}
-    matrices = {"self_attn.o_proj": (width, queries), "mlp.down_proj": (width, inner)}
-    matrices |= {name: (size, width) for name, size in outputs.items()}
-    biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
-    layer: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in matrices.items()}
-    layer |= {f"{name}.bias": shape[:1] for name, shape in matrices.items() if name.startswith(biased)}
-    if own.head_norms:
-        sizes = (queries, keys) if own.head_norms == "joint" else (head, head)
-        layer |= {f"self_attn.{name}_norm.weight": (size,) for name, size in zip("qk", sizes, strict=True)}
-    layer |= {f"{name}_layernorm.weight": (width,) for name in own.norms}
-    whole = {EMBEDDING: (config.vocab_size, width), "model.norm.weight": (width,), HEAD: (config.vocab_size, width)}
-    layers = range(config.num_hidden_layers)
-    return whole | {f"model.layers.{number}.{name}": shape for number in layers for name, shape in layer.items()}
-
-
-class StoredPart:
-    """A part of a model, with the names of the modules and weights of ``transformers``. What is not there has no bias."""
-
-    bias = None
-    family = ""  # of a whole model: its class in ``transformers``
-    window: Window | None = None
-
-    def child(self, name: str) -> StoredPart:
-        """The part of this name."""
-        found: StoredPart = vars(self).setdefault(name, StoredPart())
-        return found
 
 
 @final
@@ -159,7 +37,8 @@ class StoredModel:
         self, config: Any, generation_config: Any, weights: Mapping[str, Weight], dtype: torch.dtype, *, coded: bool = False
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
-        self.rounded, self._rotary, self.activations = "", Rotary(config), 16
+        self.rounded, self.activations = "", 16
+        Rotary(config)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config
 
@@ -227,12 +106,6 @@ class StoredModel:
             count = int(torch.Size(weight.shape).numel())
             yield count, weight.data.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
 
-    def embedded(self, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
-        """The embeddings of tokens."""
-        rows = self.weights[EMBEDDING].rows(tokens.flatten().tolist()).tensor(self.dtype).view(*tokens.shape, -1)
-        scale = getattr(self.parts().get_input_embeddings(), "embed_scale", None)
-        return rows if scale is None else rows * scale.to(self.dtype)
-
     def get_input_embeddings(self) -> nn.Embedding:
         """A new module with the numbers of the embedding, or that of :attr:`module` if it does more."""
         if FAMILIES[self.config.model_type].scaled:
@@ -261,31 +134,40 @@ class StoredModel:
         }
         self.coded, self.rounded = True, f"int{bits}"
 
-    def parts(self) -> Any:
-        """The model as parts, in which a :class:`Weight` lies where ``transformers`` has a tensor."""
-        whole, config, own = StoredPart(), self.config, FAMILIES[self.config.model_type]
-        for name, weight in {HEAD: self.head, **self.weights}.items():
-            *path, last = name.split(".")
-            part = whole
-            for step in path:
-                part = part.child(step)
-            setattr(part, last, weight)
-        model: Any = whole.child("model")
-        model.layers = [model.child("layers").child(str(number)) for number in range(config.num_hidden_layers)]
-        model.norm.variance_epsilon = model.norm.eps = config.rms_norm_eps
-        model.rotary_emb = self._rotary
-        if own.scaled:
-            model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5)
-        for number, layer in enumerate(model.layers):
-            attention, (setting, power) = layer.self_attn, own.scale
-            attention.head_dim, attention.num_key_value_heads = head_size(config), config.num_key_value_heads
-            attention.scaling = (getattr(config, setting) if setting else head_size(config)) ** power
-            attention.use_rope = config.model_type != "smollm3" or config.no_rope_layers[number]
-        found: Any = whole
-        found.family, found.config, found.dtype = own.name, config, self.dtype
-        found.activations, found.window = 8 if self.integers else 16, sliding_window(config)
-        found.get_output_embeddings, found.get_input_embeddings = lambda: found.lm_head, lambda: found.model.embed_tokens
+
+def source_of(model: Any) -> Source:
+    """A causal model for the engine: one of ``transformers`` that :func:`why_not` does not refuse, or a stored one."""
+    if isinstance(model, StoredModel):
+        return Source(model.config, model.weights, model.dtype, model.coded, 8 if model.integers else 16)
+    return Source(model.config, {**dict(model.named_buffers()), **model.state_dict()}, model.dtype)
+
+
+def embedded(model: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
+    """The embeddings of tokens in a model."""
+    if not isinstance(model, StoredModel):
+        found: Tensor = model.get_input_embeddings()(tokens)
         return found
+    rows = model.weights[EMBEDDING].rows(tokens.flatten().tolist()).tensor(model.dtype).view(*tokens.shape, -1)
+    scale = source_of(model).embedding_scale()
+    return rows * torch.tensor(scale, dtype=model.dtype) if scale else rows
+
+
+def head_rows(model: Any, tokens: Int[Tensor, "token"]) -> Float[Tensor, "token width"]:
+    """A model's output weights of tokens."""
+    if isinstance(model, StoredModel):
+        return model.head.rows(tokens.tolist()).tensor(model.dtype)
+    found: Tensor = model.get_output_embeddings().weight[tokens]
+    return found
+
+
+def is_model(given: Any) -> bool:
+    """Whether this is a model, of ``transformers`` or stored."""
+    return isinstance(given, nn.Module | StoredModel)
+
+
+def is_stored(model: Any) -> bool:
+    """Whether a model was read from its files by :mod:`draftwood.loading`, which has compared them with its family."""
+    return isinstance(model, StoredModel)
 
 
 def weight_sizes(model: Any) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,166 @@
+"""A configuration and weights by name, as the native engine takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from draftwood.native.library import Facts, LayerSource, Matrix
+from draftwood.runners.native import families
+from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HEAD, HEAD_NORMS, NORM, PRODUCTS, Family
+from draftwood.runners.native.rotary import Rotary
+from draftwood.runners.native.weights import Weight, sized
+from draftwood.runners.windows import SLIDING
+
+Part: TypeAlias = Tensor | Weight
+
+
+class Source(NamedTuple):
+    """A causal model of a type in :data:`FAMILIES`.
+
+    Attributes:
+        config: its configuration.
+        weights: by the names of ``transformers``; of a live model the buffers too.
+        dtype: float32 or bfloat16: the format that it computes in.
+        coded: codes stay codes in memory.
+        activations: bits of the inputs of products with them, 8 or 16.
+    """
+
+    config: Any
+    weights: Mapping[str, Any]
+    dtype: torch.dtype
+    coded: bool = False
+    activations: int = 16
+
+    @property
+    def head(self) -> Any:
+        """The output weights, which may be those of the embedding."""
+        return self.weights.get(HEAD, self.weights[EMBEDDING])
+
+    def facts(self, taps: int = 0) -> Facts:
+        """The facts of the model, of which forwards return ``taps`` hidden states."""
+        return families.facts_of(
+            self.config,
+            bfloat16=self.dtype == torch.bfloat16,
+            taps=taps,
+            activations=self.activations,
+            vocab=self.head.shape[0],
+            tokens=self.weights[EMBEDDING].shape[0],
+            **({"embedding_scale": scale} if (scale := self.embedding_scale()) else {}),
+        )
+
+    def embedding_scale(self) -> float:
+        """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
+        scale = families.embedding_scale(self.config)
+        return float(self.weights.get(f"{EMBEDDING[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
+
+    def rotary(self) -> Rotary:
+        """The rotations."""
+        return Rotary(self.config, self.weights)
+
+    def norm(self) -> Any:
+        """What the norm before the head multiplies by."""
+        return _factor(self.weights[NORM], FAMILIES[self.config.model_type], self.dtype)
+
+    def layers(self, held: Held, facts: Facts) -> list[LayerSource]:
+        """The weights of the layers."""
+        config, own, found = self.config, FAMILIES[self.config.model_type], []
+        window, tables = families.window_of(config), self.rotary().layer_types
+        for number, kind in enumerate(families.kinds_of(config)):
+            slides = window is not None and (window.everywhere or kind == SLIDING)
+            rotated = not hasattr(config, "no_rope_layers") or config.no_rope_layers[number]
+            found.append(
+                layer_source(
+                    self.weights, f"model.layers.{number}.", held, facts, own,
+                    window=window.size if window is not None and slides else 0,
+                    rotary=-1 if not rotated else tables.index(kind) if kind in tables else 0,
+                )
+            )  # fmt: skip
+        return found
+
+
+@final
+class Held:
+    """Tensors whose memory the engine reads; they live at least as long as this object.
+
+    Args:
+        dtype: the model's number format.
+        coded: codes stay codes.
+        mapped: pages of files in which matrices lie leave the process once they are packed.
+    """
+
+    def __init__(self, dtype: torch.dtype, *, coded: bool = False, mapped: bool = False) -> None:
+        self.dtype, self.coded, self._mapped = dtype, coded, mapped
+        self._kept: list[Any] = []
+
+    def weights(self, part: Tensor) -> int:
+        """Where these weights lie, in the model's format."""
+        return self._place(part.detach().to(self.dtype).contiguous())
+
+    def matrix(self, part: Part) -> Matrix:
+        """The same as a matrix."""
+        if isinstance(part, Tensor):
+            place = self.weights(part)
+            return Matrix(place, -1, 0, self._kept[-1].nbytes if self._mapped else 0)
+        self._kept.append(part)
+        return part.matrix(coded=self.coded)
+
+    def numbers(self, part: Any) -> int | None:
+        """Where these numbers lie in float32; None for None."""
+        if part is None:
+            return None
+        found = part.tensor(self.dtype) if isinstance(part, Weight) else part.detach().contiguous()
+        return self._place(found.float())
+
+    def _place(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+
+def _factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
+    """What a norm multiplies by; None if there is no norm, or one that does nothing."""
+    if weight is None or not family.plus_one:
+        return weight
+    return (weight.tensor(dtype) if isinstance(weight, Weight) else weight.detach()).float() + 1
+
+
+def layer_source(
+    weights: Mapping[str, Any], prefix: str, held: Held, facts: Facts, family: Family, window: int = 0, rotary: int = 0
+) -> LayerSource:
+    """The weights of a layer; raises a ModelError if one has another shape than the facts say.
+
+    Args:
+        weights: by name; those of the layer begin with ``prefix``.
+        held: keeps their memory alive.
+        facts: of the model.
+        family: of the model.
+        window: tokens that a token sees at most; 0 for all.
+        rotary: the layer's table of rotations; -1 for none.
+    """
+
+    def part(name: str) -> Any:
+        return weights.get(prefix + name)
+
+    joined = part("hidden_norm.weight")  # of a drafter that reads features
+    shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
+    products = {name: part(f"{module}.weight") for name, module in PRODUCTS.items()}
+    for module, names in FUSED.items():
+        if (both := part(f"{module}.weight")) is not None:
+            products |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
+    norms = {name: part(f"{module}.weight") for name, module in {**family.norms, **HEAD_NORMS}.items()}
+
+    def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
+
+    return LayerSource(
+        **taken(held.matrix, products),
+        **taken(held.numbers, {f"{name}_bias": part(f"{module}.bias") for name, module in PRODUCTS.items()}),
+        **taken(held.numbers, {name: _factor(one, family, held.dtype) for name, one in norms.items()}),
+        **taken(held.numbers, {"hidden_norm": joined}),
+        **taken(held.weights, {name: part(module) for name, module in EXPERTS.items()}),
+        window=window,
+        rotary=rotary,
+    )
