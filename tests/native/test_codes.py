@@ -21,7 +21,7 @@ from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row
 from tests.differences import difference
 from tests.loading.gguf_files import blocks
-from tests.native.test_bits import PARENTS, TEXT, isa, score
+from tests.native.test_bits import BAD, PARENTS, TEXT, check_no_number, isa, score
 from tests.native.test_stored import stored
 from tests.runners.zoo import VOCAB, tiny
 
@@ -114,6 +114,18 @@ def test_a_group_that_is_not_finite_is_seen_and_a_tiny_one_is_zero(isa: str) -> 
         data = norm.numpy().view(np.uint8)
         model.weights = {**model.weights, "model.norm.weight": Weight(data=data, kind=0, shape=tuple(norm.shape))}
         assert scores(model)[..., :VOCAB].isfinite().all() == finite
+
+
+@pytest.mark.parametrize("activations", [8, 16])
+@pytest.mark.parametrize("kind", [Kind.Q4_K, Kind.Q8_0, Kind.MXFP4], ids=lambda kind: kind.name)
+def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa: str, kind: Kind, activations: int) -> None:
+    model = coded({}, kind, tie_word_embeddings=False)
+    model.activations = activations
+    embedding = model.weights[EMBEDDING]
+    data = embedding.data.copy()
+    data.reshape(VOCAB, -1)[BAD, :2] = 255  # a scale, which is first in a block
+    model.weights = {**model.weights, EMBEDDING: replace(embedding, data=data)}
+    check_no_number(NativeRunner(model, check=False, hidden_layers=(0, 1, 2)), 0.0)
 
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)
