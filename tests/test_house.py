@@ -47,11 +47,11 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2375, "grammar": 570, "hardware": 380, "native": 430, "sampling": 1470, "runners": 6450, "draft": 2740,
     "verify": 655, "loading": 3245, "trace": 2880, "engine": 2830, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
-    "serve": 5250, "ray": 690, "cli": 3725,
+    "serve": 5290, "ray": 690, "cli": 3725,
 }  # fmt: skip
 NATIVE = 3850
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_080
+TESTS = 35_180
 """Lines of the tests, at most."""
 ALL_TEXT = 99_310
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""

@@ -58,19 +58,6 @@ def chunks(*parts: str, finish_reason: str = "stop", **last: Any) -> list[dict[s
     return [*map(chunk, deltas), chunk({}, finish_reason, **last), end]
 
 
-def recorded(*parts: str, finish_reason: str = "stop", **last: Any) -> dict[str, Any]:
-    """The same answer, whole."""
-    message: dict[str, Any] = {"role": "assistant", "content": "Hello there" if "text" in parts else None, "refusal": None}
-    if "reasoning" in parts:
-        message["reasoning_content"] = "Let me think."
-    if "calls" in parts:
-        message["tool_calls"] = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": text}} for id, name, text in CALLS
-        ]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason, **last}
-    return {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}
-
-
 # ---- the same in other interfaces ----
 
 
@@ -101,7 +88,8 @@ def events_of(dialect: Dialect, *parts: str, **last: Any) -> list[dict[str, Any]
 
 
 def answer_of(dialect: Dialect, *parts: str, **last: Any) -> dict[str, Any]:
-    return dialect.whole(named(dialect, recorded(*parts, **last)))
+    events_of(dialect, *parts, **last)
+    return dialect.answer() | dialect.figures
 
 
 # ---- requests ----
@@ -223,6 +211,8 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
         assert "chat_template_kwargs" not in plain.chat
         assert (plain.path, plain.chat["prompt"], plain.chat["max_tokens"]) == ("/v1/completions", "Hello", -1)
     assert generate(raw=True, options={"num_predict": 5}).chat["max_tokens"] == 5
+    for made in (generate(raw=True, options={"num_predict": -2}), ollama(options={"num_predict": -3.0})):
+        assert made.chat["max_tokens"] == -1  # which fills the context
 
 
 # ---- answers ----

@@ -238,7 +238,8 @@ def test_no_text_at_all_is_refused(client: TestClient) -> None:
 
 def test_a_bias_may_be_a_list_of_pairs(client: TestClient, pair: Pair) -> None:
     wanted = written(client, logit_bias={"260": 9, "261": -100.0}, max_tokens=30)
-    assert written(client, logit_bias=[[260, 9], [261, -100.0]], max_tokens=30) == wanted
+    assert written(client, logit_bias=[[260.0, 9], [261, -100.0]], max_tokens=30) == wanted
+    assert refused(client, completion(logit_bias={"260.0": 9}))["param"] == "logit_bias"  # names are texts
     assert written(client, logit_bias=[], max_tokens=30) == written(client, max_tokens=30) != wanted
     tokens = [token for token in range(pair.target.vocab_size) if token != 260]
     found = answer(client, completion(logit_bias=[[token, False] for token in tokens], return_token_ids=True, max_tokens=3))

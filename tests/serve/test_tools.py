@@ -204,6 +204,9 @@ def prompt_of(client: TestClient, script: Script, **fields: Any) -> str:
     ('<tool_call>{"arguments": {"city": "Bern"}, "name": "get_weather"}</tool_call>', None,
      [("get_weather", '{"city": "Bern"}')]),
     ('<tool_call>{"name": "get_time"}</tool_call>', None, [("get_time", "{}")]),
+    *((text, text, []) for text in ('<tool_call>{"name": "get_weather"}</tool_call>',
+                                    '<tool_call>{"name": "get_weather", "arguments": null}</tool_call>')),
+    ('<tool_call>{"name": "get_time", "arguments": []}</tool_call>', None, [("get_time", "[]")]),
     (hermes("get_weather", json.dumps(CITY)), None, [("get_weather", CITY)]),
     (hermes("get_snow", "{}"), None, [("get_snow", "{}")]),
     ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
@@ -404,6 +407,23 @@ def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str,
         assert content
     else:
         assert calls == [("get_weather", json.loads(CITY))]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain: Served, path: str) -> None:
+    client, script = plain
+    script.text = f"so {hermes('get_weather', CITY)} and {hermes('get_time', '{}')} end"
+    body: dict[str, Any] = {"input": "the fox ran", "tools": [{"type": "function", **tool["function"]} for tool in TOOLS]}
+    if path == "/v1/messages":
+        body = {"messages": MESSAGES, "tools": [{"name": name, "input_schema": {}} for name in ("get_weather", "get_time")]}
+    found = answer(client, {**body, "model": "tiny"}, path=path)
+    items = found.get("content") or found["output"]
+    said = [item.get("name") or item.get("text") or item["content"][0]["text"] for item in items]
+    assert said == ["so", "get_weather", " and", "get_time", " end"]
+    lines = client.post(path, json={**body, "stream": True}).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    begun = [event.get("content_block", event.get("item")) for event in events if event["type"].endswith(("t", "added"))]
+    assert [one["type"] for one in begun if one] == [item["type"] for item in items]
 
 
 def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain: Served) -> None:

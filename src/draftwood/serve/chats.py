@@ -91,6 +91,7 @@ class Chats:
             thinks=thinks,
             form=form,
             names=frozenset(tool.function.name for tool in tools),
+            needing=frozenset(tool.function.name for tool in tools if (tool.function.parameters or {}).get("required")),
             one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )

@@ -51,7 +51,7 @@ def a_flag(value: Any) -> Any:
 
 
 MOST_BIAS = 100
-_Pairs: TypeAlias = Annotated[list[list[int | float | bool]], Field(fail_fast=True)]
+_Pairs: TypeAlias = Annotated[list[Annotated[list[int | float | bool], WHOLE]], Field(fail_fast=True)]
 LogitBias = dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]] | _Pairs | None
 """Numbers by token id: as an object, or as pairs."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias, final
 from uuid import uuid4
 
@@ -39,6 +40,7 @@ class Reading:
         thinks: whether an answer begins within the reasoning; None where reasoning is not split off.
         form: of the calls; None where nothing is called.
         names: of the functions.
+        needing: functions with required arguments: without any, nothing is called.
         one: calls after the first one are left out.
         whole: calls come when they have ended. What never ends, or has arguments that are no object, is content.
         shown: special tokens whose names are part of what is read.
@@ -47,6 +49,7 @@ class Reading:
     thinks: bool | None = None
     form: ToolFormat | None = None
     names: frozenset[str] = frozenset()
+    needing: frozenset[str] = frozenset()
     one: bool = False
     whole: bool = False
     shown: frozenset[int] = frozenset()
@@ -58,7 +61,8 @@ class AnswerReader:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._text = self._thought = self._content = ""
+        self._text = self._thought = ""
+        self._texts: list[str] = []  # before each call, and after the last one
         self._calls: list[Call] = []
         self.ids: list[str] = []  # of the calls so far
 
@@ -66,24 +70,27 @@ class AnswerReader:
         """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
         self._text += text
         thought, rest = self._divided(last)
-        content, calls = rest, list[Call]()
-        if self._reading.form is not None:
-            content, calls = _Calls(rest, self._reading, last=last).read()
-        if self._reading.one:
-            del calls[1:]
-        known, found = len(self._calls), list[Delta]()
-        if known and (part := calls[known - 1].arguments[len(self._calls[-1].arguments) :]):
-            found.append(_arguments(known - 1, part))
-        for kind, new, old in (("reasoning_content", thought, self._thought), ("content", content, self._content)):
-            if len(new) > len(old):
-                found.append({kind: new[len(old) :]})
-        for index, call in enumerate(calls[known:], known):
-            self.ids.append(call.id or self._new_id())
-            found.append({"tool_calls": [{"index": index, **called(self.ids[-1], call.name, "")}]})
-            if call.arguments:
-                found.append(_arguments(index, call.arguments))
-        self._thought, self._content, self._calls = thought, content, calls
+        plain = self._reading.form is None
+        texts, calls = ([rest], []) if plain else _Calls(rest, self._reading, last=last).read()
+        if self._reading.one and calls:
+            texts, calls = [texts[0], "".join(texts[1:])], calls[:1]
+        found: list[Delta] = [{"reasoning_content": part}] if (part := thought[len(self._thought) :]) else []
+        for index, (text, old, call) in enumerate(zip_longest(texts, self._texts, calls)):
+            if part := text[len(old or "") :]:
+                found.append({"content": part})
+            if call is not None:
+                found += self._grown(index, call)
+        self._thought, self._texts, self._calls = thought, texts, calls
         return found
+
+    def _grown(self, index: int, call: Call) -> Iterator[Delta]:
+        """What is new of a call."""
+        known = self._calls[index].arguments if index < len(self._calls) else ""
+        if index == len(self.ids):
+            self.ids.append(call.id or self._new_id())
+            yield {"tool_calls": [{"index": index, **called(self.ids[-1], call.name, "")}]}
+        if part := call.arguments[len(known) :]:
+            yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 
     @property
     def called(self) -> bool:
@@ -93,7 +100,7 @@ class AnswerReader:
     def message(self) -> dict[str, Any]:
         """The message so far."""
         calls = [called(id, call.name, call.arguments) for id, call in zip(self.ids, self._calls, strict=True)]
-        content = self._content or (None if calls else "")
+        content = "".join(self._texts) or (None if calls else "")
         found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         found |= {"reasoning_content": self._thought} if self._thought else {}
         return found | ({"tool_calls": calls} if calls else {})
@@ -123,10 +130,6 @@ def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _arguments(index: int, part: str) -> Delta:
-    return {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
-
-
 # ---- calls in a text that grows ----
 
 
@@ -153,15 +156,15 @@ class _Calls:
     def __init__(self, text: str, reading: Reading, *, last: bool) -> None:
         assert reading.form is not None
         self._text, self._form, self._last = text, reading.form, last
-        self._names, self._whole = reading.names, reading.whole
+        self._names, self._needing, self._whole = reading.names, reading.needing, reading.whole
 
-    def read(self) -> tuple[str, list[Call]]:
-        """The content, and the calls."""
+    def read(self) -> tuple[list[str], list[Call]]:
+        """The texts before each call and after the last one, and the calls."""
         text, form = self._text, self._form
-        content, calls = "", list[Call]()
+        texts, calls = [""], list[Call]()
         start = at = 0  # of what is not read yet, and of where a call may begin
         while True:
-            bare = form.unmarked and start == at and not content and text[at:].lstrip().startswith("{")
+            bare = form.unmarked and start == at and not any(texts) and text[at:].lstrip().startswith("{")
             mark = "" if bare else form.mark
             place = text.find(mark, at)
             if place < 0:
@@ -171,15 +174,16 @@ class _Calls:
                 at = place + (len(mark) or 1)
                 continue
             made, end = found
-            content += text[start:place].rstrip()
+            texts[-1] += text[start:place].rstrip()
+            texts += [""] * len(made)
             calls += made
             if end is None:
-                return content, calls
+                return texts, calls
             start = at = end
         rest = text[start:]
-        if self._last:
-            return content + (rest.rstrip() if calls else rest), calls  # blanks after a call are none
-        return content + rest[: len(rest) - begun(rest, form.mark)], calls
+        size = len(rest.rstrip() if calls else rest) if self._last else len(rest) - begun(rest, form.mark)
+        texts[-1] += rest[:size]  # blanks after a call are none
+        return texts, calls
 
     def _sharing(self, at: int, names: Set[str] | None) -> _Found:
         """The calls that begin at a place of the text and share a mark, and the end of what closes them. Where calls have no
@@ -219,7 +223,7 @@ class _Calls:
         start = text[at:].lstrip()[:1]
         if start in ("{", "["):
             end = _end(text, at)
-            calls = [] if end is None else _calls_of(text[at:end])
+            calls = [] if end is None else _calls_of(text[at:end], self._needing)
             if calls and self._certain(calls) and (names is None or all(call.name in names for call in calls)):
                 return calls, end
             if end is not None:
@@ -255,8 +259,8 @@ def _end(text: str, at: int, within: str = "") -> int | None:
     return None
 
 
-def _calls_of(text: str) -> list[Call]:
-    """The calls in a JSON text; none if it is something else."""
+def _calls_of(text: str, needing: Set[str]) -> list[Call]:
+    """The calls in a JSON text; none if it is something else. Functions that need arguments are not called without any."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
@@ -265,7 +269,10 @@ def _calls_of(text: str) -> list[Call]:
     for one in given if isinstance(given, list) else [given]:
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             return []
-        arguments = one.get("arguments", one.get("parameters"))
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+        if (arguments := one.get("arguments", one.get("parameters"))) is None:
+            if one["name"] in needing:
+                return []
+            arguments = {}
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         found.append(Call(one["name"], written))
     return found

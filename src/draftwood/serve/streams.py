@@ -37,6 +37,9 @@ class Wire:
     truncates = False
     """Whether a conversation that is too long loses its beginning."""
 
+    def __init__(self) -> None:
+        self._gathered: dict[int, list[TextDelta]] = {}
+
     def named(self, id: str) -> str:
         """The answer's id."""
         return id
@@ -44,8 +47,13 @@ class Wire:
     def piece(self) -> None:
         """A piece of the text has come."""
 
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        return answer
+    def gather(self, shape: Shape, answer: Answer, index: int, event: TextDelta) -> None:
+        """Take an event of a choice of an answer that is sent whole."""
+        self._gathered.setdefault(index, []).append(event)
+
+    def whole(self, shape: Shape, answer: Answer) -> dict[str, Any]:
+        """The answer, of which all events are gathered."""
+        return shape.whole(answer, [TextDelta.joined(self._gathered[index]) for index in sorted(self._gathered)])
 
     def chunk(self, chunk: dict[str, Any]) -> bytes:
         return event(chunk)
@@ -82,13 +90,11 @@ class AnswerResponse(Response):
             self.answer.close()
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        written: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
         async for found in self.answer.events(KEEP_ALIVE_SECONDS):
             if found is not None:
                 self.wire.piece()
-                written[found[0]].append(found[1])
-        whole = self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written])
-        await JSONResponse(self.wire.whole(whole))(scope, receive, send)
+                self.wire.gather(self.shape, self.answer, *found)
+        await JSONResponse(self.wire.whole(self.shape, self.answer))(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""

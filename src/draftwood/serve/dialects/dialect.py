@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, Final, Literal, TypeAlias, final
 
 from draftwood.core.checks import short_repr
+from draftwood.serve.answers import Answer
 from draftwood.serve.errors import bad
+from draftwood.serve.jobs import TextDelta
 from draftwood.serve.other_fields import OtherField, unsupported
+from draftwood.serve.shapes import Shape
 from draftwood.serve.streams import Wire, line
 
 Json: TypeAlias = dict[str, Any]
@@ -158,13 +162,12 @@ class Dialect(Wire, ABC):
     def named(self, id: str) -> str:
         return self.prefix + id.rpartition("-")[2]
 
-    def whole(self, answer: Json) -> Json:
-        choice = dict(answer["choices"][0])
-        if (message := choice.pop("message", None)) is not None:
-            calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
-            choice["delta"] = {**message, "tool_calls": calls}
-        for _ in chain(self.events({**answer, "choices": [choice]}), self.ending()):
-            pass
+    def gather(self, shape: Shape, answer: Answer, index: int, event: TextDelta) -> None:
+        for chunk in shape.chunks(index, event):
+            deque(self.events({**chunk, "usage": answer.usage()}), maxlen=0)
+
+    def whole(self, shape: Shape, answer: Answer) -> Json:
+        deque(chain(self.events(shape.last(answer)), self.ending()), maxlen=0)
         return self.answer() | self.figures
 
     def chunk(self, chunk: Json) -> bytes:

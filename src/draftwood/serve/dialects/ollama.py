@@ -175,9 +175,11 @@ def as_time(time: datetime) -> str:
 
 
 def _options(options: Json | None) -> Json:
-    """Options as fields of a chat."""
-    names = {"num_predict": "max_tokens"}
-    return {names.get(name, name): value for name, value in (options or {}).items() if name not in _MACHINE}
+    """Options as fields of a chat. Any negative number of tokens, as -2, fills the context."""
+    made = {name: value for name, value in (options or {}).items() if name not in _MACHINE}
+    if (most := made.pop("num_predict", None)) is not None:
+        made["max_tokens"] = NO_LIMIT if isinstance(most, int | float) and most < 0 else most
+    return made
 
 
 def _form(form: str | Json | None) -> Json | None:
