@@ -124,30 +124,19 @@ def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file: Pat
     assert draftwood.load(file, options=OPTIONS).encode(TEXT) == source()[1](TEXT)["input_ids"]
 
 
-def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
-    profile_key = draftwood.load(file, options=OPTIONS).profile_key
-    assert profile_key is not None
-    path = default_path(profile_key)
-    path.parent.mkdir(parents=True)
-    method = draftwood.Method(method="ngram", shape="7")
-    path.write_text(text_of(document(profile_key, {1.0: method}, {})))
-    again = draftwood.load(file, options=OPTIONS)
-    assert again.method(temperature=1.0).shape == "7"
-
-
-def test_both_arithmetics_and_every_instruction_set_have_profiles_and_learn_for_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(
+    file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, keys = write_gguf(tmp_path / "fox.gguf", *source(), Q8_0), []
+    path, keys = write_gguf(file.with_name("codes.gguf"), *source(), Q8_0), []
     for isa in instruction_sets():
         monkeypatch.setattr("draftwood.runners.native.runner.instruction_set", lambda isa=isa: isa)
-        options = {"backend": "native", "profile": "none"}
-        keys += [draftwood.load(path, options={**options, "activations": bits}).profile_key for bits in (8, 16)]
+        keys += [draftwood.load(path, options={"backend": "native", "activations": bits}).profile_key for bits in (8, 16)]
     assert len({memory_of("auto", key).path for key in keys}) == len({default_path(key) for key in keys}) == len(keys) > 1
-    for key in keys[-2:]:
+    for key, shape in zip(keys[-2:], "57", strict=True):
         default_path(key).parent.mkdir(parents=True, exist_ok=True)
-        default_path(key).write_text(text_of(document(key, {1.0: draftwood.Method(method="ar")}, {})))
+        default_path(key).write_text(text_of(document(key, {1.0: draftwood.Method(method="ngram", shape=shape)}, {})))
         assert why_not(read(default_path(key))) is None
+    assert draftwood.load(path, options={"backend": "native"}).method(temperature=1.0).shape == "5"
     default_path(keys[-2]).unlink()
     with pytest.warns(UserWarning, match="measured with engine 'native .*, or --activations 16"):
         draftwood.load(path, options={"backend": "native"})
