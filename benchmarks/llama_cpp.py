@@ -1,7 +1,6 @@
 """llama.cpp (https://github.com/ggml-org/llama.cpp) through ``llama-cpp-python`` on the same weights: Llama models only.
 
-The weights go through a GGUF file without a tokenizer, as token ids come and go. ``llama.cpp-file`` reads the quantized file
-that the target was converted from instead. It also rounds activations, so it runs another model.
+The weights go through a GGUF file without a tokenizer, as token ids come and go.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class LlamaCpp:
 
     Args:
         pair: its target's weights are taken; on the CPU, in float32 or bfloat16.
-        method: ``llama.cpp``, ``llama.cpp-lookup`` or ``llama.cpp-file``.
+        method: ``llama.cpp`` or ``llama.cpp-lookup``.
         folder: for the GGUF file.
 
     Raises:
@@ -53,16 +52,11 @@ class LlamaCpp:
 
         keep_llama_cpp_from_crashing()
         model = pair.model
-        if method == "llama.cpp-file":
-            check(model)
-            path, given = source_file(model), options(model, None)
-        else:
-            path = folder / "target.gguf"
-            write_gguf(model, path)
-            given = options(model, kind(model))
+        path = folder / "target.gguf"
+        write_gguf(model, path)
         self._eos = pair.eos
         self._lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding if method == "llama.cpp-lookup" else None
-        self._llama = llama_cpp.Llama(str(path), logits_all=method == "llama.cpp-lookup", **given)
+        self._llama = llama_cpp.Llama(str(path), logits_all=method == "llama.cpp-lookup", **options(model, kind(model)))
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
         """A function that continues prompts with the target's own distribution at this temperature."""
@@ -130,8 +124,8 @@ def kind(model: Any) -> int:
     return int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))
 
 
-def options(model: Any, cache: int | None) -> dict[str, Any]:
-    """Settings of ``llama_cpp.Llama``; ``cache`` is the number format of keys and values, by default float16."""
+def options(model: Any, cache: int) -> dict[str, Any]:
+    """Settings of ``llama_cpp.Llama``; ``cache`` is the number format of keys and values."""
     threads = torch.get_num_threads()
     return {
         "n_ctx": model.config.max_position_embeddings,
@@ -141,17 +135,6 @@ def options(model: Any, cache: int | None) -> dict[str, Any]:
         "type_v": cache,
         "verbose": False,
     }
-
-
-def source_file(model: Any) -> Path:
-    """The GGUF file of a model.
-
-    Raises:
-        ConfigError: it is not from one.
-    """
-    if not (path := Path(model.name_or_path)).is_file():
-        raise ConfigError(f"the target {model.name_or_path!r} is no GGUF file")
-    return path
 
 
 def write_gguf(model: Any, path: Path) -> None:

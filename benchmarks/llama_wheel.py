@@ -1,5 +1,6 @@
-"""llama.cpp through ``xllamacpp``, a wheel that needs no compiler: the quantized file of the target, as it is.
+"""llama.cpp through ``xllamacpp``, a wheel that needs no compiler, with the quantized file of the target.
 
+It rounds inputs in its own way, so it runs another model.
 It is compiled for AVX2, and says so (:func:`uses`). It takes token ids and returns text, which is encoded again.
 """
 
@@ -9,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.llama_cpp import options, source_file
+import torch
+
 from benchmarks.measure import Maker, Texts
 from benchmarks.settings import Setting
 from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
 
 
 def uses() -> str:
@@ -38,10 +41,12 @@ class LlamaWheel:
     def __init__(self, pair: Pair, method: str = "", folder: Path | None = None) -> None:
         import xllamacpp
 
-        given, settings = xllamacpp.CommonParams(), options(pair.model, None)
-        given.model.path = str(source_file(pair.model))
-        given.n_ctx, given.n_parallel, given.verbosity = settings["n_ctx"], 1, 0
-        given.cpuparams.n_threads = given.cpuparams_batch.n_threads = settings["n_threads"]
+        if not Path(path := pair.model.name_or_path).is_file():
+            raise ConfigError(f"the target {path!r} is no GGUF file")
+        given = xllamacpp.CommonParams()
+        given.model.path, given.n_ctx = path, pair.model.config.max_position_embeddings
+        given.n_parallel, given.verbosity = 1, 0
+        given.cpuparams.n_threads = given.cpuparams_batch.n_threads = torch.get_num_threads()
         self._server, self._encode = xllamacpp.Server(given), pair.encode
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:

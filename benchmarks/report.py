@@ -29,8 +29,8 @@ NOTES = """\
   settings and differ between repeats. At temperature 0 every repeat writes the same text.
 * Other programs (`genai`: OpenVINO GenAI, `llama.cpp`) run the same weights in the same number format with as many threads
   and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
-  `llama.cpp-file` and `llama.cpp-wheel` are another model: they run the quantized weights of the target's GGUF file. On a
-  processor with AMX llama-cpp-python runs without its extra weight buffers, with which it crashes.
+  `llama.cpp-file` (xllamacpp) is another model: it runs the quantized weights of the target's GGUF file. On a processor with
+  AMX llama-cpp-python runs without its extra weight buffers, with which it crashes.
 * A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
 
 DISTRIBUTION = """\

@@ -26,8 +26,8 @@ BY_NODES = tuple(name for name, spec in _SPECS.items() if spec.takes_nodes)
 PEERS = ("generate", "assisted", "prompt-lookup")
 PACKAGES = {
     **dict.fromkeys(("genai", "genai-draft", "genai-lookup"), "openvino-genai"),
-    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup", "llama.cpp-file"), "llama-cpp-python"),
-    "llama.cpp-wheel": "xllamacpp",
+    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup"), "llama-cpp-python"),
+    "llama.cpp-file": "xllamacpp",
 }
 ENGINES = tuple(PACKAGES)  # other programs
 METHODS = OURS + PEERS + ENGINES
@@ -184,7 +184,6 @@ ENGINE_SHAPES = {
     "llama.cpp": ("",),
     "llama.cpp-lookup": ("2", "3", "5", "8"),
     "llama.cpp-file": ("",),
-    "llama.cpp-wheel": ("",),
 }
 PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 

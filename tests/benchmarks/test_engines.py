@@ -113,21 +113,6 @@ def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):
         assert torch.equal(found, weight.float())
 
 
-def test_llama_cpp_reads_the_file_of_a_converted_target(letters, monkeypatch, tmp_path):
-    pytest.importorskip("llama_cpp")
-    from benchmarks import llama_cpp
-
-    own = [Setting(method="llama.cpp-file")]
-    with engines(own, letters, (0.0,), [PROMPT]) as found:
-        assert "is no GGUF file" in found.skipped["llama.cpp-file"]
-    other = tiny_llama(0.3)
-    llama_cpp.write_gguf(other, tmp_path / "other.gguf")
-    monkeypatch.setattr(letters.target.model, "name_or_path", str(tmp_path / "other.gguf"))
-    wanted = peer_maker(Setting(method="generate"), Pair(other, None, letters.tokenizer), 0.0, 20)([PROMPT], [0])
-    with engines(own, letters, (0.0,), [PROMPT]) as found:
-        assert found.opened["llama.cpp-file"].maker(own[0], 0.0, 20)([PROMPT], [0]).tokens == wanted.tokens
-
-
 def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, letters):
     pytest.importorskip("llama_cpp")
     gpt = Pair(tiny_gpt(60, 0, dtype=torch.float32), None, letters.tokenizer)

@@ -54,7 +54,7 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
 def test_no_side_has_more_tries_than_the_other(preset: str) -> None:
     counts = Counter(s.method for s in plan(preset, None, has_draft=True))
     assert set(counts) == set(METHODS) - set([] if preset == "all-peers" else ENGINES)
-    shapeless = ("ar", "generate", "adaptive", "lookup", "genai", "llama.cpp", "llama.cpp-file", "llama.cpp-wheel")
+    shapeless = ("ar", "generate", "adaptive", "lookup", "genai", "llama.cpp", "llama.cpp-file")
     assert {counts.pop(name) for name in shapeless if name in counts} == {1}
     assert set(counts.values()) == {4}
 
