@@ -45,13 +45,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2375, "grammar": 570, "hardware": 380, "native": 430, "sampling": 1470, "runners": 6450, "draft": 2740,
-    "verify": 655, "loading": 3245, "trace": 2880, "engine": 2830, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
+    "core": 2375, "grammar": 570, "hardware": 380, "native": 430, "sampling": 1470, "runners": 6530, "draft": 2740,
+    "verify": 655, "loading": 3380, "trace": 2880, "engine": 2830, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5290, "ray": 690, "cli": 3725,
 }  # fmt: skip
 NATIVE = 3850
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_180
+TESTS = 35_320
 """Lines of the tests, at most."""
 ALL_TEXT = 99_310
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
@@ -155,6 +155,13 @@ def test_all_text_keeps_to_its_budget():
     patterns += ["scripts/*", "scripts/pages/*.py"]
     texts = {path for pattern in patterns for path in top.glob(pattern) if path.is_file()}
     assert 0 < lines([*texts, top / "README.md", top / "CHANGELOG.md"]) <= ALL_TEXT
+
+
+@pytest.mark.parametrize(
+    "fact", ["Qwen3ForCausalLM", "post_feedforward_layernorm", "attn_q_norm", "attn_qkv", "experts.gate_up"]
+)
+def test_what_a_model_type_is_stands_in_one_table(fact):
+    assert [module_of(path) for path in FILES if fact in path.read_text()] == ["runners.native.families"]
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.llama_cpp import add_sizes, finish, named
+from benchmarks.llama_cpp import add_sizes, finish
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 F32, F16, BF16, Q8_0, Q4_1 = (gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_1"))
@@ -25,14 +25,24 @@ def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
     return tiny_llama(len(tokenizer), **{**sizes, **settings}).eval(), tokenizer
 
 
-def tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
-    """The model's tensors under their GGUF names; tied ones once."""
-    return {name: weight.detach().float().numpy() for name, weight in named(model)}
+def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
+    """The model's tensors as llama.cpp's converter names and changes them; tied ones once."""
+    config, found = model.config, {}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    for name, weight in model.named_parameters():
+        part, array = name.rpartition(".")[0], weight.detach().float()
+        if part.endswith(("q_proj", "k_proj")) and arch in ("llama", "smollm3", "granite"):
+            halves = array.view(-1, 2, config.head_dim // 2, *array.shape[1:])
+            array = halves.transpose(1, 2).reshape(array.shape)
+        if "norm" in part and arch in ("gemma2", "gemma3"):
+            array = array + 1
+        found[f"{names.get_name(part)}.{name.rpartition('.')[2]}"] = array.numpy()
+    return found
 
 
 def write_gguf(
     path: Path,
-    model: LlamaForCausalLM,
+    model: Any,
     tokenizer: Any,
     kind: gguf.GGMLQuantizationType = F16,
     *,
@@ -64,7 +74,7 @@ def write_gguf(
             list: writer.add_array,
         }[type(value)]  # fmt: skip
         add(key, value)
-    for name, array in {**tensors(model), **(extra or {})}.items():
+    for name, array in {**tensors(model, arch), **(extra or {})}.items():
         if name != leave_out:
             own = kind if array.ndim > 1 else F32
             writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)

@@ -49,7 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, sliding": ("qwen2", {**WINDOWED["qwen2"], "sliding_window": 7}),
     "qwen3": ("qwen3", {"head_dim": 20}),
     "qwen3, biases, tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
-    **{kind: (kind, NATIVE[kind]) for kind in ("smollm3", "olmo2", "granite", "phi3", "gemma2", "gemma3_text")},
+    **{
+        kind: (kind, NATIVE[kind])
+        for kind in ("smollm3", "olmo2", "granite", "phi3", "gemma2", "gemma3_text", "exaone4", "ernie4_5")
+    },
     "smollm3, biases": ("smollm3", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "olmo2, biases": ("olmo2", {"attention_bias": True, "head_dim": 20}),
     "granite, biases, tied": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -57,7 +60,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2, biases, tied": ("gemma2", {"hidden_size": 96, "attention_bias": True}),
     "gemma3_text, linear": ("gemma3_text", {"hidden_size": 96, "rope_parameters": GEMMA}),
 }
-FILLED = ("qwen2, sliding", "smollm3", "phi3", "gemma")
+FILLED = ("qwen2, sliding", "smollm3", "phi3", "gemma", "exaone4", "ernie4_5")
 """Families and cases whose classes of ``transformers`` add to their configurations."""
 
 

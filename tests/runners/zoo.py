@@ -73,6 +73,8 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     },
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 2.0},
     "gemma3_text": _GEMMA,
+    "exaone4": _SHORT,
+    "ernie4_5": {"use_bias": True},
     "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2},
     "qwen3_moe": {
         "num_experts": 40,

@@ -14,8 +14,9 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.hardware.machine import available_memory
 from draftwood.loading.checkpoint import CONFIG, GENERATION_CONFIG, folder_of, forget_default_end, note_untied_head
+from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
-from draftwood.loading.gguf_model import quantized, stored_config, stored_file
+from draftwood.loading.gguf_model import quantized, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend

@@ -14,6 +14,7 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header
 from draftwood.runners.context import rotary_settings
 from draftwood.runners.native.rotary import head_size
+from draftwood.runners.windows import SLIDING
 
 _SETTINGS: Final = {  # of the configuration; the first that it has counts
     "attention.head_count": ("num_attention_heads", "n_head"),
@@ -24,12 +25,16 @@ _SETTINGS: Final = {  # of the configuration; the first that it has counts
     ),
     "attention.sliding_window": ("sliding_window",),
     "attention.sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
+    "attention.scale": ("attention_multiplier",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "embedding_scale": ("embedding_multiplier",),
     "expert_count": ("num_experts", "num_local_experts"),
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_used_count": ("num_experts_per_tok",),
     "final_logit_softcapping": ("final_logit_softcapping",),
+    "logit_scale": ("logits_scaling",),
+    "residual_scale": ("residual_multiplier",),
     "use_parallel_residual": ("use_parallel_residual",),
 }
 _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on them
@@ -43,7 +48,7 @@ _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
     "residual_scale": 1, "rope.scaling.attn_factor": 1, "tensor_data_layout": "Meta AI original pth",
     "use_parallel_residual": False,
 }  # fmt: skip
-_OWN_SCALE: Final = {"gemma2": 46, "gemma3": 62}
+OWN_SCALE: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the models whose attention llama.cpp scales by the width for each head, which no key says."""
 _TYPE, _FACTOR, _OLD_FACTOR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
@@ -76,7 +81,8 @@ def refuse_unread(header: Header, config: Any) -> None:
         idle = [_NEUTRAL[name]] if name in _NEUTRAL else []
         if name not in _UNUSED and not any(_equal(said, value) for value in (*has, *idle)):
             raise unread(header, name, said, next(iter(has), None))
-    if values.get("block_count") == _OWN_SCALE.get(header.architecture, 0):
+    own = values.get("block_count") == OWN_SCALE.get(header.architecture, 0)
+    if own and getattr(config, "query_pre_attn_scalar", None) != config.hidden_size // config.num_attention_heads:
         raise unread(header, "block_count", values["block_count"])
 
 
@@ -98,8 +104,14 @@ def _has(name: str, values: Mapping[str, Any], config: Any) -> list[Any]:
     if name == _ORIGINAL:
         used = scaling[0] not in ("default", "linear")
         return [part.get("original_max_position_embeddings") for part in parts] if used else [values[name]]
-    if name == "rope.freq_base":
+    if name == "attention.sliding_window_pattern" and (kinds := getattr(config, "layer_types", None)):
+        slides, said = [kind == SLIDING for kind in kinds], values[name]
+        period = isinstance(said, int) and said and [number % said != 0 for number in range(1, len(slides) + 1)] == slides
+        return [said] if period else [slides[0] if isinstance(said, bool) and len(set(slides)) == 1 else slides]
+    if name in ("rope.freq_base", "rope.freq_base_swa"):
         return [part["rope_theta"] for part in parts if "rope_theta" in part]
+    if name == "rope.scaling.attn_factor":
+        return [part["attention_factor"] for part in parts if "attention_factor" in part]
     if name == "rope.dimension_count":
         whole = getattr(config, "partial_rotary_factor", None) or 1.0
         return [int(head_size(config) * part.get("partial_rotary_factor", whole)) for part in parts]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,78 +14,16 @@ import torch
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
+from draftwood.loading.gguf_config import LONG, OUTPUT, ROPE, TYPES, WHOLE, scale_rotary, stored_config
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
-from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, unread, values_of
+from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of
-from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names, shapes_of
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
-_ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
-_LAYER: Final = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}  # fmt: skip
-_OTHERS: Final = {EMBEDDING: "token_embd.weight", HEAD: "output.weight", "model.norm.weight": "output_norm.weight"}
-_ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
-_LLAMA3: Final = {
-    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-}  # fmt: skip
-_TURNED: Final = ("self_attn.q_proj", "self_attn.k_proj")  # of llama: heads in llama.cpp's order
-_TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
-_NEEDED: Final = (
-    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon",
-)  # fmt: skip
-
-
-def stored_config(header: Header) -> dict[str, Any] | None:
-    """The configuration of a file's model, as ``config.json`` would have it; None for one that is not read here.
-
-    Raises:
-        ModelError: the file lacks a number, or has a key that is not read, in an architecture that is.
-    """
-    known = header.architecture in _ARCHITECTURES and all(tensor.kind in BLOCKS for tensor in header.tensors)
-    sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
-    if not known or _OTHERS[EMBEDDING] not in sizes:
-        return None
-    found = _config(header, values_of(header), sizes)
-    refuse_unread(header, PlainConfig(**found))
-    return found
-
-
-def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    own = header.architecture
-    if lacks := [name for name in _NEEDED if name not in values]:
-        raise ModelError(f"{header} does not say {own}.{lacks[0]}: {OTHER_FILES}")
-    if listed := [name for name, value in values.items() if isinstance(value, list)]:
-        raise unread(header, listed[0], values[listed[0]])
-    kind, factor = rotary_scaling(values)
-    scaling = {"factor": float(factor)} if kind == "linear" else {}
-    base = float(values.get("rope.freq_base", 10000.0))
-    width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
-    return {
-        "model_type": own,
-        "architectures": [FAMILIES[own].name],
-        "vocab_size": sizes[_OTHERS[EMBEDDING]][-1],
-        "hidden_size": width,
-        "intermediate_size": int(values["feed_forward_length"]),
-        "num_hidden_layers": int(values["block_count"]),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(values.get("attention.head_count_kv", heads)),
-        "head_dim": int(values.get("attention.key_length", width // heads)),
-        "rms_norm_eps": float(values["attention.layer_norm_rms_epsilon"]),
-        "max_position_embeddings": int(values.get("context_length", 2048)),
-        "rope_parameters": {"rope_type": kind if scaling else "default", "rope_theta": base, **scaling},
-        "hidden_act": "silu",
-        "attention_bias": own != "qwen2" and "blk.0.attn_q.bias" in sizes,
-        "mlp_bias": "blk.0.ffn_down.bias" in sizes,
-        "tie_word_embeddings": _OTHERS[HEAD] not in sizes,
-        **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
-    }
+_TURNED = ("attn_q", "attn_k")
 
 
 def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> StoredModel | None:
@@ -103,10 +42,10 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     refuse_part(header)
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
-    tensors, weights = {tensor.name: tensor for tensor in header.tensors}, {}
-    divisors = tensors.pop(_ROPE, None)
+    tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
+    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], gguf_names(config.model_type)
     for name, shape in shapes_of(config).items():
-        held = _name(name)
+        held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
         if (tensor := tensors.pop(held, None)) is None:
@@ -115,8 +54,11 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
             raise ModelError(
                 f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(shape)}: {AGAIN}"
             )
-        turned = header.architecture == "llama" and name.rpartition(".")[0].endswith(_TURNED)
+        turned = own.turned and names.get(_split(name)[1]) in _TURNED
         weights[name] = _weight(header, tensor, shape, config.head_dim if turned else 0)
+        if own.plus_one and "norm" in name:  # a file has the sum
+            less = weights[name].tensor(torch.float32).numpy() - 1
+            weights[name] = replace(weights[name], data=less.view(np.uint8), kind=0, mapped=False)
     if tensors:
         first, *more = tensors
         rest = f" and {len(more)} more" if more else ""
@@ -125,18 +67,24 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
             + OTHER_FILES
         )
     if divisors is not None:
-        _scale_rotary(header, config, divisors)
+        scale_rotary(header, config, divisors)
     _add_ends(header, generation)
     found = StoredModel(config, generation, weights, dtype, coded=coded)
     found.name_or_path = str(header.path)
     return found
 
 
-def _name(name: str) -> str:
-    """The name in a GGUF file of a tensor of ``transformers``."""
+def _split(name: str) -> tuple[str, str, str]:
+    """The number of the layer, the module and the kind of a weight of ``transformers``."""
     layer, _, rest = name.removeprefix("model.layers.").partition(".")
-    part, _, kind = rest.rpartition(".")
-    return _OTHERS.get(name) or f"blk.{layer}.{_LAYER[part]}.{kind}"
+    module, _, kind = rest.rpartition(".")
+    return layer, module, kind
+
+
+def _name(name: str, names: Mapping[str, str]) -> str:
+    """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of modules."""
+    layer, module, kind = _split(name)
+    return WHOLE.get(name) or f"blk.{layer}.{names[module]}.{kind}"
 
 
 def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: int) -> Weight:
@@ -146,20 +94,6 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
     begin, count = header.place_of(tensor, block, size)
     data = np.memmap(header.path, np.uint8, mode="c", offset=begin, shape=(count,))
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
-
-
-def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
-    """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors; raises a
-    ModelError for another scaling."""
-    begin = header.data_start + tensor.offset
-    divisors = torch.from_numpy(np.fromfile(header.path, np.float32, tensor.elements, offset=begin))
-    if torch.allclose(divisors, torch.ones(())):
-        return
-    plain, _ = rotary_frequencies(config)
-    config.rope_parameters = {**config.rope_parameters, **_LLAMA3, "factor": float(divisors.max())}
-    scaled, _ = rotary_frequencies(config)
-    if not torch.allclose(plain / divisors, scaled, rtol=1e-3):
-        raise ModelError(f"{header} scales its rotary embedding in a way that is not known: {OTHER_FILES}")
 
 
 def _add_ends(header: Header, generation: Any) -> None:
@@ -202,21 +136,21 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
         kind = f"architecture {header.architecture!r} of transformers {version_of('transformers')}"
         raise ModelError(f"{header} holds tensor {min(others)[0]!r} in another shape than {kind}: {OTHER_FILES}")
     # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
-    repeated = "output.weight" if model.config.tie_word_embeddings else None
+    repeated = OUTPUT if model.config.tie_word_embeddings else None
     read = sum(weight.numel() for weight in model.parameters())
-    held = sum(tensor.elements for tensor in header.tensors if tensor.name not in (_ROPE, repeated))
+    held = sum(tensor.elements for tensor in header.tensors if tensor.name not in (ROPE, repeated))
     if read != held:
         raise ModelError(
             f"{header} holds {held:,} weights, but transformers {version_of('transformers')} reads {read:,} of architecture "
             f"{header.architecture!r}: {OTHER_FILES}"
         )
     kind, factor = rotary_scaling(values_of(header))
-    if header.architecture in _ARCHITECTURES and kind == "linear":  # which transformers does not take from a file
+    if header.architecture in TYPES and kind == "linear":  # which transformers does not take from a file
         model.config.rope_parameters |= {"rope_type": kind, "factor": factor}
     refuse_unread(header, model.config)
-    divisors = [tensor for tensor in header.tensors if tensor.name == _ROPE]
+    divisors = [tensor for tensor in header.tensors if tensor.name == ROPE]
     for tensor in divisors:
-        _scale_rotary(header, model.config, tensor)
+        scale_rotary(header, model.config, tensor)
     if divisors or kind == "linear":
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
     _add_ends(header, model.generation_config)

@@ -39,6 +39,10 @@ class Family(NamedTuple):
         factors: settings that are facts, by the engine's name.
         experts: settings of a mixture of experts, by the engine's name, or their values.
         stated: what a file must say so that the class adds nothing to it; None if it adds in any case.
+        full_unrotated: layers of full attention among others do not rotate queries and keys.
+        interleaved: neighbours in a head are rotated together, not those half a head apart.
+        gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
+        turned: heads of queries and keys are in llama.cpp's order there.
     """
 
     name: str
@@ -54,6 +58,10 @@ class Family(NamedTuple):
     factors: Mapping[str, str] = {}
     experts: Mapping[str, str | bool] = {}
     stated: tuple[str, ...] | None = None
+    full_unrotated: bool = False
+    interleaved: bool = False
+    gguf: str | None = ""
+    turned: bool = False
 
 
 _GEMMA: Final = Family(
@@ -65,31 +73,34 @@ _GRANITE: Final = {
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier", "logit_divisor": "logits_scaling",
 }  # fmt: skip
 FAMILIES: Final = {
-    "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=()),
-    "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",)),
+    "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), turned=True),
+    "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None),
     "qwen2": Family(
         "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=_LAYERS,
         stated=(),
     ),
     "qwen3": Family("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS, stated=()),
-    "smollm3": Family("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS),
+    "smollm3": Family("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS, turned=True),
     "olmo2": Family("Olmo2ForCausalLM", _AFTER, "joint", biases=_ATTENTION, stated=()),
     "granite": Family(
         "GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0), factors=_GRANITE,
-        stated=(*_GRANITE.values(), "attention_multiplier"),
+        stated=(*_GRANITE.values(), "attention_multiplier"), turned=True,
     ),
     "phi3": Family("Phi3ForCausalLM", fused=True, windows=("sliding_window",)),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA._replace(
-        name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}
+        name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"
     ),
+    "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=_LAYERS, full_unrotated=True),
+    "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
         "MixtralForCausalLM", windows=("sliding_window",),
-        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "whole_shares": True},
+        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "whole_shares": True}, gguf=None,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS,
         experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "whole_shares": "norm_topk_prob"},
+        gguf=None,
     ),
 }  # fmt: skip
 """By model type."""
@@ -104,6 +115,12 @@ FUSED: Final = {"self_attn.qkv_proj": ("query", "key", "value"), "mlp.gate_up_pr
 EXPERTS: Final = {
     "router": "mlp.gate.weight", "experts_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj"
 }  # fmt: skip
+_STEMS: Final = {
+    **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
+    "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
+    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm",
+}  # fmt: skip
+"""Names in GGUF files, by the engine's name."""
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 _ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
@@ -238,6 +255,19 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     for number in range(facts.layers):
         found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, shapes)}
     return found
+
+
+def gguf_names(kind: str) -> dict[str, str]:
+    """Names in GGUF files of the modules of a layer of this model type."""
+    modules = {**PRODUCTS, **FAMILIES[kind].norms, **HEAD_NORMS}
+    return {module: _STEMS[name] for name, module in modules.items()} | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
+
+
+def rotates(config: Any, number: int) -> bool:
+    """Whether a layer rotates its queries and keys."""
+    flags = getattr(config, "no_rope_layers", None)
+    everywhere = not FAMILIES[config.model_type].full_unrotated or config.sliding_window is None
+    return bool(flags[number]) if flags else everywhere or kinds_of(config)[number] == SLIDING
 
 
 def kinds_of(config: Any) -> list[str]:

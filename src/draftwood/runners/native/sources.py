@@ -12,7 +12,7 @@ from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native import families
 from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HEAD, HEAD_NORMS, NORM, PRODUCTS, Family
 from draftwood.runners.native.rotary import Rotary
-from draftwood.runners.native.weights import Weight, sized
+from draftwood.runners.native.weights import Weight, sized, turned
 from draftwood.runners.windows import SLIDING
 
 Part: TypeAlias = Tensor | Weight
@@ -71,12 +71,11 @@ class Source(NamedTuple):
         window, tables = families.window_of(config), self.rotary().layer_types
         for number, kind in enumerate(families.kinds_of(config)):
             slides = window is not None and (window.everywhere or kind == SLIDING)
-            rotated = not hasattr(config, "no_rope_layers") or config.no_rope_layers[number]
             found.append(
                 layer_source(
                     self.weights, f"model.layers.{number}.", held, facts, own,
                     window=window.size if window is not None and slides else 0,
-                    rotary=-1 if not rotated else tables.index(kind) if kind in tables else 0,
+                    rotary=-1 if not families.rotates(config, number) else tables.index(kind) if kind in tables else 0,
                 )
             )  # fmt: skip
         return found
@@ -150,6 +149,10 @@ def layer_source(
     for module, names in FUSED.items():
         if (both := part(f"{module}.weight")) is not None:
             products |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
+    biases = {f"{name}_bias": part(f"{module}.bias") for name, module in PRODUCTS.items()}
+    if family.interleaved:
+        for whole, names in ((products, ("query", "key")), (biases, ("query_bias", "key_bias"))):
+            whole |= {name: whole[name] if whole[name] is None else turned(whole[name], facts.head_dim) for name in names}
     norms = {name: part(f"{module}.weight") for name, module in {**family.norms, **HEAD_NORMS}.items()}
 
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +160,7 @@ def layer_source(
 
     return LayerSource(
         **taken(held.matrix, products),
-        **taken(held.numbers, {f"{name}_bias": part(f"{module}.bias") for name, module in PRODUCTS.items()}),
+        **taken(held.numbers, biases),
         **taken(held.numbers, {name: _factor(one, family, held.dtype) for name, one in norms.items()}),
         **taken(held.numbers, {"hidden_norm": joined}),
         **taken(held.weights, {name: part(module) for name, module in EXPERTS.items()}),

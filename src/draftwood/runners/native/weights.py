@@ -65,10 +65,7 @@ class Weight:
         out = torch.empty(self.shape, dtype=exact)
         rows = math.prod(self.shape[:-1])
         library().expand(byref(self.matrix()), rows, columns, exact == torch.bfloat16, out.data_ptr())
-        if self.head:
-            turned = out.view(-1, self.head // 2, 2, *self.shape[1:]).transpose(1, 2)
-            out = turned.reshape(self.shape)
-        return out.to(dtype)
+        return (turned(out, self.head) if self.head else out).to(dtype)
 
     def rows(self, numbers: Sequence[int]) -> Weight:
         """The weight with these rows only."""
@@ -85,6 +82,13 @@ class Weight:
             replace(self, data=rows[end - size : end].reshape(-1), shape=(size, *self.shape[1:]))
             for size, end in zip(sizes, ends, strict=True)
         )
+
+
+def turned(weight: Any, head: int) -> Any:
+    """A weight, or a tensor, whose heads of this size are in the order of ``transformers``, from llama.cpp's order."""
+    if isinstance(weight, Weight):
+        return replace(weight, head=head)
+    return weight.view(-1, head // 2, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def sized(name: str, weight: Any, *shape: int) -> Any:

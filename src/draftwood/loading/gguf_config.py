@@ -1,0 +1,169 @@
+"""The configuration of a GGUF file's model, as ``config.json`` would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from draftwood.core.errors import ModelError
+from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
+from draftwood.loading.gguf_keys import OWN_SCALE, refuse_unread, rotary_scaling, unread, values_of
+from draftwood.runners.native.families import EMBEDDING as TABLE
+from draftwood.runners.native.families import FAMILIES, HEAD, NORM, gguf_names, why_not_config
+from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.weights import BLOCKS
+from draftwood.runners.plain_config import PlainConfig
+from draftwood.runners.windows import FULL, SLIDING
+
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT, NORM: "output_norm.weight"}
+"""Names of weights outside of layers, in ``transformers`` and in files."""
+TYPES: Final = {family.gguf or kind: kind for kind, family in FAMILIES.items() if family.gguf is not None}
+"""Model types by architecture."""
+ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
+LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
+_LLAMA3: Final = {
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+_TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
+_NEEDED: Final = (
+    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon",
+)  # fmt: skip
+_WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+
+
+def stored_config(header: Header) -> dict[str, Any] | None:
+    """The configuration of a file's model; None for one that is not read here.
+
+    Raises:
+        ModelError: the file lacks a number, or has a key that is not read, in an architecture that is.
+    """
+    known = header.architecture in TYPES and all(tensor.kind in BLOCKS for tensor in header.tensors)
+    sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
+    if not known or EMBEDDING not in sizes:
+        return None
+    found = _config(header, values_of(header), sizes)
+    config = PlainConfig(**found)
+    refuse_unread(header, config)
+    return found if why_not_config(config) is None else None
+
+
+def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    own, kind = header.architecture, TYPES[header.architecture]
+    needed = (*_NEEDED, *_MORE_NEEDED.get(kind, ()))
+    if lacks := [name for name in needed if name not in values]:
+        raise ModelError(f"{header} does not say {own}.{lacks[0]}: {OTHER_FILES}")
+    if listed := [name for name, value in values.items() if isinstance(value, list) and name != _PATTERN]:
+        raise unread(header, listed[0], values[listed[0]])
+    scaling, factor = rotary_scaling(values)
+    linear = {"factor": float(factor)} if scaling == "linear" else {}
+    base = float(values.get("rope.freq_base", 10000.0))
+    width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
+    found = {
+        "model_type": kind,
+        "architectures": [FAMILIES[kind].name],
+        "vocab_size": sizes[EMBEDDING][-1],
+        "hidden_size": width,
+        "intermediate_size": int(values["feed_forward_length"]),
+        "num_hidden_layers": int(values["block_count"]),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(values.get("attention.head_count_kv", heads)),
+        "head_dim": int(values.get("attention.key_length", width // heads)),
+        "rms_norm_eps": float(values["attention.layer_norm_rms_epsilon"]),
+        "max_position_embeddings": int(values.get("context_length", 2048)),
+        "rope_parameters": {"rope_type": scaling if linear else "default", "rope_theta": base, **linear},
+        FAMILIES[kind].activation: "silu",
+        "tie_word_embeddings": OUTPUT not in sizes,
+        **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
+    }
+    names = gguf_names(kind)
+    for part, setting in FAMILIES[kind].biases.items():
+        if setting:
+            held = next(stem for module, stem in names.items() if module.startswith(part))
+            found[setting] = f"blk.0.{held}.bias" in sizes
+    if kind in _OWN:
+        found |= _OWN[kind](header, values, found)
+    return found
+
+
+def _kinds(values: Mapping[str, Any], layers: int, period: int) -> list[str]:
+    """The types of layers: all but the last of each period slide, unless the file says which."""
+    said = values.get(_PATTERN, period)
+    if not isinstance(said, list):
+        said = [said if isinstance(said, bool) else number % said != 0 for number in range(1, layers + 1)]
+    return [SLIDING if slides else FULL for slides in said]
+
+
+def _gemma2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, heads, second = config["num_hidden_layers"], config["num_attention_heads"], header.architecture == "gemma2"
+    wide = layers == OWN_SCALE[header.architecture]  # the largest one
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config["hidden_size"] // heads if wide else config["head_dim"],
+        "sliding_window": int(values.get(_WINDOW, 4096)),
+        "layer_types": _kinds(values, layers, 2 if second else 6),
+        "final_logit_softcapping": values.get("final_logit_softcapping", 30.0 if second else None),
+        "attn_logit_softcapping": values.get("attn_logit_softcapping", 50.0 if second else None),
+    }
+
+
+def _gemma3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    near = {"rope_type": "default", "rope_theta": float(values.get("rope.freq_base_swa", 10000.0))}
+    rotary = {FULL: config["rope_parameters"], SLIDING: near}
+    return {**_gemma2(header, values, config), "rope_parameters": rotary}
+
+
+def _phi3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    rotary = dict(config["rope_parameters"])
+    rotary["partial_rotary_factor"] = values.get("rope.dimension_count", config["head_dim"]) / config["head_dim"]
+    if LONG["short_factor"] in tensors:
+        original = int(values.get("rope.scaling.original_context_length", config["max_position_embeddings"]))
+        rotary |= {"rope_type": "longrope", "original_max_position_embeddings": original}
+        rotary |= {name: numbers_of(header, tensors[held]).tolist() for name, held in LONG.items()}
+        rotary["attention_factor"] = float(values.get("rope.scaling.attn_factor", 1.0))
+    return {"rope_parameters": rotary, "sliding_window": values.get(_WINDOW) or None}
+
+
+def _smollm3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers = range(1, config["num_hidden_layers"] + 1)
+    return {"no_rope_layers": [int(number % 4 != 0) for number in layers], "layer_types": None, "sliding_window": None}
+
+
+def _exaone4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    window = values.get(_WINDOW) or None
+    kinds = _kinds(values if window else {_PATTERN: False}, config["num_hidden_layers"], 4)
+    return {"sliding_window": window, "sliding_window_pattern": 4 if window else 0, "layer_types": kinds}
+
+
+def _granite(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {setting: float(values[key]) for setting, key in zip(_FACTORS, _MORE_NEEDED["granite"], strict=True)}
+
+
+_FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+_MORE_NEEDED: Final = {"granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")}
+_OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
+    "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
+}  # fmt: skip
+"""What files of a model type say in their own way, or leave to the program that reads them."""
+
+
+def numbers_of(header: Header, tensor: TensorInfo) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A tensor of float32 numbers."""
+    return np.fromfile(header.path, np.float32, tensor.elements, offset=header.data_start + tensor.offset)
+
+
+def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
+    """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors; raises a
+    ModelError for another scaling."""
+    divisors = torch.from_numpy(numbers_of(header, tensor))
+    if torch.allclose(divisors, torch.ones(())):
+        return
+    plain, _ = rotary_frequencies(config)
+    config.rope_parameters = {**config.rope_parameters, **_LLAMA3, "factor": float(divisors.max())}
+    scaled, _ = rotary_frequencies(config)
+    if not torch.allclose(plain / divisors, scaled, rtol=1e-3):
+        raise ModelError(f"{header} scales its rotary embedding in a way that is not known: {OTHER_FILES}")

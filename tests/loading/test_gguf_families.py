@@ -1,0 +1,100 @@
+"""Every family in a GGUF file, as llama.cpp's converter writes it, is the model of ``transformers`` that was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import draftwood
+from draftwood.runners.native.stored import StoredModel
+from draftwood.runners.support import score_tree
+from tests.differences import difference
+from tests.loading.gguf_files import F32, Q8_0, logits, source, write_gguf
+from tests.runners.zoo import tiny
+
+KINDS = {"F": "full_attention", "S": "sliding_attention"}
+THETA = {"rope_type": "default", "rope_theta": 500.0}
+LONG = {
+    "rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1.0, 1.5, 2.0] * 2, "long_factor": [2.0] * 6,
+    "partial_rotary_factor": 0.75, "original_max_position_embeddings": 96, "attention_factor": 1.2,
+}  # fmt: skip
+GEMMA3 = {KINDS["F"]: {**THETA, "rope_type": "linear", "factor": 4.0}, KINDS["S"]: {**THETA, "rope_theta": 10000.0}}
+SOFT = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma2": (
+        "gemma2", {**SOFT, "query_pre_attn_scalar": 16, "sliding_window": 8}, {**SOFT, "attention.sliding_window": 8}
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "query_pre_attn_scalar": 16, "sliding_window": 8, "rope_parameters": GEMMA3, "num_hidden_layers": 6,
+            "layer_types": [KINDS[one] for one in "SSSSSF"],
+        },
+        {"attention.sliding_window": 8, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    ),
+    "phi3": ("phi3", {"rope_parameters": {**THETA, "partial_rotary_factor": 0.5}, "sliding_window": None}, {
+        "rope.dimension_count": 8}),
+    "phi3, long": ("phi3", {"rope_parameters": LONG, "sliding_window": 8}, {
+        "rope.dimension_count": 12, "rope.scaling.original_context_length": 96, "rope.scaling.attn_factor": 1.2,
+        "attention.sliding_window": 8}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0, 1], "num_hidden_layers": 5}, {}),
+    "granite": ("granite", FACTORS, {
+        "embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 0.6}),
+    "olmo2": ("olmo2", {}, {}),
+    "exaone4": (
+        "exaone4",
+        {"sliding_window": 8, "layer_types": [KINDS[one] for one in "SSF"], "num_hidden_layers": 3},
+        {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, True, False]},
+    ),
+    "exaone4, full": ("exaone4", {"sliding_window": None, "layer_types": [KINDS["F"]] * 2}, {}),
+    "ernie4_5": ("ernie4_5", {"use_bias": True}, {}),
+}  # fmt: skip
+"""Name, model type, settings, and what a file says of them."""
+IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[0].tolist()
+
+
+def written(path: Path, case: str, kind: Any) -> tuple[Path, Any]:
+    """A file, and the model that it holds."""
+    (own, settings, said), arch, tokenizer = CASES[case], case.partition(",")[0], source()[1]
+    sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": len(tokenizer)}
+    rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
+    model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
+    for name, weight in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            torch.nn.init.normal_(weight, 0.5, 0.3)
+    parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
+    extra = {
+        f"rope_factors_{name.removesuffix('_factor')}.weight": np.array(value, np.float32)
+        for name, value in parts.items() if isinstance(value, list)
+    }  # fmt: skip
+    model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
+    metadata = {f"{arch}.{name}": value for name, value in said.items()}
+    return write_gguf(path, model, tokenizer, kind, arch=arch, metadata=metadata, extra=extra), model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_family_in_a_file_is_the_model_that_was_written(tmp_path: Path, case: str) -> None:
+    path, model = written(tmp_path / "fox.gguf", case, F32)
+    pair = draftwood.load(path, options={"backend": "native", "dtype": "float32"})
+    assert isinstance(pair.model, StoredModel)
+    wanted = logits(model, IDS)[0]
+    assert difference(logits(pair.model.module, IDS)[0], wanted) < 1e-5 * wanted.abs().max()
+    found = score_tree(pair.target, IDS[20:], [list(range(i + 1)) for i in range(20)], prefix=IDS[:20])
+    assert difference(found, wanted[20:].double()) < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Path, case: str) -> None:
+    path, _ = written(tmp_path / "fox.gguf", case, Q8_0)
+    texts = set()
+    for dtype in ("auto", "bfloat16"):
+        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": 16})
+        for method in ("ar", "ngram"):
+            texts.add(tuple(pair.generate(IDS, max_new_tokens=20, temperature=1, seed=1, method=method).token_ids))
+        assert pair.model.coded == (dtype == "auto")
+    assert len(texts) == 1
