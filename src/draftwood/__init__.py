@@ -7,12 +7,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-import draftwood.hardware.cores  # noqa: F401  # it measures what other processes take from here on
-
+TYPE_CHECKING = False  # what the command imports before it can catch Ctrl-C, it imports here: next to nothing
 if TYPE_CHECKING:
+    from typing import Any
+
     from draftwood.api import Pair, load
     from draftwood.core.errors import CacheError, ConfigError, DraftwoodError, ModelError, NumericsError, PairingError
     from draftwood.core.limits import Limits
@@ -64,6 +62,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    import draftwood.hardware.cores  # noqa: F401  # it measures what other processes take from here on
+
     if name == "hf":
         return import_module("draftwood.hf")
     if name not in _HOME:

@@ -10,6 +10,7 @@ _INTERRUPTED = 130  # exit status after Ctrl-C
 def main() -> None:
     """Run the command line. Ctrl-C during its import ends it without a traceback."""
     try:
+        import draftwood.hardware.cores  # noqa: F401  # it measures what other processes take from here on
         from draftwood.cli import main as command
 
         command(prog_name="draftwood")

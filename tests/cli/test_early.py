@@ -176,6 +176,12 @@ def test_collection_stops_for_an_import_and_is_as_before_afterwards(before: bool
         gc.enable()
 
 
+def test_next_to_nothing_is_imported_before_ctrl_c_is_caught() -> None:
+    code = "import sys; known = {*sys.modules}; import draftwood.__main__; print(*sorted({*sys.modules} - known))"
+    run = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["__future__", "draftwood", "draftwood.__main__"]
+
+
 @pytest.mark.parametrize("error", [None, ImportError("cannot load module more than once per process")])
 def test_ctrl_c_ends_an_import_whatever_a_library_makes_of_it(error: Exception | None) -> None:
     def imported() -> None:
