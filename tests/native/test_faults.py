@@ -13,6 +13,7 @@ import torch
 from draftwood.core.errors import CacheError, ModelError, NumericsError
 from draftwood.native import library as native
 from draftwood.native import sampling
+from draftwood.runners.context import token_bytes
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.weights import Weight
@@ -21,7 +22,7 @@ from draftwood.sampling.truncation import Truncation
 from tests.differences import difference
 from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
 from tests.native.test_bits import TEXT, model_of
-from tests.runners.zoo import VOCAB, plain_scores
+from tests.runners.zoo import VOCAB, plain_scores, tiny
 
 
 def llama(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
@@ -155,6 +156,16 @@ def test_scores_and_noise_of_other_sizes_are_refused(cut: Any, change: dict[str,
     given = {"keys": torch.tensor([5, 6]), "bases": torch.arange(7), "columns": None, "count": 7}
     with pytest.raises((RuntimeError, ValueError), match=said):
         sampling.best(torch.zeros(2, 7), cut, **{**given, **change})
+
+
+@pytest.mark.parametrize(("layers", "wider"), [(2, False), (30, True)])
+def test_bytes_of_a_token_are_those_that_pages_take(layers: int, wider: bool) -> None:
+    """A page of 30 such layers is 1.4 MiB, which takes 2."""
+    sizes = {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64}
+    runner = NativeRunner(tiny("llama", 1, dtype=torch.bfloat16, num_hidden_layers=layers, **sizes), check=False)
+    _logits(runner, (TEXT * 4)[:128])
+    assert runner.memory_bytes == 128 * runner.token_bytes
+    assert (runner.token_bytes > token_bytes(runner.model.config, 2)) == wider
 
 
 def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

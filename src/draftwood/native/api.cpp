@@ -77,6 +77,9 @@ long draftwood_page_bytes(void* model) {
     return engine.pages.load() * (long)Buffer::whole(engine.page_bytes());
 }
 
+// Bytes of a page for each of its tokens.
+long draftwood_token_bytes(void* model) { return Buffer::whole((*(Handle*)model)->page_bytes()) / PAGE; }
+
 void* draftwood_row(void* model) {
     return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr);
 }

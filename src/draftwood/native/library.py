@@ -109,7 +109,7 @@ _SIGNATURES = {
     "free_model": (None, [c_void_p]),
     "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "read": (c_long, [c_void_p, c_int]),
-    "page_bytes": (c_long, [c_void_p]),
+    **dict.fromkeys(("page_bytes", "token_bytes"), (c_long, [c_void_p])),
     "row": (c_void_p, [c_void_p]),
     "fork": (c_void_p, [c_void_p, c_int]),
     "free_row": (None, [c_void_p]),

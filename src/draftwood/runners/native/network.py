@@ -131,6 +131,11 @@ class Engine:
         """Bytes of all pages of keys and values; rows that share a page count it once."""
         return int(library().page_bytes(self.handle))
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a page for each of its tokens: large pages of the system may be wider than what they hold."""
+        return int(library().token_bytes(self.handle))
+
     def reach(self, positions: int) -> None:
         """Make the table of rotations cover so many positions, as far as the model has them."""
         if positions > self._positions and self._positions != self._longest:

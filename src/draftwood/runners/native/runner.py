@@ -59,6 +59,10 @@ class NativeRunner(CausalRunner):
             check_tree_forward(self)
         release_free_memory()  # of the check, and of what was read of the tokenizer
 
+    @property
+    def token_bytes(self) -> int:
+        return self.network.engine.token_bytes
+
     def _begin(self) -> None:
         self.forward_seconds = 0.0
         self._rows = MemoryTable(self.network.engine)
