@@ -54,8 +54,8 @@ class LoadOptions:
     )
     activations: int = setting(
         8,
-        "bits of the inputs of products with weights in codes (GGUF files, --weights; native engine only): 8, the same text on "
-        "every processor, or 16, closer to the file's numbers and slower",
+        "bits of the inputs of products with weights in codes (GGUF files, --weights; native engine only): 8, the same text "
+        "on every processor, or 16, closer to the file's numbers and slower",
     )
     threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
     tensor_parallel: bool = setting(
