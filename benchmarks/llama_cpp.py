@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import torch
-from torch import Tensor
 
 from benchmarks.llama_buffers import keep_llama_cpp_from_crashing
 from benchmarks.measure import Maker, Texts
@@ -20,17 +19,6 @@ from draftwood.core.errors import ConfigError
 
 NGRAM: Final = 2  # tokens that prompt lookup matches at most, the default of llama-cpp-python
 _TYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16"}
-_NAMES: Final = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 @final
@@ -184,22 +172,15 @@ def finish(writer: Any) -> None:
     writer.close()
 
 
-def named(model: Any) -> Any:
-    """Weights under llama.cpp's names, those of queries and keys in the order in which it turns their dimensions."""
-    config, own = model.config, dict(model.named_parameters())
-    yield "token_embd.weight", own["model.embed_tokens.weight"]
-    yield "output_norm.weight", own["model.norm.weight"]
-    if not config.tie_word_embeddings:
-        yield "output.weight", own["lm_head.weight"]
-    for layer in range(config.num_hidden_layers):
-        for theirs, ours in _NAMES.items():
-            weight = own[f"model.layers.{layer}.{theirs}.weight"]
-            if ours in ("attn_q", "attn_k"):
-                weight = _interleaved(weight, config.head_dim)
-            yield f"blk.{layer}.{ours}.weight", weight
+def named(model: Any, arch: str = "llama") -> Any:
+    """Weights as llama.cpp's converter names and changes them; queries and keys are in the order in which it turns them."""
+    import gguf
 
-
-def _interleaved(weight: Tensor, width: int) -> Tensor:
-    """transformers turns dimension i of a head together with i + width / 2, llama.cpp neighbours."""
-    halves = weight.view(-1, 2, width // 2, weight.shape[1])
-    return halves.transpose(1, 2).reshape(weight.shape)
+    known = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known.get(arch, gguf.MODEL_ARCH.LLAMA), model.config.num_hidden_layers)
+    for name, weight in model.named_parameters():
+        part, _, kind = name.rpartition(".")
+        if part.endswith(("q_proj", "k_proj")) and arch in ("llama", "smollm3", "granite"):
+            halves = weight.view(-1, 2, model.config.head_dim // 2, *weight.shape[1:])
+            weight = halves.transpose(1, 2).reshape(weight.shape)
+        yield f"{names.get_name(part) or part}.{kind}", weight + 1 if "norm" in part and "gemma" in arch else weight

@@ -65,7 +65,6 @@ REFUSED = [
     *((f"{command} Once upon", "unexpected 'upon': put quotes around the whole text") for command in ("generate", "chat")),
     ("serve smollm2", "unexpected 'smollm2': this command takes options only"),
     ("run smollm2", "'draftwood chat --target NAME'"),
-    ("pull smollm2", "'draftwood models'"),
     ("list", "'draftwood models'"),
     ("ps", "GET /v1/models"),
     ("chat x --target smolm2", "Did you mean smollm2?"),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.llama_cpp import add_sizes, finish
+from benchmarks.llama_cpp import add_sizes, finish, named
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 F32, F16, BF16, Q8_0, Q4_1 = (gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_1"))
@@ -26,18 +26,8 @@ def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
 
 
 def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
-    """The model's tensors as llama.cpp's converter names and changes them; tied ones once."""
-    config, found = model.config, {}
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
-    for name, weight in model.named_parameters():
-        part, array = name.rpartition(".")[0], weight.detach().float()
-        if part.endswith(("q_proj", "k_proj")) and arch in ("llama", "smollm3", "granite"):
-            halves = array.view(-1, 2, config.head_dim // 2, *array.shape[1:])
-            array = halves.transpose(1, 2).reshape(array.shape)
-        if "norm" in part and arch in ("gemma2", "gemma3"):
-            array = array + 1
-        found[f"{names.get_name(part)}.{name.rpartition('.')[2]}"] = array.numpy()
-    return found
+    """The model's tensors under their GGUF names; tied ones once."""
+    return {name: weight.detach().float().numpy() for name, weight in named(model, arch)}
 
 
 def write_gguf(
@@ -51,6 +41,7 @@ def write_gguf(
     leave_out: str = "",
     extra: dict[str, np.ndarray] | None = None,
     metadata: dict[str, Any] | None = None,
+    parts: int = 0,
     template: Any = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
 ) -> Path:
     """Write a model; matrices as ``kind``, vectors as float32.
@@ -60,10 +51,11 @@ def write_gguf(
         leave_out: a tensor that is not written.
         extra: further tensors.
         metadata: further values.
+        parts: tensors of each part of a split model, whose first file is returned; 0 for one file.
         template: the chat template, or several with their names.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer, config = gguf.GGUFWriter(path, arch), model.config
+    writer, config = gguf.GGUFWriter(path, arch, split_max_tensors=parts), model.config
     add_sizes(writer, config)
     _add_tokenizer(writer, tokenizer, pre)
     if template is not None:
@@ -79,7 +71,7 @@ def write_gguf(
             own = kind if array.ndim > 1 else F32
             writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
     finish(writer)
-    return path
+    return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path) if parts else path
 
 
 def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int, columns: int) -> np.ndarray:

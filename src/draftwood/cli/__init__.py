@@ -17,7 +17,8 @@ from draftwood.cli.group import Commands
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "trace": ("draftwood.cli.trace:command", "Show every round of a text: trees, probabilities, verdicts."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, profiles and methods."),
-        "models": ("draftwood.cli.models:command", "List bundled pairs and short names."),
+        "models": ("draftwood.cli.models:command", "List bundled pairs, short names and GGUF files."),
+        "pull": ("draftwood.cli.pull:command", "Download a model from the hub."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),
@@ -26,7 +27,6 @@ from draftwood.cli.group import Commands
     },
     elsewhere={
         "run": "'draftwood chat --target NAME' talks with a model, 'draftwood generate' continues a text",
-        "pull": "A hub model is downloaded when it is first named (--target NAME); 'draftwood models' lists short names",
         **dict.fromkeys(("list", "ls"), "'draftwood models' lists short names, and 'hf cache ls' downloaded models"),
         "ps": "A server says what it serves at GET /v1/models; 'draftwood serve' starts one",
         "rm": "'hf cache rm' removes downloaded models",

@@ -11,7 +11,8 @@ import click
 @click.command(name="models")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """List the models that are available by name: bundled pairs, short names and their drafters.
+    """List the models that are available by name: bundled pairs, short names and their drafters, and the GGUF files in the
+    folders of the hub, of LM Studio and of Ollama.
 
     Names of the hub ('hf cache ls' lists downloaded ones), folders and GGUF files can be given as --target and --draft too.
     """
@@ -21,11 +22,13 @@ def command(as_json: bool) -> None:
 
 def gather() -> dict[str, Any]:
     """Everything that ``models`` shows, as plain values."""
+    from draftwood.loading.gguf_names import files_here
     from draftwood.loading.names import SHORT_NAMES, bundled_pairs
 
     return {
         "pairs": {name: {part: str(path) for part, path in parts.items()} for name, parts in bundled_pairs().items()},
         "short_names": {name: _short_name(name) for name in SHORT_NAMES},
+        "gguf_files": files_here(),
     }
 
 
@@ -62,4 +65,5 @@ def lines(found: dict[str, Any]) -> list[str]:
             shown.append(f"  {name}: in the {model['found']}, {model['path']}")
         if model["drafter"] is not None:
             shown.append(f"    drafter {model['drafter']}")
-    return shown
+    files = [f"  {name}\n    {path}" for name, path in found["gguf_files"].items()]
+    return [*shown, "", "GGUF files", *(files or ["  none; 'draftwood pull owner/name-GGUF' downloads one"])]

@@ -77,25 +77,41 @@ def _check_generation_config(path: Path) -> None:
 @cache
 def _check_hub(name: str) -> None:
     """Request the config once. Loading would repeat failed requests for a minute."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HFValidationError, RepositoryNotFoundError
+    with hub_errors(name):
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+        if not isinstance(try_to_load_from_cache(name, CONFIG), str):
+            get_hf_file_metadata(hf_hub_url(name, CONFIG))
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """A context in which errors of the hub are ModelErrors, with the reason and what to do."""
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
     try:
-        if isinstance(try_to_load_from_cache(name, CONFIG), str):
-            return
-        if constants.HF_HUB_OFFLINE:
-            why = "it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub; check the name, or unset that"
-        else:
-            get_hf_file_metadata(hf_hub_url(name, CONFIG))
-            return
+        yield
+        return
     except HFValidationError:
         why = "that is neither a folder nor a possible name on the hub"
+    except OfflineModeIsEnabled:
+        why = "it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub; check the name, or unset that"
     except GatedRepoError:
         why = "its owner grants access on its hub page; request it there, then log in with 'hf auth login'"
     except RepositoryNotFoundError:
         why = "the hub knows no such model; check the name, or log in with 'hf auth login' if it is private"
+    except LocalEntryNotFoundError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        why = f"it is not in the local cache, and the hub could not be reached ({first_line(cause)})"
     except EntryNotFoundError:
-        why = f"it holds no {CONFIG}, so transformers cannot load it"
+        why = f"it holds no {CONFIG}, so transformers cannot load it; if it holds GGUF files, name one: {name}:Q4_K_M"
     except Exception as error:
         said = first_line(error)
         why = f"it is not in the local cache, and the hub could not be reached ({said}); check the name and the network"

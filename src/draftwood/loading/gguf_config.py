@@ -153,7 +153,8 @@ _OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]]
 
 def numbers_of(header: Header, tensor: TensorInfo) -> np.ndarray[Any, np.dtype[np.float32]]:
     """A tensor of float32 numbers."""
-    return np.fromfile(header.path, np.float32, tensor.elements, offset=header.data_start + tensor.offset)
+    path, begin, _ = header.place_of(tensor, 1, 4)
+    return np.fromfile(path, np.float32, tensor.elements, offset=begin)
 
 
 def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from draftwood.core.errors import ModelError
 from draftwood.core.token_texts import tokens_digest
-from draftwood.hardware.machine import version_of
-from draftwood.loading.checkpoint import first_line
 
 MAGIC: Final = b"GGUF"
+PART: Final = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)  # in names of files of a split model
 AGAIN: Final = "copy or download it again"
 OTHER_FILES: Final = "give the model's safetensors folder or hub name"
 Value: TypeAlias = bool | int | float | str
@@ -40,12 +40,14 @@ class TensorInfo(NamedTuple):
         sizes: sizes of its dimensions, the fastest first.
         kind: number of its data type, a ``gguf.GGMLQuantizationType``.
         offset: bytes from the start of the data.
+        part: the part of a split model that holds it, from 0.
     """
 
     name: str
     sizes: tuple[int, ...]
     kind: int
     offset: int
+    part: int = 0
 
     @property
     def elements(self) -> int:
@@ -86,6 +88,7 @@ class Header:
         arrays: the other ones, which are not read.
         tensors: the table of tensors.
         data_start: the byte where the tensors' data begin.
+        parts: headers of the further parts of a split model, whose tensors are in the table.
     """
 
     path: Path
@@ -94,6 +97,7 @@ class Header:
     arrays: Mapping[str, ArrayInfo]
     tensors: tuple[TensorInfo, ...]
     data_start: int
+    parts: tuple[Header, ...] = ()
 
     @property
     def architecture(self) -> str:
@@ -134,19 +138,20 @@ class Header:
     def __str__(self) -> str:
         return f"the GGUF file {str(self.path)!r}"
 
-    def place_of(self, tensor: TensorInfo, block: int, size: int) -> tuple[int, int]:
-        """The first byte of a tensor in the file and its bytes; ``size`` of them hold ``block`` values.
+    def place_of(self, tensor: TensorInfo, block: int, size: int) -> tuple[Path, int, int]:
+        """The file of a tensor, its first byte there and its bytes; ``size`` of them hold ``block`` values.
 
         Raises:
             ModelError: the file ends before the tensor does.
         """
-        begin, count = self.data_start + tensor.offset, tensor.elements // block * size
-        if begin + count > self.size:
+        holds = (self, *self.parts)[tensor.part]
+        begin, count = holds.data_start + tensor.offset, tensor.elements // block * size
+        if begin + count > holds.size:
             raise ModelError(
-                f"{self} is incomplete: tensor {tensor.name!r} ends at byte {begin + count}, but the file has {self.size}; "
-                + AGAIN
+                f"{holds} is incomplete: tensor {tensor.name!r} ends at byte {begin + count}, but the file has "
+                f"{holds.size}; {AGAIN}"
             )
-        return begin, count
+        return holds.path, begin, count
 
 
 @final
@@ -265,7 +270,7 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
             arrays[key] = value
         else:
             metadata[key] = value
-    if not isinstance(metadata.get("general.architecture"), str):
+    if not metadata.get("split.no") and not isinstance(metadata.get("general.architecture"), str):
         raise ValueError("its metadata name no architecture")
     table = tuple(reader.tensor() for _ in range(tensors))
     alignment = int(metadata.get("general.alignment", _ALIGNMENT))
@@ -276,21 +281,19 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
 
 
 def header_of(name: str | Path) -> Header | None:
-    """The header of a GGUF file; None for another name."""
-    return read_header(Path(name)) if Path(name).is_file() else None
-
-
-def cannot_read(what: str, header: Header, error: Exception) -> str:
-    """A message for an error of ``transformers``; ``what`` is the part of a file that was being read."""
-    return (
-        f"the {what} in {header}, architecture {header.architecture!r}, cannot be read by transformers "
-        f"{version_of('transformers')} ({first_line(error).rstrip('.')}): {OTHER_FILES}"
-    )
-
-
-def refuse_part(header: Header) -> None:
-    """Raise a ModelError for a part of a split model."""
-    if int(parts := header.metadata.get("split.count", 1)) > 1:
+    """The header of a GGUF file, with the tensors of all parts of a split model; None for another name. Raises as
+    :func:`read_header`, and a ModelError if parts are missing."""
+    path = Path(name)
+    if not path.is_file():
+        return None
+    match = PART.search(path.name)
+    if not match:
+        return read_header(path)
+    names = [PART.sub(f"-{part:05}-of-{match[2]}", path.name) for part in range(1, int(match[2]) + 1)]
+    if missing := [one for one in names if not (path.parent / one).is_file()]:
         raise ModelError(
-            f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
+            f"the GGUF file {str(path)!r} is one of {len(names)} parts, and {missing[0]!r} is not beside it: {AGAIN}"
         )
+    first, *others = (read_header(path.parent / one) for one in names)
+    tensors = [tensor._replace(part=at) for at, one in enumerate((first, *others)) for tensor in one.tensors]
+    return replace(first, tensors=tuple(tensors), parts=tuple(others))

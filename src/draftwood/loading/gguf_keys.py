@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError
+from draftwood.hardware.machine import version_of
+from draftwood.loading.checkpoint import first_line
 from draftwood.loading.gguf_header import OTHER_FILES, Header
 from draftwood.runners.context import rotary_settings
 from draftwood.runners.native.rotary import head_size
@@ -127,3 +129,19 @@ def _equal(said: Any, has: Any) -> bool:
     if isinstance(said, float) and isinstance(has, int | float):
         return math.isclose(said, has, rel_tol=1e-5)
     return bool(said == has)
+
+
+def cannot_read(what: str, header: Header, error: Exception) -> str:
+    """A message for an error of ``transformers``; ``what`` is the part of a file that was being read."""
+    return (
+        f"the {what} in {header}, architecture {header.architecture!r}, cannot be read by transformers "
+        f"{version_of('transformers')} ({first_line(error).rstrip('.')}): {OTHER_FILES}"
+    )
+
+
+def refuse_part(header: Header) -> None:
+    """Raise a ModelError for a part of a split model without the others."""
+    if int(parts := header.metadata.get("split.count", 1)) != len(header.parts) + 1 and parts:
+        raise ModelError(
+            f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
+        )

@@ -16,8 +16,8 @@ from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
 from draftwood.loading.gguf_config import LONG, OUTPUT, ROPE, TYPES, WHOLE, scale_rotary, stored_config
-from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo, cannot_read, refuse_part
-from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, values_of
+from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
+from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
 from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names, shapes_of
 from draftwood.runners.native.stored import StoredModel
@@ -97,8 +97,8 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
     block, size = BLOCKS[tensor.kind]
     if shape[-1] % block:
         raise ModelError(f"{header} holds tensor {tensor.name!r} in blocks of {block}, with rows of {shape[-1]}: {AGAIN}")
-    begin, count = header.place_of(tensor, block, size)
-    data = np.memmap(header.path, np.uint8, mode="c", offset=begin, shape=(count,))
+    path, begin, count = header.place_of(tensor, block, size)
+    data = np.memmap(path, np.uint8, mode="c", offset=begin, shape=(count,))
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
 
 
@@ -140,7 +140,7 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
     """
     if missing := [package for package in ("gguf", "accelerate") if version_of(package) is None]:
         raise ModelError(needs("a GGUF file", " and ".join(missing), "gguf"))
-    refuse_part(header)
+    refuse_part(replace(header, parts=()))
     with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
         # Files next to the GGUF file, such as the configuration of another model, would be read too.
         (Path(alone) / "model.gguf").symlink_to(header.path.resolve())

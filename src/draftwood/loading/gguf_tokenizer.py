@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError
-from draftwood.loading.gguf_header import OTHER_FILES, Header, cannot_read
+from draftwood.loading.gguf_header import OTHER_FILES, Header
+from draftwood.loading.gguf_keys import cannot_read
 from draftwood.loading.stored_tokenizer import StoredTokenizer
 from draftwood.loading.templates import templates_of
 

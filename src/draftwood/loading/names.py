@@ -13,7 +13,8 @@ from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, check_path
-from draftwood.loading.gguf_header import MAGIC, read_header
+from draftwood.loading.gguf_header import MAGIC, PART, read_header
+from draftwood.loading.gguf_names import download, file_here, on_hub, repository
 
 _SUFFIX = ".gguf"
 
@@ -121,7 +122,8 @@ def installed_file(model: ShortName) -> Path | None:
 
 
 def gguf_file_of(name: str | Path) -> Path | None:
-    """The GGUF file that a name stands for, itself or as the only one of a folder; None for anything else.
+    """The GGUF file that a name stands for, itself, as the only one of a folder, or of a name of the hub, of Ollama or of LM
+    Studio that is on this machine; None for anything else.
 
     Raises:
         ModelError: a GGUF file that does not exist, or a folder with several of them.
@@ -129,8 +131,11 @@ def gguf_file_of(name: str | Path) -> Path | None:
     if not isinstance(name, str | Path) or not str(name):
         return None
     path = Path(_meant(name))
+    if not path.exists() and (found := file_here(name)) is not None:
+        return found
     if path.is_dir():
-        files = [] if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
+        held = () if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
+        files = [file for file in held if (part := PART.search(file.name)) is None or int(part[1]) == 1]
         if len(files) > 1:
             listed = ", ".join(file.name for file in files)
             raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
@@ -180,6 +185,9 @@ def check_model(name: str | Path) -> None:
     """
     if gguf_file_of(name) is not None:
         return
+    if (named := repository(name)) is not None:
+        on_hub(*named)
+        return
     try:
         check_path(_meant(name))
     except ModelError as error:
@@ -198,9 +206,9 @@ def _near(name: str | Path) -> str | None:
 
 
 def locate(name: str | Path) -> str | Path:
-    """As :func:`resolve`, and checked by :func:`check_model`."""
+    """As :func:`resolve`, and checked by :func:`check_model`; GGUF files of the hub are downloaded."""
     check_model(name)
-    return resolve(name)
+    return gguf_file_of(name) or download(name) or resolve(name)
 
 
 def _short(name: str | Path) -> ShortName | None:
