@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import BenchConfig, CostConfig, DivergenceConfig, InflateConfig
+from benchmarks.edits_config import EditsConfig
 from benchmarks.opening import encoder, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
@@ -104,6 +105,18 @@ def trace(**options: Any) -> None:
     with steps("trace", config.repeats * len(CASES)) as advance:
         document = measure(config, advance)
     _report(config.output, "trace", document, markdown(document))
+
+
+@click.command(name="edits")
+@dataclass_options(EditsConfig)
+def edits(**options: Any) -> None:
+    """Measure how fast files are written again with a renamed symbol, with the old file in the prompt and given too."""
+    from benchmarks.edits import markdown, measure
+
+    config = EditsConfig(**options)
+    with steps("edits", 5 * config.files) as advance:
+        document = measure(config, open_pair(config, "native"), advance)
+    _report(config.output, "edits", document, markdown(document))
 
 
 @click.command(name="inflate")

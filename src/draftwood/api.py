@@ -270,7 +270,7 @@ class Pair(Session):
             chat_template_kwargs: further values that the template reads, such as ``{"enable_thinking": False}``.
             continue_final_message: the last message is the assistant's, and the answer continues it.
             method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, logprobs, grammar, repetition_penalty,
-                stop, trace: as for :meth:`generate`; a stream has no trace.
+                stop, draft_text, trace: as for :meth:`generate`; a stream has no trace.
 
         Raises:
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
@@ -280,7 +280,8 @@ class Pair(Session):
         request = self.chat_request(
             messages, wanted, seed, chat_template_kwargs=chat_template_kwargs, continue_final_message=continue_final_message
         )
-        request = replace(request, logprobs=logprob_settings(given.get("logprobs")))
+        drafts = arguments.draft_ids(self.tokenizer, given.get("draft_text"), wanted)
+        request = replace(request, logprobs=logprob_settings(given.get("logprobs")), draft_text=drafts)
         decoder, resolved = self._with_method(given.get("method"), own)
         if not stream:
             return tracing.generate(decoder, [request], own, method=resolved, draft=self.draft, trace=trace, reuse=True)[0]

@@ -96,6 +96,15 @@ def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], 
     assert "The two texts are identical." in result.stderr
 
 
+def test_a_draft_text_is_read_from_a_file(run: Run, pair: list[str], tmp_path: Path) -> None:
+    command = ["generate", *pair, *SHORT, "--temperature", "0", "the fox"]
+    plain, file = succeeded(run(*command)), tmp_path / "old.txt"
+    file.write_text(plain.stdout)
+    assert succeeded(run(*command, "--draft-text", file)).stdout == plain.stdout
+    assert "cannot be read" in run(*command, "--draft-text", tmp_path / "none").stderr
+    assert "--draft-text is for a single prompt" in run(*command[:-1], "--input", file, "--draft-text", file).stderr
+
+
 def test_compare_tells_another_text_of_the_same_distribution(run: Run, pair: list[str]) -> None:
     result = succeeded(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
     assert "their distribution is the same" in result.stderr

@@ -69,16 +69,6 @@ def test_a_list_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
     assert torch.equal(logits(draftwood.load(path, options={"backend": "torch"}).model, ids), logits(model, ids))
 
 
-def test_sampling_is_that_of_the_file(tmp_path: Path, reader: str) -> None:
-    said = {"temp": 0.3, "top_k": 20, "top_p": 0.8, "penalty_repeat": 1.1, "mirostat": 0, "mirostat_tau": 5.0}
-    metadata = {f"general.sampling.{name}": value for name, value in said.items()}
-    pair = draftwood.load(write_gguf(tmp_path / "fox.gguf", *source(), F32, metadata=metadata), options={"backend": reader})
-    found = pair.sampling
-    assert (found.temperature, found.top_k, found.top_p, found.repetition_penalty) == (0.3, 20, 0.8, 1.1)
-    file = write_gguf(tmp_path / "hen.gguf", *source(), F32, metadata={"general.sampling.xtc_probability": 0.5})
-    assert "says general.sampling.xtc_probability 0.5, which is not read" in refusal(file)
-
-
 @pytest.mark.parametrize(("said", "words"), [
     ({"rope.dimension_count": 8}, ["llama.rope.dimension_count 8", "16 is computed"]),
     ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, ["llama.rope.scaling.type 'yarn'"]),

@@ -267,3 +267,20 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
         assert written(other, regex="[a-d ]+")
     assert len(threads) == 2
     assert not any("decoding" in thread for thread in threads)
+
+
+# ---- predictions ----
+
+
+def test_a_prediction_changes_no_text_and_is_counted(client: TestClient) -> None:
+    body = chat(seed=3, max_tokens=24)
+    plain = answer(client, body)
+    text = plain["choices"][0]["message"]["content"]
+    for content in (text, [{"type": "text", "text": text}], "nothing like it", ""):
+        found = answer(client, {**body, "prediction": {"type": "content", "content": content}})
+        assert found["choices"] == plain["choices"]
+        details = found["usage"].get("completion_tokens_details", {})
+        assert (details.get("accepted_prediction_tokens", 0) > 0) == (content not in ("nothing like it", ""))
+        assert all(value >= 0 for value in details.values())
+    for wrong in ("a text", {"type": "content"}, {"type": "diff", "content": "a"}):
+        assert "prediction" in refused(client, {**body, "prediction": wrong})["message"]

@@ -11,12 +11,12 @@ from draftwood.cli.chat_file import read_chat
 from draftwood.cli.console import text_of
 from draftwood.cli.options import Changes, Given, Sectioned, Sections, given, pick, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings, own_defaults
+from draftwood.cli.settings import DRAFTING, TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings, own_defaults
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models, recommended
 from draftwood.loading.templates import refuse_without_template
 
-SECTIONS: Sections = {**TEXT_SECTIONS, "Chat": (ChatOptions, DisplayOptions)}
+SECTIONS: Sections = {**TEXT_SECTIONS, "Drafting": DRAFTING, "Chat": (ChatOptions, DisplayOptions)}
 _TARGET = "smollm2"
 CHANGES: Changes = {
     **own_defaults(_TARGET, recommended(_TARGET)),

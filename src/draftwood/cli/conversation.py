@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -22,6 +22,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import MAX_SEED
+from draftwood.engine.arguments import draft_ids
 from draftwood.engine.requests import Request
 from draftwood.hardware.cores import CoreMeter
 
@@ -171,7 +172,8 @@ class Conversation:
         pair, settings = self.opened.session, self._settings
         limits = settings.limits_from(pair.chat_limits)
         seed = None if settings.seed is None else (settings.seed + self._tries) % (MAX_SEED + 1)
-        return pair.chat_request(messages, limits, seed, chat_template_kwargs=self.options.variables)
+        request = pair.chat_request(messages, limits, seed, chat_template_kwargs=self.options.variables)
+        return replace(request, draft_text=draft_ids(pair.tokenizer, settings.drafts.text, limits))
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
         """Write the answer to the last message, after which the chat is these messages and what was written of the answer.

@@ -19,6 +19,7 @@ from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
 from draftwood.core.checks import setting, short_repr
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import check_readable
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import bundled_drafter, check_models
@@ -71,6 +72,24 @@ class Files:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """What drafts are taken from, apart from the models."""
+
+    draft_text: Path | None = setting(
+        None, "a file that the output may repeat, such as the one that is edited: a source of drafts"
+    )
+
+    @property
+    def text(self) -> str:
+        """The text of the file; empty without one."""
+        if self.draft_text is None:
+            return ""
+        check_readable(self.draft_text)
+        return self.draft_text.read_text(encoding="utf-8", errors="replace")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class ChatOptions:
     """The system prompt, the chat template, what messages may hold, and the display."""
 
@@ -116,7 +135,8 @@ TEXT_SECTIONS: Sections = {
     "Length": (Limits,),
 }
 """The options of all commands that continue texts."""
-SECTIONS: Sections = {**TEXT_SECTIONS, "Files": (Files,), "Display": (DisplayOptions, LogprobOptions)}
+DRAFTING = (Method, DraftOptions)
+SECTIONS: Sections = {**TEXT_SECTIONS, "Drafting": DRAFTING, "Files": (Files,), "Display": (DisplayOptions, LogprobOptions)}
 
 
 def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
@@ -161,6 +181,7 @@ class Settings:
     files: Files
     display: DisplayOptions
     logprobs: LogprobOptions = field(default_factory=LogprobOptions)
+    drafts: DraftOptions = field(default_factory=DraftOptions)
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -183,6 +204,7 @@ class Settings:
             files=pick(Files, options),
             display=pick(DisplayOptions, options),
             logprobs=pick(LogprobOptions, options),
+            drafts=pick(DraftOptions, options),
             given=given,
         )
 
@@ -265,8 +287,10 @@ def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
         if single and name in settings.given:
             why = "--input FILE, which is missing" if prompts else "--input FILE or -, but a single text was given"
             raise ConfigError(f"--{name.replace('_', '-')} belongs to {why}")
-    for name in ("show", "compare"):
-        if not single and getattr(display, name):
+    if settings.drafts.draft_text is not None:
+        check_readable(settings.drafts.draft_text)
+    for name, value in {"show": display.show, "compare": display.compare, "draft-text": settings.drafts.draft_text}.items():
+        if not single and value:
             raise ConfigError(f"--{name} is for a single {what}; leave it out with --input{'' if prompts else ' and -'}")
     check_files(files.input, files.output)
     if settings.logprobs.wanted and not (display.json or (prompts and not single)):

@@ -37,7 +37,7 @@ class ProposedChains:
 
     Args:
         name: the name on the command line.
-        make: makes a row's proposer from its source, which is empty without an encoder.
+        make: makes a row's proposer from what it may repeat: the encoder's input, and the request's draft text.
         length: the most tokens of a draft.
     """
 
@@ -62,7 +62,7 @@ class ProposedChains:
     def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
         """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""
         row, count = sampler.rows[number], min(self.length, limit)
-        proposed = row.state(self, lambda: self._make(row.source)).propose(row.tokens, count)[:count]
+        proposed = row.state(self, lambda: self._make([*row.source, *row.draft_text])).propose(row.tokens, count)[:count]
         tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))
         return tokens[: sampler.permitted(number, tokens)]
 

@@ -26,6 +26,7 @@ Prompt: TypeAlias = str | Sequence[int]
 Array: TypeAlias = Tensor | np.ndarray[Any, Any]
 """Token ids; two dimensions are several prompts."""
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "grammar")
+_CHARACTERS = 16  # of a token, at most, in a text that is drafted from
 _LIMITS = ("max_new_tokens", "stop")
 
 
@@ -58,6 +59,7 @@ class CallSettings(TypedDict, total=False):
     grammar: Grammar | None
     repetition_penalty: float | None
     stop: str | Sequence[str] | None
+    draft_text: Prompt | None
 
 
 def sampling_of(given: CallSettings, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
@@ -144,6 +146,18 @@ def tokenized(tokenizer: Any, text: str) -> list[int]:
         bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         return ids[1:] if ids[1 : len(bare) + 1] == bare else ids
     return ids
+
+
+def draft_ids(tokenizer: Any, draft_text: Prompt | None, limits: Limits) -> list[int]:
+    """Token ids of a text that an output of these limits may repeat; what lies far beyond the output's end is left out.
+
+    Raises:
+        ConfigError: neither text nor token ids.
+    """
+    given, most = prompt_of("draft_text", draft_text or ""), 2 * limits.max_new_tokens
+    if isinstance(given, str) and given:
+        given = tokenizer(given[: _CHARACTERS * most], add_special_tokens=False)["input_ids"]
+    return list(given)[:most]
 
 
 def _plain(value: object) -> object:

@@ -123,6 +123,7 @@ class Pipeline:
             sampling=sampling,
             number=number,
             source=request.source,
+            draft_text=request.draft_text,
             stops=stops,
             nodes=request.nodes,
         )
@@ -158,6 +159,8 @@ class Pipeline:
             )
         if bad := [t for t in request.prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        if bad := [t for t in request.draft_text if not 0 <= t < vocab]:
+            raise ConfigError(f"draft_text {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
         if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
             raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
         self.check_room(request, f"prompt {number}")

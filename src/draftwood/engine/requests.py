@@ -21,6 +21,7 @@ class Request:
     Attributes:
         prompt: token ids, at least one.
         source: token ids for an encoder; the prompt is then the start of the decoder's text.
+        draft_text: token ids of a text that this one may repeat, such as a file that is edited. Drafts are taken from it.
         seed: the text is a function of the prompt, the settings and the seed.
         limits: when to stop.
         criterion: ends the text if it is True for all token ids so far.
@@ -33,6 +34,7 @@ class Request:
 
     prompt: Sequence[int]
     source: Sequence[int] = ()
+    draft_text: Sequence[int] = ()
     seed: int = 0
     limits: Limits = field(default_factory=Limits)
     criterion: Callable[[list[int]], bool] | None = None

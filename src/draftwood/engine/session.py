@@ -195,7 +195,7 @@ class Session(ABC):
 
     def requests(
         self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None],
-        logprobs: LogprobsLike = None,
+        logprobs: LogprobsLike = None, draft_text: Prompt | None = None,
     ) -> list[Request]:  # fmt: skip
         """Requests for inputs; a seed of None is drawn.
 
@@ -208,8 +208,8 @@ class Session(ABC):
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} {self._argument}s: give one each, or None")
         wanted, found = limits_of({"limits": limits}, self.limits), logprob_settings(logprobs)
-        texts = enumerate(map(seed_or_random, seeds))
-        return [replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in texts]
+        texts, drafts = enumerate(map(seed_or_random, seeds)), arguments.draft_ids(self.tokenizer, draft_text, wanted)
+        return [replace(self._numbered(prompts, i, wanted, seed), logprobs=found, draft_text=drafts) for i, seed in texts]
 
     def _numbered(self, prompts: Sequence[Prompt | Array], index: int, limits: Limits, seed: int) -> Request:
         try:
@@ -227,7 +227,7 @@ class Session(ABC):
             ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
         """
         own, limits = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
-        requests = self.requests([prompt], limits, [seed], given.get("logprobs"))
+        requests = self.requests([prompt], limits, [seed], given.get("logprobs"), given.get("draft_text"))
         rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own, reuse=self._reuse)
         return (piece for pieces in rounds for piece in pieces)
 
@@ -278,17 +278,18 @@ class Session(ABC):
                 is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
             temperature, top_k, top_p, min_p, repetition_penalty, grammar: replace these fields of ``self.sampling``.
-            logprobs: report every token's log-probability (:attr:`Result.logprobs`), and so many of the likeliest tokens, 0
-                to 20; a :class:`LogprobSettings` also says of which distribution.
+            logprobs: report every token's log-probability, and so many of the likeliest tokens, 0 to 20; or a
+                :class:`LogprobSettings`.
+            draft_text: a text or token ids that the output may repeat, such as the file that is edited: a source of drafts.
             trace: record every round (:attr:`Result.trace`); a :class:`TraceSettings` sets the bounds.
 
         Raises:
-            ConfigError: refused values, a setting given both by itself and within a whole, or a wrong number of seeds; also
-                what :meth:`requests` and :meth:`Decoder.stream` raise.
+            ConfigError: refused values, a setting given twice, or what :meth:`requests` and :meth:`Decoder.stream` raise.
         """
         own, wanted = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
         prompts, alone = arguments.prompts_of(self._argument, prompt)
-        requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), given.get("logprobs"))
+        seeds = seeds_for(len(prompts), seed, f"{self._argument}s")
+        requests = self.requests(prompts, wanted, seeds, given.get("logprobs"), given.get("draft_text"))
         decoder, resolved = self._with_method(given.get("method"), own)
         results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace, reuse=self._reuse)
         return results[0] if alone else results

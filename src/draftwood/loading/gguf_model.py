@@ -6,12 +6,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
-from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
@@ -25,11 +24,6 @@ from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
 _TURNED = ("attn_q", "attn_k")
-_SAMPLING: Final = "general.sampling."
-_DRAWN: Final = {
-    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
-}  # fmt: skip
-_DEPENDENT: Final = ("mirostat_", "xtc_threshold", "penalty_last_n")  # without the others they do nothing
 
 
 def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> StoredModel | None:
@@ -74,7 +68,7 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
         )
     if divisors is not None:
         scale_rotary(header, config, divisors)
-    _add_defaults(header, generation)
+    _add_ends(header, generation)
     found = StoredModel(config, generation, weights, dtype, coded=coded)
     found.name_or_path = str(header.path)
     return found
@@ -102,17 +96,8 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
 
 
-def _add_defaults(header: Header, generation: Any) -> None:
-    """Sampling as converters take it from a generation config, and ends: those of a turn and of a message end a text, as in
-    llama.cpp, and all of a list of ends. Raises a ModelError for sampling that is not read."""
-    for key, value in header.metadata.items():
-        name = key.removeprefix(_SAMPLING)
-        if name in _DRAWN:
-            setattr(generation, _DRAWN[name], float(f"{value:.6g}") if isinstance(value, float) else value)
-        elif key.startswith(_SAMPLING) and not name.startswith(_DEPENDENT) and value:
-            raise ModelError(f"{header} says {key} {short_repr(value)}, which is not read: {OTHER_FILES}")
-    if (temperature := header.metadata.get(f"{_SAMPLING}temp")) is not None:
-        generation.do_sample = temperature != 0
+def _add_ends(header: Header, generation: Any) -> None:
+    """Let the ends of a turn and of a message end a text, as in llama.cpp, and all of a list of ends."""
     keys = ("eos_token_ids", "eot_token_id", "eom_token_id")
     found = [generation.eos_token_id, *(header.value(f"tokenizer.ggml.{key}") for key in keys)]
     parts = [part if isinstance(part, list) else [part] for part in found if part is not None]
@@ -168,7 +153,7 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
         scale_rotary(header, model.config, tensor)
     if divisors or kind == "linear":
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    _add_defaults(header, model.generation_config)
+    _add_ends(header, model.generation_config)
     vars(model.config).pop("quantization_config", None)  # it holds numbers now
     model.is_quantized, model.hf_quantizer = False, None
     return model

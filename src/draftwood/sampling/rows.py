@@ -23,6 +23,7 @@ class Row:
         sampling: its settings.
         number: of its request.
         source: the encoder's input; empty without an encoder.
+        draft_text: tokens that the text may repeat.
         stops: tokens that end the text. Nothing is drafted below them, and no processor runs there.
         constraint: the text under the grammar of its settings; None without one.
         nodes: the most nodes of its trees, the root not counted; None for no limit.
@@ -33,6 +34,7 @@ class Row:
     sampling: Sampling = field(default_factory=Sampling)
     number: int = 0
     source: Sequence[int] = ()
+    draft_text: Sequence[int] = ()
     stops: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     nodes: int | None = None

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, final
 
 from starlette.requests import ClientDisconnect
 
+from draftwood.draft.alignment import Alignment
 from draftwood.serve.errors import ApiError
 from draftwood.serve.jobs import Draft, Event, Job, TextDelta
 from draftwood.serve.log import ENTRY
@@ -87,6 +88,11 @@ class Answer:
         self.left = dict(self._jobs)  # those that have not ended
         self._trace = trace
         self._written = self._passes = 0  # tokens so far, and the passes of the target that wrote them
+        self._predicted: dict[int, tuple[list[int], Alignment]] = {
+            index: ([], Alignment(request.draft_text, 0, 0))
+            for index, request in enumerate(prepared.requests)
+            if request.draft_text
+        }  # the tokens so far of texts that may repeat another one, and where they stand in it
         self.prepared = prepared
         self.drafts: list[Draft] = []
         if entry is not None:
@@ -117,6 +123,10 @@ class Answer:
                 raise event
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
+            if index in self._predicted:
+                tokens, alignment = self._predicted[index]
+                tokens += event.tokens
+                alignment.follow(tokens, 0)
             if event.draft is not None:
                 self.drafts.append(event.draft)
             if self._trace is not None and event.trace is not None:
@@ -143,7 +153,14 @@ class Answer:
             "prompt_tokens_details": {
                 "cached_tokens": sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices))
             },
-        }
+        } | self._repeated()
+
+    def _repeated(self) -> dict[str, Any]:
+        """How many tokens of the request's prediction the texts repeat."""
+        found = [alignment for _, alignment in self._predicted.values()]
+        kept, wanted = sum(one.kept for one in found), sum(len(one.old) for one in found)
+        counts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": wanted - kept}
+        return {"completion_tokens_details": counts} if found else {}
 
     def _counts(self) -> dict[str, float]:
         """What the log says of the texts."""

@@ -31,9 +31,9 @@ class OtherField:
         return value is None or self.neutral is None or any(_same(value, one) for one in self.neutral)
 
 
-_TAKEN: Final = (  # who asks, notes, what is kept, where and how soon a text is written, and a draft by others
+_TAKEN: Final = (  # who asks, notes, what is kept, where and how soon a text is written
     "user", "safety_identifier", "metadata", "prompt_cache_key", "prompt_cache_retention", "cache_prompt", "cache_salt",
-    "id_slot", "service_tier", "priority", "request_id", "rid", "prediction", "verbosity",
+    "id_slot", "service_tier", "priority", "request_id", "rid", "verbosity",
 )  # fmt: skip
 _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reason, with the values that change nothing
     "its name is tools now: send that": {"functions": ([],)},

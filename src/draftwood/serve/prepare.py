@@ -12,6 +12,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+from draftwood.engine.arguments import draft_ids
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
@@ -230,13 +231,15 @@ class Preparation:
         sampling = sampling_of(self._pair, body, limits, grammar)
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)
+        longest = replace(limits, max_new_tokens=max(1, *fitted))
+        drafts = draft_ids(self._pair.tokenizer, body.prediction.text if body.prediction else None, longest)
         requests = [
             self._pair.request(prompt, replace(limits, max_new_tokens=most), seed)
             for (prompt, most), seed in zip(texts, seeds, strict=True)
         ]  # one token at least, which is not written where prompts are only scored
         cut = f"max_tokens is {wanted}, but only {min(fitted)} fit after the prompt, so the text has at most these"
         return Prepared(
-            requests=[replace(request, logprobs=logprobs, nodes=nodes) for request in requests],
+            requests=[replace(request, logprobs=logprobs, nodes=nodes, draft_text=drafts) for request in requests],
             sampling=sampling,
             method=method,
             prompt_tokens=sum(map(len, prompts)),

@@ -118,6 +118,18 @@ class Speculative(Body):
     nodes: Count | None = None
 
 
+class Prediction(Body):
+    """A text that the answer may repeat. Drafts are taken from it."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text or "" for part in self.content)
+
+
 class Strict(Body):
     """A part in which every field changes the text, so that unknown ones are always refused."""
 
@@ -197,6 +209,7 @@ class Settings(RouteBody):
     guided_choice: Alternatives | None = None
     guided_grammar: Text | None = None
     speculative: bool | Speculative | None = None
+    prediction: Prediction | None = None
     trace: bool | None = None
 
     @property

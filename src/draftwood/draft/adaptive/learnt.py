@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive import constants
-from draftwood.draft.ngram_index import MAX_AGREED
+from draftwood.draft.alignment import MAX_AGREED
 
 
 @final

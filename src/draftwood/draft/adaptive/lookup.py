@@ -7,7 +7,8 @@ from functools import partial
 from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
+from draftwood.draft.alignment import MAX_AGREED
+from draftwood.draft.ngram_index import NgramIndex
 from draftwood.sampling.sampler import Sampler
 
 _SMALLEST = 1e-6  # no probability is closer to 0 or to 1
@@ -55,7 +56,7 @@ class PromptLookup:
             self.probabilities = self._estimates()
         self._found, guesses = [], []
         for number, (row, limit) in enumerate(zip(sampler.rows, limits, strict=True)):
-            index = row.state(self, partial(NgramIndex, row.source))
+            index = row.state(self, partial(NgramIndex, row.source, row.draft_text))
             tokens, agreed = index.follow(row.tokens, self._length, sampler.vocab)
             if (forced := sampler.forced(number)[: self._length]) != tokens[: len(forced)]:
                 tokens, agreed = forced, MAX_AGREED  # as likely as the longest match
