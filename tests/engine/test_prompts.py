@@ -109,7 +109,7 @@ def plain() -> Decoder:
 
 
 Steps = list[tuple[list[int], list[tuple[int, int]]]]
-READ: dict[str, tuple[dict[str, int], bool, Steps]] = {
+READ: dict[str, tuple[dict[str, Any], bool, Steps]] = {
     # Options of the batch, whether the target pads rows, and of each step: the lengths of new prompts, and the forwards.
     "a long prompt makes no round longer than a chunk": ({"chunk": 5}, True, [
         ([2, 2], [(2, 2)]), ([20], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]),
@@ -121,6 +121,9 @@ READ: dict[str, tuple[dict[str, int], bool, Steps]] = {
         ([4], [(1, 3), (3, 1)]),  # three rows: nine tokens
     ]),
     "prompts are read at once where no row writes": ({"chunk": 2}, True, [([9, 12], [(2, 12)])]),
+    "a long one in parts where others may come": ({"chunk": 2, "tolerant": True}, True, [
+        ([20], [(1, 8)]), ([], [(1, 8)]), ([], [(1, 3), (1, 1)]),
+    ]),
     "a prompt that needs much padding is read alone": ({}, True, [
         ([9, 27], [(1, 26), (2, 9)]),  # 18 tokens of padding
         ([9], [(3, 9)]),  # 16, in the two rows that write
@@ -137,6 +140,7 @@ READ: dict[str, tuple[dict[str, int], bool, Steps]] = {
 @pytest.mark.parametrize(("options", "pads", "steps"), READ.values(), ids=READ)
 def test_which_forwards_read_prompts(plain, options, pads, steps, monkeypatch):
     monkeypatch.setattr(plain.pipeline.target, "pads", pads)
+    monkeypatch.setattr("draftwood.engine.batch.ALONE", 8)
     step = count(2)  # no two prompts begin alike
     with forwards(plain.pipeline.target) as shapes, plain.batch(**options) as batch:
         for lengths, wanted in steps:

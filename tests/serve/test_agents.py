@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -109,6 +110,17 @@ def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scrip
     assert 1000 < found["usage"]["input_tokens"] < 4096
     alone = {"input": [{"role": "user", "content": "the fox ran " * 9000}], "truncation": "auto"}
     assert client.post(RESPONSES, json=alone).status_code == 400
+
+
+def test_the_log_says_how_much_of_a_long_prompt_was_read(
+    scripted: tuple[TestClient, Script], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("draftwood.engine.batch.ALONE", 300)
+    monkeypatch.setattr("draftwood.serve.rows.KEEP_ALIVE_SECONDS", 0)
+    scripted[1].text = "ok"
+    with caplog.at_level(logging.INFO, "draftwood"):
+        answer(scripted[0], {"input": "the fox ran " * 300}, path=RESPONSES)
+    assert re.search(r": 300 of \d{3,} tokens of its prompt are read", caplog.text)
 
 
 CODEX = """model = "tiny"

@@ -577,36 +577,3 @@ def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client: 
     assert "<script" not in page.text
     assert not re.search("https?:", page.text)
     assert "default-src 'none'" in page.headers["content-security-policy"]
-
-
-@pytest.mark.parametrize(("path", "body", "said"), [
-    (RESPONSES, {"previous_response_id": "r"}, "stores nothing"), (RESPONSES, {"conversation": "c"}, "conversation"),
-    (RESPONSES, {"background": True}, "background"), (RESPONSES, {"truncation": "all"}, "truncation"),
-    (RESPONSES, {"tool_choice": {"type": "file_search"}}, "function, custom"),
-    (RESPONSES, {"input": [{"type": "item_reference", "id": "i"}]}, "item_reference"), (RESPONSES, {"n": 2}, "n is 2"),
-    (RESPONSES, {"input": ["a"]}, "list of objects"), (RESPONSES, {"messages": []}, "messages"),
-    (RESPONSES, {"input": [{"type": [], "role": {}}]}, "input"), (RESPONSES, {"tools": [{"type": {}}]}, "your program"),
-    (RESPONSES, {"text": {"format": 5}}, "response_format"), (RESPONSES, {"tool_choice": {"type": []}}, "local_shell"),
-    (RESPONSES, {"input": [{"type": "function_call_output", "output": [1]}]}, "list of objects"),
-    (MESSAGES_ROUTE, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "runs no tools"),
-    (MESSAGES_ROUTE, {"mcp_servers": [{}]}, "mcp_servers"), (MESSAGES_ROUTE, {"n": 2}, "n is 2"),
-    (MESSAGES_ROUTE, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "counts no thinking"),
-    (MESSAGES_ROUTE, {"messages": ["a"]}, "list of objects"), (MESSAGES_ROUTE, {"tool_choice": {"type": []}}, "tool_choice"),
-    (MESSAGES_ROUTE, {"messages": []}, "messages"), (MESSAGES_ROUTE, {"system": [5]}, "list of objects"),
-    (MESSAGES_ROUTE, {"messages": [{"role": "user", "content": [{"type": {}}]}]}, "messages"),
-    (OLLAMA, {"format": "xml"}, "xml"), (OLLAMA, {"template": "t"}, "template"), (OLLAMA, {"messages": [1]}, "objects"),
-    (OLLAMA, {"options": {"messages": 1}}, "another name"), (OLLAMA, {"format": {"type": 5}}, "JSON schema"),
-    (OLLAMA, {"messages": [{"role": "assistant", "tool_calls": [{"function": 5}]}]}, "list of objects"),
-    *((GENERATE, {"raw": True, name: value}, f"{name} is") for name, value in
-      (("system", "s"), ("images", ["aGk="]), ("think", True), ("think", "high"))),
-    (GENERATE, {"context": [1]}, "context"),
-    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "takes no images"),
-    (MESSAGES_ROUTE, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "takes no images"),
-    (OLLAMA, {"messages": [{"role": "user", "content": "a", "images": ["YQ=="]}]}, "takes no images"),
-])  # fmt: skip
-def test_what_is_not_there_and_what_has_no_such_shape_is_refused_by_name(
-    client: TestClient, path: str, body: dict[str, Any], said: str
-) -> None:
-    response = client.post(path, json={**BODIES[path], **body})
-    assert response.status_code == 400, response.text
-    assert said in response.text

@@ -112,14 +112,25 @@ def test_a_text_that_fails_leaves_the_others_alone(served: Pair, monkeypatch: py
         assert [text_of(*answer(client, body)["choices"]) for body in good] == wanted
 
 
-def test_a_silent_stream_gets_comments(served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("path", "sign"), [
+    (COMPLETIONS, '"text":""'), ("/v1/chat/completions", '"delta":{"content":""}'), ("/v1/messages", '{"type":"ping"}'),
+    ("/v1/responses", '"type":"response.in_progress"'), ("/api/chat", '"content":""'),
+])  # fmt: skip
+def test_a_silent_stream_gets_events_of_its_interface(
+    served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch, path: str, sign: str
+) -> None:
     monkeypatch.setattr("draftwood.serve.streams.KEEP_ALIVE_SECONDS", 0.01)
     target.open.clear()
     with serving(make_service(served)) as client:
         threading.Timer(0.3, target.open.set).start()
-        text = client.post(COMPLETIONS, json=completion(stream=True)).text
-    assert text.startswith(": keep-alive\n\n")
-    shapes.check_completion_chunks(chunks(text))
+        named = {COMPLETIONS: "prompt", "/v1/responses": "input"}
+        prompt = {named[path]: "a"} if path in named else {"messages": [{"role": "user", "content": "a"}]}
+        text = client.post(path, json={**prompt, "stream": True}).text
+    assert text.count(sign) > 3
+    if path == COMPLETIONS:
+        shapes.check_completion_chunks(chunks(text))
+    elif "chat/" in path:
+        shapes.check_chat_chunks(chunks(text))
 
 
 # ---- a full queue ----

@@ -661,6 +661,27 @@ def test_reasoning_is_split_off(
     assert message["content"] == content
 
 
+def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(
+    thinking: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, body = ["<think>", "</think>"], chat(thinking_token_budget=5, return_token_ids=True, ignore_eos=True)
+    with writing(tmp_path, monkeypatch, OPENS, special=marks, thinking_budget="force") as (client, script):
+        close = script.pair.tokenizer("\n</think>\n\n", add_special_tokens=False)["input_ids"]
+        [found] = answer(client, body)["choices"]
+        assert found["token_ids"][5 : 5 + len(close)] == close
+        assert found["message"]["reasoning_content"]
+        assert found["message"]["content"]
+        assert answer(client, body | {"speculative": False})["choices"] == [found]
+        [free] = answer(client, body | {"thinking_token_budget": -1})["choices"]
+        assert free["token_ids"][:5] == found["token_ids"][:5]
+        script.text = "a</think> the fox ran to the hen"  # it ends before
+        assert answer(client, body)["choices"][0]["message"]["content"] == "the fox ran to the hen"
+    told = answer(thinking["opens"][0], body)
+    assert "more than 5 tokens" in told["warnings"][0]
+    assert told["choices"][0]["token_ids"] == free["token_ids"]
+    assert "warnings" not in answer(thinking["off"][0], body)
+
+
 def test_calls_come_after_reasoning(thinking: dict[str, Served]) -> None:
     found = told(*thinking["opens"], f"<tool_call> it is</think>\n{hermes('get_time', '{}')}")
     assert found["message"]["reasoning_content"] == "<tool_call> it is"

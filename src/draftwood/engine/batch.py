@@ -5,6 +5,7 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter
 from typing import final
 
@@ -18,7 +19,7 @@ from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry, Pipeline, Waiting
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.prompts import CHUNK, Prompts
+from draftwood.engine.prompts import ALONE, CHUNK, Prompts
 from draftwood.engine.requests import Request
 from draftwood.hardware.threads import chosen_threads
 from draftwood.sampling.counter_rng import CounterRng
@@ -60,7 +61,7 @@ class Batch:
         self._drafting = Drafting(pipeline.drafter, pipeline.verifier, tolerant=tolerant)
         self._most = most
         self._source = noise
-        self._prompts = Prompts(pipeline.target, self._drafting, chunk, prefixes)
+        self._prompts = Prompts(pipeline.target, self._drafting, chunk, prefixes, max(chunk, ALONE) if tolerant else inf)
         self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
         self._waiting = Waiting()
@@ -75,6 +76,11 @@ class Batch:
     def waiting(self) -> int:
         """Number of requests that wait for a row to end, or whose prompts are not read yet."""
         return len(self._waiting)
+
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """The row whose prompt is read in part, and how many tokens of it were read; None without one."""
+        return self._prompts.reading
 
     def add(self, request: Request, sampling: Sampling, *, method: str | None = None) -> int:
         """Take a request; it joins between two rounds, when its prompt is read. Returns the row's number.

@@ -17,6 +17,8 @@ from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
 
 CHUNK: Final = 256
 """Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
+ALONE: Final = 1024
+"""Prompt tokens of a step without rows that write, where others may come: a few seconds of a small model on two cores."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
@@ -34,13 +36,16 @@ class Prompts:
         target, drafting: the models.
         chunk: prompt tokens of a step.
         prefixes: as for :class:`draftwood.engine.batch.Batch`.
+        alone: prompt tokens of a step without rows that write.
     """
 
-    def __init__(self, target: Runner, drafting: Drafting, chunk: int, prefixes: PrefixCache | None) -> None:
+    def __init__(
+        self, target: Runner, drafting: Drafting, chunk: int, prefixes: PrefixCache | None, alone: float = math.inf
+    ) -> None:
         self._target = target
         self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
-        self._chunk = chunk
+        self._chunk, self._alone = chunk, alone
         self._prefixes = prefixes
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
@@ -54,7 +59,7 @@ class Prompts:
             if not any(row is self._current for row in coming):
                 self._current = None
             self.clear()
-        self._left, self._given = self._chunk if rows else math.inf, len(rows)
+        self._left, self._given = self._chunk if rows else self._alone, len(rows)
         now, width = list(rows), 0
         for i, row in enumerate(coming):
             prefix = None if row is self._current else self._prefix(row, now)
@@ -76,6 +81,11 @@ class Prompts:
             now.append(row)
         self._set_rows(now, clock)
         return now[len(rows) :]
+
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """The number of the row whose prompt is read in part, and the tokens of it that were read; None without one."""
+        return None if self._current is None else (self._current.row.number, self._done)
 
     def forget(self, entry: Entry) -> None:
         """A row that may have been read in part comes no more."""

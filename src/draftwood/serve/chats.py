@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import Any, final
+
+from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
@@ -13,6 +17,8 @@ from draftwood.core.limits import Limits
 from draftwood.engine.messages import checked
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import bad, refused
 from draftwood.serve.reading import THINK, Reading
 from draftwood.serve.schemas import ChatBody, ChatMessage, TemplateFields
@@ -95,6 +101,31 @@ class Chats:
             one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
+
+    def budgeted(self, budget: int, prompt: int, sampling: Sampling) -> tuple[Sampling, list[str]]:
+        """The sampling of answers that may think, whose thoughts are closed after so many tokens; or a remark on why not."""
+        if self._options.thinking_budget != "force":
+            return sampling, [
+                f"the thought may have more than {budget} tokens: --thinking-budget force would close it there"
+            ]
+        tokenizer = self._pair.tokenizer
+        close = list(tokenizer(f"\n{THINK[1]}\n\n", add_special_tokens=False)["input_ids"])
+
+        def closing(ids: Tensor, scores: Tensor) -> Tensor:
+            found = scores
+            for row, written in enumerate(ids[:, prompt:].tolist()):
+                at = len(written) - budget
+                if (
+                    0 <= at < len(close)
+                    and written[budget:] == close[:at]
+                    and THINK[1] not in tokenizer.decode(written[:budget])
+                ):
+                    found = found.clone() if found is scores else found
+                    found[row] = -inf
+                    found[row, close[at]] = 0
+            return found
+
+        return replace(sampling, processors=[*(sampling.processors or ()), Stateless(closing)]), []
 
     def _begins_thinking(self, body: ChatBody, request: Request) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""

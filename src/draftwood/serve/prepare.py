@@ -120,7 +120,12 @@ class Preparation:
         prepared = self._prepared(body, [start.prompt], start.limits, [fitted])
         reading = self._chats.reading(body, start, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        return replace(prepared, requests=requests, reading=reading, warnings=[*prepared.warnings, *self._unread(body)])
+        sampling, said = prepared.sampling, self._unread(body)
+        if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
+            sampling, more = self._chats.budgeted(budget, len(start.prompt), sampling)
+            said += more
+        warnings = [*prepared.warnings, *said]
+        return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
@@ -149,10 +154,8 @@ class Preparation:
 
     def _unread(self, body: TemplateFields) -> list[str]:
         """Remarks about values that the chat template does not read; an effort may be refused for that."""
-        wanted = {**(body.chat_template_kwargs or {}), "reasoning_effort": body.reasoning_effort}
-        if wanted["reasoning_effort"] in (None, "none"):
-            del wanted["reasoning_effort"]
-        names = [name for name in wanted if not self._pair.template.reads(name)]
+        effort = {} if body.reasoning_effort in (None, "none") else {"reasoning_effort": body.reasoning_effort}
+        names = [name for name in {**(body.chat_template_kwargs or {}), **effort} if not self._pair.template.reads(name)]
         if "reasoning_effort" in names and self._unknown == "refuse":
             raise unsupported("reasoning_effort", body.reasoning_effort, "the model's chat template has no such setting")
         return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:NAMED]]
@@ -271,8 +274,8 @@ def shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared
             left = next((place for place in users if place >= left + step), users[-1])
         else:
             gone = len(body.messages) - len(kept)
-            says = f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"
-            return replace(found, warnings=[*found.warnings, *([says] if gone else [])])
+            says = [f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"] if gone else []
+            return replace(found, warnings=[*found.warnings, *says])
 
 
 def _texts_in(value: Any) -> Iterator[str]:

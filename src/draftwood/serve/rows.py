@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
@@ -18,7 +18,9 @@ from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import available_memory
 from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, TextDelta
+from draftwood.serve.log import REQUESTS
 from draftwood.serve.metrics import Metrics
+from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Rows:
         self._open = ExitStack()
         self._batch: Batch | None = None  # made for the first text, so that the models are free without one
         self._draft_errors = 0  # of the batch
+        self._reported = perf_counter()
 
     def __len__(self) -> int:
         """Number of texts, those that wait included."""
@@ -180,6 +183,7 @@ class Rows:
         except Exception as error:
             self._restart(error)
         else:
+            self._report(batch, jobs)
             for row, found in batch.failed.items():
                 self._metrics.count("round_failure", 1, "request")
                 _LOG.error("a text of %s failed", jobs[row].name, exc_info=found)
@@ -191,6 +195,15 @@ class Rows:
         if not self._admitted:
             self.close()
         self._admit()
+
+    def _report(self, batch: Batch, jobs: Mapping[int | None, Job]) -> None:
+        """Log from time to time how much of a long prompt was read."""
+        reading, now = batch.reading, perf_counter()
+        if reading is None:
+            self._reported = now
+        elif now - self._reported > KEEP_ALIVE_SECONDS:
+            self._reported, job = now, jobs[reading[0]]
+            REQUESTS.info("%s: %d of %d tokens of its prompt are read", job.name, reading[1], len(job.request.prompt))
 
     def _present(self) -> Batch:
         if self._batch is None:

@@ -232,6 +232,7 @@ class ChatBody(Settings, TemplateFields):
     max_completion_tokens: Length = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
+    thinking_token_budget: Length = None
 
     @property
     def longest(self) -> int | None:

@@ -14,6 +14,7 @@ from draftwood.serve.log import LogFormat
 
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
+ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
 KEEP_ALIVE_SECONDS: Final = 10.0
@@ -60,6 +61,9 @@ class ServeOptions:
     reasoning_parser: ReasoningParser = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
     )
+    thinking_budget: ThinkingBudget = setting(
+        "remark", "budgets of thoughts: not counted, with a remark in the answer, or force, which closes a thought there"
+    )
     log: LogFormat = setting("text", "log on standard error: a line for each request, or off for warnings and errors only")
     drain: float = setting(30.0, "seconds that running texts get to end after SIGTERM")
 
@@ -79,6 +83,7 @@ class ServeOptions:
         choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
         choice("tool_parser", self.tool_parser, get_args(ToolParser))
+        choice("thinking_budget", self.thinking_budget, get_args(ThinkingBudget))
         choice("reasoning_parser", self.reasoning_parser, get_args(ReasoningParser))
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):

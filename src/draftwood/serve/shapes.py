@@ -55,6 +55,10 @@ class Shape(ABC):
             found.append({"index": index, **self._nothing, "logprobs": None, **self._reason(index, event)})
         return [self._head(self._chunk, [choice]) for choice in found]
 
+    def silence(self) -> dict[str, Any]:
+        """A chunk without text."""
+        return self._head(self._chunk, self._parts(0, TextDelta(tokens=(), text="", finish_reason=None), empty=True))
+
     def last(self, answer: Answer) -> dict[str, Any]:
         """The chunk of the usage."""
         return {**self._head(self._chunk, []), "usage": answer.usage(), **figures(answer)}

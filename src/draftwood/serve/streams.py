@@ -58,8 +58,9 @@ class Wire:
     def chunk(self, chunk: dict[str, Any]) -> bytes:
         return event(chunk)
 
-    def silence(self) -> bytes:
-        return KEEP_ALIVE
+    def silence(self, chunk: dict[str, Any]) -> bytes:
+        """What a silent stream gets; the chunk holds no text. Some clients hear no comments."""
+        return self.chunk(chunk)
 
     def end(self) -> bytes:
         return DONE
@@ -118,7 +119,7 @@ class AnswerResponse(Response):
 
     def _shown(self, found: Found) -> bytes:
         if found is None:
-            return self.wire.silence()
+            return self.wire.silence(self.shape.silence())
         self.wire.piece()
         chunks = self.shape.chunks(*found)
         if not self.answer.left and not self.usage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
@@ -14,10 +15,11 @@ from draftwood.serve.schemas import RouteBody
 
 _OTHERS: Final = {
     "container": OtherField("this server runs no code", ()),
-    "mcp_servers": OtherField("this server runs no tools", ([],)),
-    "context_management": OtherField("prompts are read as a whole: shorten it", ({},)),
-    **dict.fromkeys(("cache_control", "inference_geo", "speed"), OtherField()),  # how and where a text is written
+    **dict.fromkeys(("cache_control", "inference_geo", "speed", "betas"), OtherField()),  # how and where a text is written
+    **dict.fromkeys(("mcp_servers", "context_management"), OtherField()),  # with a remark
 }
+_OWN_TOOL: Final = re.compile(r"\w+_20\d{6}|mcp_toolset")
+_OWN_BLOCK: Final = re.compile(r"redacted_thinking|server_tool_use|mcp_tool_use|(?!tool)\w+_tool_result|fallback|compaction")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use"}
 _DELTAS: Final = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta", "thinking"),
@@ -54,15 +56,22 @@ class Messages(Dialect):
         self._stops, stream = (body.stop_sequences, body.stream) if isinstance(body, MessagesBody) else (None, None)
         turns, choice, config = objects("messages", body.messages), body.tool_choice or {}, body.output_config or {}
         system = [] if body.system is None else [{"role": "system", "content": _content("system", body.system)}]
+        sent, tools = body.model_extra or {}, objects("tools", body.tools or [])
+        left = [*filter(None, map(_left_out, tools)), *(["mcp_servers"] if sent.get("mcp_servers") else [])]
+        left += sorted({kind for turn in turns for kind in _blocks_left_out(turn)})
+        self.remarks = [f"{name} is of Anthropic's servers only, so it was left out" for name in left]
+        if sent.get("context_management") not in (None, {}, {"edits": []}):
+            self.remarks.append("context_management is for servers that shorten conversations, so it was ignored")
         made = {
             "model": body.model,
             "messages": [*system, *(message for turn in turns for message in _turn(turn))],
             "continue_final_message": True if turns and turns[-1].get("role") == "assistant" else None,
             "stop": self._stops,
-            "tools": None if body.tools is None else [_tool(tool) for tool in objects("tools", body.tools)],
+            "tools": None if body.tools is None else [_tool(tool) for tool in tools if not _left_out(tool)],
             "tool_choice": _tool_choice(choice) if choice else None,
             "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
             "chat_template_kwargs": None if body.thinking is None else _template(body.thinking),
+            "thinking_token_budget": (body.thinking or {}).get("budget_tokens"),
             "reasoning_effort": config.get("effort"),
             "response_format": _form(config.get("format")),
             **inside("output_config", config, "effort", "format"),
@@ -83,6 +92,9 @@ class Messages(Dialect):
 
     def stop(self, part: Part) -> Iterable[Json]:
         yield {"type": "content_block_stop", "index": part.index}
+
+    def silence(self, chunk: Json) -> bytes:
+        return self.encoded([{"type": "ping"}])
 
     def finish(self) -> Iterable[Json]:
         yield {"type": "message_delta", "delta": self._end(), "usage": _usage(self.usage), **self.figures}
@@ -109,13 +121,14 @@ class Messages(Dialect):
 def _turn(turn: Json) -> Iterator[Json]:
     """A message as messages of a chat. Results of tools come before its text, as chats want them."""
     blocks: dict[str, list[Json]] = {"tool_result": [], "tool_use": [], "thinking": [], "said": []}
-    content = turn.get("content")
+    content, left = turn.get("content"), _blocks_left_out(turn)
     for block in objects("messages", content) if isinstance(content, list) else ():
-        blocks.get(str(block.get("type")), blocks["said"]).append(block)
+        if str(block.get("type")) not in left:
+            blocks.get(str(block.get("type")), blocks["said"]).append(block)
     for block in blocks["tool_result"]:
         said = _content("messages", block.get("content", ""))
         yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said}
-    if blocks["tool_result"] and not blocks["said"]:
+    if (blocks["tool_result"] and not blocks["said"]) or (left and not any(blocks.values())):
         return
     message = {**turn, "content": _content("messages", blocks["said"]) if isinstance(content, list) else content}
     if blocks["tool_use"]:
@@ -130,15 +143,43 @@ def _content(name: str, content: Any) -> Any:
     """A content as a chat has it. A part that is no text is refused there, for its type."""
     if not isinstance(content, list):
         return content
-    return [without(part, "cache_control", "citations") if part.get("type") == "text" else {"type": part.get("type")}
-            for part in objects(name, content)]  # fmt: skip
+    return [one for part in objects(name, content) for one in _part(part)]
+
+
+def _part(part: Json) -> list[Json]:
+    """A part of a content as chats have it; of a document and of a search result its texts, with their title."""
+    kind, source = part.get("type"), part.get("source")
+    if kind == "text":
+        return [without(part, "cache_control", "citations")]
+    texts: Any = part.get("content") if kind == "search_result" else None
+    if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
+        texts = source.get("data") if source["type"] == "text" else source.get("content")
+    if texts is None:
+        return [{"type": kind}]
+    heads = [f"{part[name]}\n" for name in ("title", "context") if part.get(name)]
+    said = _content("messages", [{"type": "text", "text": texts}] if isinstance(texts, str) else texts)
+    return [*({"type": "text", "text": head} for head in heads), *said, {"type": "text", "text": "\n\n"}]
+
+
+def _left_out(tool: Json) -> str | None:
+    """What is said of a tool that only Anthropic's servers and models know; None for one that the client describes."""
+    return f"the tool {tool['type']}" if _OWN_TOOL.fullmatch(str(tool.get("type"))) else None
+
+
+def _blocks_left_out(turn: Json) -> set[str]:
+    """The kinds of blocks in a message that only Anthropic's servers read."""
+    content = turn.get("content")
+    kinds = {str(block.get("type")) for block in content if isinstance(block, dict)} if isinstance(content, list) else ()
+    return {kind for kind in kinds if _OWN_BLOCK.fullmatch(kind)}
 
 
 def _tool(tool: Json) -> Json:
     if tool.get("type") not in ("custom", None):
         why = "this server runs no tools: send tools with an input_schema, which your program runs"
         raise unsupported("tools", tool, why)
-    rest = without(tool, "type", "cache_control", "input_schema", "eager_input_streaming")
+    rest = without(
+        tool, "type", "cache_control", "input_schema", "eager_input_streaming", "defer_loading", "allowed_callers"
+    )
     return {"type": "function", "function": {**rest, "parameters": tool.get("input_schema")}}
 
 
@@ -150,8 +191,6 @@ def _tool_choice(choice: Json) -> Any:
 
 def _template(thinking: Json) -> Json:
     """What the chat template reads of thinking."""
-    if "budget_tokens" in thinking:
-        raise unsupported("thinking", thinking, 'this server counts no thinking: send {"type": "adaptive"}')
     return {"enable_thinking": thinking.get("type") != "disabled"}
 
 

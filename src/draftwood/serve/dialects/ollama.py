@@ -133,7 +133,7 @@ class Ollama(Dialect):
     def fail(self, error: Json) -> Iterable[Json]:
         yield in_ollama(error)
 
-    def silence(self) -> bytes:
+    def silence(self, chunk: Json) -> bytes:
         return self.encoded([{**self._say(""), "done": False}])  # JSON has no comments
 
     def encoded(self, events: Iterable[Json]) -> bytes:

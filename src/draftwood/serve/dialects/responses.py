@@ -104,6 +104,9 @@ class Responses(Dialect):
             yield self._event("content_part.done", part, part=_content(part))
         yield self._event("output_item.done", part, item=self._item(part, self._state(part)))
 
+    def silence(self, chunk: Json) -> bytes:
+        return self.encoded([self._event("in_progress", response=self._response("in_progress"))])
+
     def finish(self) -> Iterable[Json]:
         yield self._event(self._status, response=self.answer() | self.figures)
 
