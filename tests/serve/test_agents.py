@@ -24,8 +24,7 @@ from tests.serve.test_tools import Script, hermes, writing
 RESPONSES = "/v1/responses"
 GO = {"role": "user", "content": "Go"}
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-SENT = json.loads(Path(__file__).with_name("agents.json").read_text())
-TOOLS, CASES = SENT["tools"], SENT["cases"]
+TOOLS, CASES = json.loads(Path(__file__).with_name("agents.json").read_text()).values()
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,27 @@ def test_names_are_options_that_can_be_repeated(monkeypatch: pytest.MonkeyPatch)
     assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
 
 
+def test_options_stand_in_a_file_or_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[ServeOptions] = []
+    monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
+    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
+    path = tmp_path / "serve.toml"
+
+    def served(text: str, *more: str, **variables: str) -> str:
+        path.write_text(text)
+        return CliRunner().invoke(main, ["serve", "--config", str(path), *more], env=variables).output
+
+    assert not served('port = 81\nname = ["a", "b"]\nany-model = true\nmax_rows = 3', "--max-rows", "2", DRAFTWOOD_PORT="82")
+    assert (found[0].port, found[0].name, found[0].any_model, found[0].max_rows) == (82, ("a", "b"), True, 2)
+    for text, says in (
+        ("ports = 81", "has the key 'ports'"), ("port =", "cannot be read"), ('port = "x"', "'x' is not a valid integer"),
+        ('name = "a"', "give a list"), ("[port]\na = 1", "give one value"), ("port = 99999", "at most 65535"),
+    ):  # fmt: skip
+        assert says in served(text), text
+    assert "'nothing'" in served("", DRAFTWOOD_TARGET="nothing")
+    assert len(found) == 1
+
+
 # ---- fields of other programs ----
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tomllib
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -20,9 +22,36 @@ SECTIONS: Sections = {
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
 }
+VARIABLES: Final = {name: f"DRAFTWOOD_{name.upper()}" for name in ("target", "host", "port", "config")}
+
+
+def _configured(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    """Take the options of a file as defaults: the command line and the environment have the last word."""
+    if path is None:
+        return
+    try:
+        found = {name.replace("-", "_"): value for name, value in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}; give a file of TOML") from error
+    options = {option.name: option for option in ctx.command.params if option.expose_value}
+    for name, value in found.items():
+        if (option := options.get(name)) is None:
+            raise ConfigError(f"{path} has the key {name!r}: its keys are options of draftwood serve, such as port = 8000")
+        if isinstance(value, dict) or isinstance(value, list) != option.multiple:
+            wanted = "a list of texts" if option.multiple else "one value"
+            raise ConfigError(f"{path} has {name} = {value!r}: give {wanted}")
+    ctx.default_map = found
 
 
 @click.command(name="serve", cls=Sectioned, sections=SECTIONS)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_configured,
+    help="file of TOML whose keys are these options, such as port = 8000",
+)
 @section_options(SECTIONS, leave_out=("beta", "tau"))
 def command(**options: Any) -> None:
     """Serve a model over HTTP with OpenAI's interface: chats, completions, streams.
@@ -45,3 +74,7 @@ def command(**options: Any) -> None:
     start_log(settings.log)
     service = Service(pair, settings, name=name_of(models.target), method=method)
     serve(service, keys, lambda sentence: click.echo(sentence, err=True))
+
+
+for _option in command.params:
+    _option.envvar = VARIABLES.get(str(_option.name))

@@ -30,13 +30,14 @@ from draftwood.serve.fields import Body
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.middleware import SALT, Keys, RequestLog
 from draftwood.serve.page import DOCS_POLICY, docs
-from draftwood.serve.prepare import Prepared, shorter
+from draftwood.serve.prepare import Prepared
 from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Wire
 
 CHATS: Final = "/v1/chat/completions"
+_STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
 D = TypeVar("D", bound=Body)
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Routes:
         prepare: Callable[[Any], Prepared] = preparation.chat if chats else preparation.completion
         shape: type[Shape] = ChatShape if chats else CompletionShape
         body, remarks = await self._checked(request, kind, data, wire.remarks)
-        shortened = partial(shorter, prepare) if wire.truncates else prepare
+        shortened = partial(_shorter, prepare) if wire.truncates else prepare
         prepared = await asyncio.to_thread(shortened, body)
         salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
@@ -145,6 +146,24 @@ class Routes:
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, **self._service.facts}
+
+
+def _shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
+    """What a chat wants, without as much of its beginning as does not fit. System texts stay, and the last turn."""
+    left, step = 0, max(1, len(body.messages) // _STEPS)
+    users = [place for place, message in enumerate(body.messages) if message.role == "user"]
+    while True:
+        kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
+        try:
+            found = prepare(body.model_copy(update={"messages": kept}))
+        except ApiError as error:
+            if error.code != "context_length_exceeded" or not users or left >= users[-1]:
+                raise
+            left = next((place for place in users if place >= left + step), users[-1])
+        else:
+            gone = len(body.messages) - len(kept)
+            says = [f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"] if gone else []
+            return replace(found, warnings=[*found.warnings, *says])
 
 
 async def _read(request: Request, kind: type[D], make: Callable[[D], T]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -31,7 +31,6 @@ from draftwood.serve.settings import UnknownFields
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
-_STEPS = 16  # in which a conversation is shortened, at most
 _NAME = 32  # characters: longer names, roles and types count as text
 
 
@@ -258,24 +257,6 @@ class Preparation:
             raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
         more = ["and others"] if len(left) > NAMED else []
         return grammar, [*(f"{line}, so it was ignored" for line in left[:NAMED]), *more]
-
-
-def shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
-    """What a chat wants, without as much of its beginning as does not fit. System texts stay, and the last turn."""
-    left, step = 0, max(1, len(body.messages) // _STEPS)
-    users = [place for place, message in enumerate(body.messages) if message.role == "user"]
-    while True:
-        kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
-        try:
-            found = prepare(body.model_copy(update={"messages": kept}))
-        except ApiError as error:
-            if error.code != "context_length_exceeded" or not users or left >= users[-1]:
-                raise
-            left = next((place for place in users if place >= left + step), users[-1])
-        else:
-            gone = len(body.messages) - len(kept)
-            says = [f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"] if gone else []
-            return replace(found, warnings=[*found.warnings, *says])
 
 
 def _texts_in(value: Any) -> Iterator[str]:
