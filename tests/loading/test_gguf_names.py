@@ -32,9 +32,9 @@ class Hub(BaseHTTPRequestHandler):
     files: dict[str, bytes]
 
     def do_GET(self) -> None:
-        if self.path.startswith(f"/api/models/{REPO}/tree/main"):
-            listed = [{"type": "file", "path": name, "size": len(data), "oid": COMMIT} for name, data in self.files.items()]
-            return self._answer(200, json.dumps(listed).encode())
+        if self.path.startswith(f"/api/models/{REPO}"):
+            listed = [{"rfilename": name} for name in self.files]
+            return self._answer(200, json.dumps({"id": REPO, "sha": COMMIT, "siblings": listed}).encode())
         data = self.files.get(self.path.removeprefix(f"/{REPO}/resolve/").partition("/")[2])
         if data is None:
             return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
@@ -108,7 +108,7 @@ def test_a_model_in_parts_is_the_whole_one(tmp_path: Path) -> None:
     assert texts[0] == texts[1] == texts[2]
     assert header_of(second) == header_of(first), "any part stands for all"
     second.unlink()
-    with pytest.raises(ModelError, match=r"one of 2 parts, and 'fox-Q4_K_M-00002-of-00002.gguf' is not beside it"):
+    with pytest.raises(ModelError, match=r"one of 2 parts, and 'fox-Q4_K_M-00002-of-00002.gguf' is not in its folder"):
         draftwood.load(first, options=options)
 
 

@@ -100,7 +100,7 @@ def hub_errors(name: str) -> Iterator[None]:
         yield
         return
     except HFValidationError:
-        why = "that is neither a folder nor a possible name on the hub"
+        why = "that is neither a folder nor a possible name on the hub, and Ollama has no such model here"
     except OfflineModeIsEnabled:
         why = "it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub; check the name, or unset that"
     except GatedRepoError:

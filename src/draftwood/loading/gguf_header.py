@@ -292,7 +292,7 @@ def header_of(name: str | Path) -> Header | None:
     names = [PART.sub(f"-{part:05}-of-{match[2]}", path.name) for part in range(1, int(match[2]) + 1)]
     if missing := [one for one in names if not (path.parent / one).is_file()]:
         raise ModelError(
-            f"the GGUF file {str(path)!r} is one of {len(names)} parts, and {missing[0]!r} is not beside it: {AGAIN}"
+            f"the GGUF file {str(path)!r} is one of {len(names)} parts, and {missing[0]!r} is not in its folder: {AGAIN}"
         )
     first, *others = (read_header(path.parent / one) for one in names)
     tensors = [tensor._replace(part=at) for at, one in enumerate((first, *others)) for tensor in one.tensors]

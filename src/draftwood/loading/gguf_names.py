@@ -110,7 +110,7 @@ def _blob(manifest: Path) -> Path | None:
 
 
 def files_here() -> dict[str, str]:
-    """Names of the files on this machine, and their places."""
+    """The paths of the files on this machine, by name."""
     from huggingface_hub import constants
 
     hub = Path(constants.HF_HUB_CACHE)
@@ -140,7 +140,7 @@ def on_hub(repo: str, tag: str) -> list[str]:
     with hub_errors(repo):
         from huggingface_hub import HfApi
 
-        files = HfApi().list_repo_files(repo)
+        files = [file.rfilename for file in HfApi().model_info(repo).siblings or ()]  # one request, which is not repeated
     return choose(files, tag, repo)
 
 
