@@ -49,11 +49,11 @@ BUDGETS = {
     "verify": 655, "loading": 3600, "trace": 2880, "engine": 2845, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5410, "ray": 690, "cli": 3785,
 }  # fmt: skip
-NATIVE = 3850
+NATIVE = 3900
 """Lines of C++ of the native engine, at most."""
 TESTS = 35_560
 """Lines of the tests, at most."""
-ALL_TEXT = 99_841
+ALL_TEXT = 100_043
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -78,7 +78,7 @@ class Tiny {
         facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
         facts.bfloat16 = bfloat16, facts.activations = activations, facts.epsilon = 1e-6f, facts.scale = 0.3f;
         if (further && window) {
-            facts.experts = 7, facts.chosen = 3, facts.expert_inner = EXPERTS_INNER, facts.whole_shares = 1;
+            facts.experts = 7, facts.experts_per_token = 3, facts.expert_inner = EXPERTS_INNER, facts.normalise_experts = 1;
         } else if (further) {
             facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
             facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;

@@ -169,3 +169,10 @@ def test_a_library_with_other_structures_was_built_elsewhere(monkeypatch):
     monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES, longer))
     with pytest.raises(ConfigError, match="built elsewhere: its Cuts has 24 bytes, and 32 here; run 'python -m draftwood"):
         library.library.__wrapped__()
+
+
+@needs_compiler
+def test_the_sources_have_no_warnings():
+    facts = ['-DDRAFTWOOD_VERSION=""', "-DDRAFTWOOD_ISAS=ISA(generic)", "-DDRAFTWOOD_KERNELS=kernels_generic"]
+    command = [str(build.compiler()), "-std=c++17", *build.WARNINGS, "-Werror", "-fsyntax-only", *facts]
+    subprocess.run([*command, *build.HERE.glob("*.cpp")], check=True)

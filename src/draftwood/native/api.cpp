@@ -6,7 +6,6 @@
 using namespace draftwood;
 
 namespace {
-
 thread_local std::string problem;
 
 template <class F>
@@ -21,8 +20,11 @@ auto guarded(F what, decltype(what()) failed) -> decltype(what()) {
     return failed;
 }
 
-typedef std::shared_ptr<Engine> Handle;
+// 0, or -1 where it fails.
+template <class F>
+int done(F what) { return guarded([&] { return what(), 0; }, -1); }
 
+typedef std::shared_ptr<Engine> Handle;
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -45,9 +47,7 @@ size_t draftwood_size_of(const char* structure) {
     return 0;
 }
 
-int draftwood_use(const char* name) {
-    return guarded([&] { return use_instruction_set(name), 0; }, -1);
-}
+int draftwood_use(const char* name) { return done([&] { use_instruction_set(name); }); }
 
 void* draftwood_model(const Facts* facts, const int* taps, const Matrix* embedding, const Matrix* head, const float* norm,
                       const LayerSource* layers, int threads) {
@@ -57,7 +57,7 @@ void* draftwood_model(const Facts* facts, const int* taps, const Matrix* embeddi
 }
 
 int draftwood_expand(const Matrix* matrix, long rows, int columns, int bfloat16, void* to) {
-    return guarded([&] { return expand(*matrix, rows, columns, bfloat16, to), 0; }, -1);
+    return done([&] { expand(*matrix, rows, columns, bfloat16, to); });
 }
 
 void draftwood_free_model(void* model) {
@@ -66,7 +66,7 @@ void draftwood_free_model(void* model) {
 }
 
 int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions) {
-    return guarded([&] { return (*(Handle*)model)->rotate(cos, sin, tables, positions), 0; }, -1);
+    return done([&] { (*(Handle*)model)->rotate(cos, sin, tables, positions); });
 }
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
@@ -79,10 +79,7 @@ long draftwood_page_bytes(void* model) {
 
 // Bytes of a page for each of its tokens.
 long draftwood_token_bytes(void* model) { return Buffer::whole((*(Handle*)model)->page_bytes()) / PAGE; }
-
-void* draftwood_row(void* model) {
-    return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr);
-}
+void* draftwood_row(void* model) { return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr); }
 
 void* draftwood_fork(const void* row, int length) {
     return guarded([&]() -> void* { return new Row(*(const Row*)row, length); }, nullptr);
@@ -93,33 +90,28 @@ void draftwood_free_row(void* row) {
     forget_jobs();
 }
 int draftwood_length(const void* row) { return ((const Row*)row)->text; }
+int draftwood_cut(void* row, int length) { return done([&] { ((Row*)row)->cut(length); }); }
 
-int draftwood_cut(void* row, int length) {
-    return guarded([&] { return ((Row*)row)->cut(length), 0; }, -1);
-}
-
-int draftwood_commit(void* row, const int* nodes, int count) {
-    return guarded([&] { return ((Row*)row)->commit(nodes, count), 0; }, -1);
-}
+int draftwood_commit(void* row, const int* nodes, int count) { return done([&] { ((Row*)row)->commit(nodes, count); }); }
 
 int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best,
                           int threads) {
-    return guarded([&] { return read_tokens(rows, count, logits, hidden, highest, best, threads), 0; }, -1);
+    return done([&] { read_tokens(rows, count, logits, hidden, highest, best, threads); });
 }
 
 int draftwood_drafter(void* model, const DrafterSource* source) {
-    return guarded([&] { return (*(Handle*)model)->drafter(*source), 0; }, -1);
+    return done([&] { (*(Handle*)model)->drafter(*source); });
 }
 
 int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* shape, float* logits, int threads) {
-    return guarded([&] { return draft_block(rows, count, *shape, logits, threads), 0; }, -1);
+    return done([&] { draft_block(rows, count, *shape, logits, threads); });
 }
 
 int draftwood_add_markov(void* model, const int64_t* tokens, const int64_t* depths, int rows, int nodes, const float* scores,
                          int block, float* logits, int threads) {
-    return guarded([&] {
-        return add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads), 0;
-    }, -1);
+    return done([&] {
+        add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads);
+    });
 }
 
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out) {
@@ -128,9 +120,9 @@ void draftwood_exponentials(const int64_t* keys, long count, const int64_t* base
 
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
                    long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
-    return guarded([&] {
-        return best(scores, lines, vocab, *cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest), 0;
-    }, -1);
+    return done([&] {
+        best(scores, lines, vocab, *cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
+    });
 }
 }
 #pragma GCC visibility pop

@@ -36,7 +36,8 @@ _ARM = {"dotprod": ("-march=armv8.2-a+dotprod",)}
 _FAMILIES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM,
 }  # fmt: skip
-WARNINGS: Final = ("-Wall", "-Wextra", "-Wshadow")
+# The headers of gcc 12 for AVX-512 use what they do not set.
+WARNINGS: Final = ("-Wall", "-Wextra", "-Wshadow", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-ffp-contract=off", "-fvisibility=hidden", *WARNINGS)
 
 

@@ -1,11 +1,13 @@
+// The types of codes of GGUF files, one row each, and how their blocks become panels.
 #include "codes.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "floats.h"
+
 namespace draftwood {
 namespace {
-
 const int8_t IQ4_VALUES[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const int8_t MXFP4_VALUES[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice the numbers of E2M1
 const uint16_t SIGN = 0x8000;
@@ -14,14 +16,6 @@ uint16_t bits_at(const uint8_t* from) {
     uint16_t bits;
     memcpy(&bits, from, 2);
     return bits;
-}
-
-float half(uint16_t bits) {
-    const int exponent = bits >> 10 & 31, digits = bits & 1023;
-    const uint32_t normal = (uint32_t)(bits & 0x7fff) * 8192 + (112u << 23);
-    float found = exponent == 31 ? (digits ? NAN : INFINITY) : ldexpf(digits, -24);
-    if (exponent && exponent < 31) memcpy(&found, &normal, 4);
-    return bits >> 15 ? -found : found;
 }
 
 // Lower halves of bytes, then upper ones.
@@ -34,32 +28,19 @@ void fifth_bits(const uint8_t* from, uint8_t* codes) {
     for (int i = 0; i < 32; i++) codes[i] |= (from[i / 8] >> i % 8 & 1) << 4;
 }
 
-// One scale for all numbers of a block, and a least number.
+// One scale for all numbers of a block, and perhaps a least number.
 void simple(const uint8_t* scale, const uint8_t* low, CodeBlock& to) {
     to.scale = bits_at(scale), to.low = low ? bits_at(low) : 0;
     to.scales[0] = to.lows[0] = 1;
 }
 
-void q4_0(const uint8_t* b, CodeBlock& to) {
-    simple(b, nullptr, to);
-    nibbles(b + 2, 16, to.codes);
-}
-
-void q4_1(const uint8_t* b, CodeBlock& to) {
-    simple(b, b + 2, to);
-    nibbles(b + 4, 16, to.codes);
-}
-
-void q5_0(const uint8_t* b, CodeBlock& to) {
-    simple(b, nullptr, to);
-    nibbles(b + 6, 16, to.codes);
-    fifth_bits(b + 2, to.codes);
-}
-
-void q5_1(const uint8_t* b, CodeBlock& to) {
-    simple(b, b + 2, to);
-    nibbles(b + 8, 16, to.codes);
-    fifth_bits(b + 4, to.codes);
+// Q4_0, Q4_1, Q5_0, Q5_1: scale, low, fifth bits, nibbles.
+template <int BITS, bool LOW>
+void q4_or_q5(const uint8_t* b, CodeBlock& to) {
+    const uint8_t *fifths = b + (LOW ? 4 : 2), *fours = fifths + (BITS == 5 ? 4 : 0);
+    simple(b, LOW ? b + 2 : nullptr, to);
+    nibbles(fours, 16, to.codes);
+    if (BITS == 5) fifth_bits(fifths, to.codes);
 }
 
 void q8_0(const uint8_t* b, CodeBlock& to) {
@@ -117,8 +98,6 @@ void q6_k(const uint8_t* b, CodeBlock& to) {
     for (int i = 0; i < 256; i++) to.codes[i] |= (b[128 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) << 4;
 }
 
-void iq4_nl(const uint8_t* b, CodeBlock& to) { q4_0(b, to); }
-
 void iq4_xs(const uint8_t* b, CodeBlock& to) {
     to.scale = bits_at(b), to.low = 0;
     const uint16_t upper = bits_at(b + 2);
@@ -127,12 +106,12 @@ void iq4_xs(const uint8_t* b, CodeBlock& to) {
 }
 
 const CodeKind KINDS[] = {
-    {2, 32, 18, {4, 1, 8, false, HALVES, nullptr}, q4_0},      {3, 32, 20, {4, 1, 0, true, HALVES, nullptr}, q4_1},
-    {6, 32, 22, {5, 1, 16, false, HALVES, nullptr}, q5_0},     {7, 32, 24, {5, 1, 0, true, HALVES, nullptr}, q5_1},
+    {2, 32, 18, {4, 1, 8, false, HALVES, nullptr}, q4_or_q5<4, false>},      {3, 32, 20, {4, 1, 0, true, HALVES, nullptr}, q4_or_q5<4, true>},
+    {6, 32, 22, {5, 1, 16, false, HALVES, nullptr}, q4_or_q5<5, false>},     {7, 32, 24, {5, 1, 0, true, HALVES, nullptr}, q4_or_q5<5, true>},
     {8, 32, 34, {8, 1, 128, false, HALVES, nullptr}, q8_0},    {10, 256, 84, {4, 2, 0, true, BYTES, nullptr}, q2_k},
     {11, 256, 110, {4, 2, 4, false, BYTES, nullptr}, q3_k},    {12, 256, 144, {4, 1, 0, true, BYTES, nullptr}, q4_k},
     {13, 256, 176, {5, 1, 0, true, BYTES, nullptr}, q5_k},     {14, 256, 210, {6, 2, 32, false, BYTES, nullptr}, q6_k},
-    {20, 32, 18, {4, 1, 0, false, HALVES, IQ4_VALUES}, iq4_nl}, {23, 256, 136, {4, 1, 0, false, BYTES, IQ4_VALUES}, iq4_xs},
+    {20, 32, 18, {4, 1, 0, false, HALVES, IQ4_VALUES}, q4_or_q5<4, false>}, {23, 256, 136, {4, 1, 0, false, BYTES, IQ4_VALUES}, iq4_xs},
     {39, 32, 17, {4, 1, 0, false, FLOATS, MXFP4_VALUES}, mxfp4},
 };
 
@@ -157,7 +136,7 @@ void pack_codes(const Format& format, int output, const uint8_t* codes, uint8_t*
     }
 }
 
-// The scales of group ``group`` of a packed block, from group ``of`` of a block of the file.
+// The scales of group ``group`` of a superblock, from group ``of`` of a block of the file.
 void pack_scales(const Format& format, int output, int group, int of, const CodeBlock& from, uint8_t* head) {
     if (format.scales == FLOATS) memcpy(head + 4 * output, &from.wide, 4);
     if (format.scales == HALVES) {
@@ -174,7 +153,6 @@ void pack_scales(const Format& format, int output, int group, int of, const Code
         if (format.low) head[64 + all + at] = (uint8_t)from.lows[of * format.parts + part];
     }
 }
-
 }  // namespace
 
 void pack_panel(const CodeKind& kind, const uint8_t* const rows[PANEL], int inputs, uint8_t* to) {
@@ -195,26 +173,26 @@ void pack_panel(const CodeKind& kind, const uint8_t* const rows[PANEL], int inpu
 }
 
 void expand_codes(const CodeKind& kind, const void* from, int count, float* to) {
-    const uint8_t* block = (const uint8_t*)from;
+    const uint8_t* at = (const uint8_t*)from;
     const Format& format = kind.format;
-    CodeBlock found;
-    for (int i = 0; i < count; i += kind.block, block += kind.bytes) {
-        kind.unpack(block, found);
-        const float scale = format.scales == FLOATS ? found.wide : half(found.scale), low = format.low ? half(found.low) : 0;
+    CodeBlock block;
+    for (int i = 0; i < count; i += kind.block, at += kind.bytes) {
+        kind.unpack(at, block);
+        const float scale = format.scales == FLOATS ? block.wide : from_float16(block.scale);
+        const float low = format.low ? from_float16(block.low) : 0;
         for (int j = 0; j < kind.block; j++) {
-            const int part = j * format.parts / QUANT, code = found.codes[j];
-            const float product = (format.values ? format.values[code] : code - format.center) * (scale * found.scales[part]);
-            to[i + j] = format.low ? product + low * found.lows[part] : product;
+            const int part = j * format.parts / QUANT, code = block.codes[j];
+            const int number = format.values ? format.values[code] : code - format.center;
+            const float product = number * (scale * block.scales[part]);
+            to[i + j] = format.low ? product + low * block.lows[part] : product;
         }
     }
 }
 
 float plain_number(int kind, const void* data, size_t at) {
-    if (kind == FLOAT16) return half(((const uint16_t*)data)[at]);
-    uint32_t bits = kind == BFLOAT16 ? (uint32_t)((const uint16_t*)data)[at] << 16 : ((const uint32_t*)data)[at];
-    float found;
-    memcpy(&found, &bits, 4);
-    return found;
+    if (kind == FLOAT32) return ((const float*)data)[at];
+    const uint16_t bits = ((const uint16_t*)data)[at];
+    return kind == FLOAT16 ? from_float16(bits) : to_float(bits);
 }
 
 const CodeKind* code_kind(int kind) {
@@ -222,5 +200,4 @@ const CodeKind* code_kind(int kind) {
         if (one.kind == kind) return &one;
     return nullptr;
 }
-
 }  // namespace draftwood

@@ -4,7 +4,6 @@
 #include <stdint.h>
 
 namespace draftwood {
-
 const int PANEL = 16;  // outputs of a panel
 const int QUANT = 32;  // inputs of a quantisation group, which an input of a product shares a scale with
 
@@ -15,9 +14,9 @@ enum Scales {
     BYTES    // float16 for eight groups, and a factor of 8 bits for each part of a group
 };
 
-// How a panel holds codes. A number is (code - center) * scale + low, or values[code] * scale. Blocks of groups follow each other:
+// How a panel holds codes. A number is (code - center) * scale + low, or values[code] * scale. Superblocks of groups follow each other:
 //
-//     scales of the block's groups | codes of its first group | ... | codes of its last group
+//     scales of its groups | codes of its first group | ... | codes of its last group
 //
 // Scales are [group][output] or, as BYTES: float16 [scale, low][output], then [group][part][output] factors of scales, and of lows.
 // Codes of a group are lines of 64 bytes, which hold four successive inputs of each output: line j has inputs 8j to 8j + 3 in the
@@ -31,10 +30,10 @@ struct Format {
     Scales scales;
     const int8_t* values;  // of sixteen codes, or null
 
-    int groups() const { return scales == BYTES ? 8 : scales == HALVES && !low ? 2 : 1; }  // of a block
+    int groups() const { return scales == BYTES ? 8 : scales == HALVES && !low ? 2 : 1; }  // of a superblock
     size_t head_bytes() const { return 64 + (scales == BYTES ? (size_t)groups() * parts * PANEL * (low ? 2 : 1) : 0); }
     size_t group_bytes() const { return (size_t)bits * 64; }
-    size_t block_bytes() const { return head_bytes() + groups() * group_bytes(); }
+    size_t superblock_bytes() const { return head_bytes() + groups() * group_bytes(); }
     size_t panel_bytes(int inputs) const {
         const int count = inputs / QUANT;
         return (count + groups() - 1) / groups() * head_bytes() + count * group_bytes();
@@ -72,5 +71,4 @@ const CodeKind* code_kind(int kind);
 const int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 30;  // types of plain numbers
 // A number of these.
 float plain_number(int kind, const void* data, size_t at);
-
 }  // namespace draftwood

@@ -3,39 +3,17 @@
 #include <stdexcept>
 #include <string>
 
-#include "threads.h"
+#include "packing.h"
 
 namespace draftwood {
-
-// A matrix as it comes, [output][input]: in the model's format, or as in a GGUF file.
-struct Matrix {
-    const void* data;
-    int kind;       // GGML's number of the type; -1: the model's format
-    int flags;      // of MatrixFlags
-    size_t mapped;  // bytes of a file, whose pages are let go once they are packed; 0: it is no file's
-};
-
-enum MatrixFlags {
-    INTERLEAVED = 1,  // outputs of a head are in the order in which llama.cpp rotates them
-    CODED = 2         // codes stay codes, where the model is bfloat16
-};
-
-// Rows of a matrix as numbers, [row][column]: bfloat16, or else float32.
-void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to);
-
-// A row of a matrix; of null for an output that is padding.
-struct MatrixRow {
-    const Matrix* matrix;
-    size_t row;
-};
-
 // Weights of a layer as they come. Biases and norms are float32, or null.
 struct LayerSource {
     Matrix query, key, value, out, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
     const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm;
     int window, rotary;
-    const void *router, *experts_up, *experts_down;  // [expert][width]; [expert][gates, ups][width]; [expert][width][inner]; or null
+    // [expert][width]; [expert][gates, ups][width]; [expert][width][inner]; or null
+    const void *router, *experts_up, *experts_down;
 };
 
 // What a drafter of hidden states has in addition to its layers.
@@ -56,35 +34,28 @@ class Engine {
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
     void rotate(const float* cos, const float* sin, int tables, int positions);
-    size_t page_bytes() const { return model_.page_numbers * number_bytes_; }
+    size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
     std::atomic<long> pages{0};  // of all rows; those that rows share count once
 
   private:
-    template <class S, class C>
-    Linear pack(int outputs, int inputs, int columns, std::initializer_list<const Matrix*> parts, S source, C column);
-    template <class S>
-    Linear pack_panels(int outputs, int inputs, const Matrix& any, std::initializer_list<const Matrix*> parts, S source);
-    template <class F>
-    void in_pieces(int count, std::initializer_list<const Matrix*> parts, F one) const;
-    void embed(const Matrix& embedding);
-    float* copy(const float* from, int size, int padded);
-    template <class F>
-    float* bias(int outputs, F of);
-    void* reserve(size_t bytes);
+    void take_facts(const Facts& facts);
+    void take_embedding(const Matrix& embedding);
+    void pack_attention(const LayerSource& from, Layer& to);
+    void pack_feed_forward(const LayerSource& from, Layer& to);
+    void pack_experts(const LayerSource& from, Layer& to);
+    void pack_norms(const LayerSource& from, Layer& to);
+    Linear pack_gate_up(const Matrix& gate, const Matrix& up, int inner);
+    Linear pack_down(const Matrix& down, int inner);
+    size_t number_bytes() const { return model_.facts.bfloat16 ? 2 : 4; }
 
     Model model_{};
-    size_t number_bytes_;
-    int threads_;
+    Packer packer_;
     std::vector<Layer> layers_;
     std::vector<int> taps_;
     std::vector<float> cos_, sin_;
-    std::vector<std::unique_ptr<Buffer>> memory_;
-    char* next_ = nullptr;  // in the last block of memory
-    size_t left_ = 0;       // bytes
-    std::vector<std::pair<const char*, size_t>> weights_;
 };
 
 typedef std::vector<std::shared_ptr<char>> Pages;
@@ -168,5 +139,4 @@ struct Cuts {
 // possible. Null: values are known up to a constant.
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
           long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
-
 }  // namespace draftwood

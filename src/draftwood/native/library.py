@@ -24,7 +24,7 @@ class Facts(Structure):
         *((name, c_float) for name in ("epsilon", "scale")),
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
-        *((name, c_int) for name in ("experts", "chosen", "expert_inner", "whole_shares")),
+        *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts")),
     ]
 
 

@@ -1,4 +1,22 @@
 // What the forward works on. Plain structures: files of several instruction sets share them, and no code.
+//
+// A panel of a matrix is sixteen outputs, the lanes of a vector. Two of them are a strip, which is computed together. In bfloat16
+// a vector has pairs of inputs; in float32 single ones:
+//
+//     strip    inputs 0, 1 of panel 0       inputs 0, 1 of panel 1         inputs 2, 3 of panel 0
+//     s        w00 w01 w10 w11 .. wf0 wf1   wg0 wg1 wh0 wh1 .. wv0 wv1     w02 w03 w12 w13 ..       (first output, then input)
+//     s + 1    ...
+//
+// A panel of codes (codes.h) has superblocks of up to eight quantisation groups of 32 inputs:
+//
+//     scales, lows | group 0: line 0: 4 inputs of output 0, of output 1, ..; line 1; .. | group 1 | ..        next superblock
+//
+// A page of the KV cache has 64 tokens of a row, for each layer and each head of keys and values:
+//
+//     layer 0, head 0                    keys: 4 panels whose outputs are tokens    values: panels whose inputs are tokens
+//     layer 0, head 1 ..                 [token / 16][number / step][token % 16][step]    [token / step][number][step]
+//
+// so products of queries with keys, and of weights with values, are those of a matrix (page.h has the places).
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -6,21 +24,20 @@
 #include "codes.h"
 
 namespace draftwood {
+const int LANES = 16;          // outputs of a panel
+const int STRIP = 2 * LANES;   // outputs of two panels, which lie together and are computed together
+const int PAGE = 64;           // tokens of a page of the KV cache
+const int BATCH = 256;         // tokens that go through all layers together, at most
+const int TILE = 16;           // rows of a tile of AMX, at most
+const int TILE_INPUTS = 32;    // inputs of a tile of AMX
+const int QUERIES = 48;        // rows of queries that attend together, at most
+const int EXPERTS = 512;       // of a layer, at most
+const int SEGMENT = 64;        // tokens of a segment in which the largest scores are looked for, and noise is made
+const int EXPANDED = 128;      // inputs whose codes are expanded together
 
-const int LANES = 16;        // outputs of a block
-const int GROUP = 2 * LANES; // outputs of two blocks, which lie together and are computed together
-const int PAGE = 64;         // tokens of a page of keys and values
-const int MOST = 256;        // tokens that go through all layers together
-const int TILE = 16;         // rows of a tile of AMX, at most
-const int SUMMED = 32;       // inputs of a tile of AMX
-const int QUERIES = 48;      // rows of queries that attend together, at most
-const int EXPERTS = 512;     // of a layer, at most
-const int SEGMENT = 64;      // tokens of a segment in which the largest scores are looked for, and noise is made
-const int EXPANDED = 128;    // inputs whose codes are expanded together
-
-// A matrix in the order in which it is read: [group][input / step][block of the group][output of the block][step].
-// Outputs are padded to whole groups and inputs to the lanes, with zeros.
-// Or as panels of codes, two of each group (codes.h).
+// A matrix in the order in which it is read: [strip][input / step][panel of the strip][output of the panel][step].
+// Outputs are padded to whole strips and inputs to the lanes, with zeros.
+// Or as panels of codes, two of each strip (codes.h).
 struct Linear {
     int outputs, inputs;  // padded
     const void* weights;
@@ -29,14 +46,14 @@ struct Linear {
 };
 
 struct Layer {
-    Linear qkv, out, gate_up, down;  // gate_up: a group is a block of gates and the same block of ups
+    Linear qkv, out, gate_up, down;  // gate_up: a strip is a panel of gates and that of the same ups
     float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network, or null
     float *out_norm, *down_norm;     // of what attention and that network add to the residual stream, or null
     float *query_norm, *key_norm;    // of each head, or of all heads together, or null
     float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
     int rotary;                      // its table of rotations; below 0: none
-    // Of a mixture of experts, each with matrices of its own instead of gate_up and down: gate_up and down of each, or null.
+    // Of a mixture of experts, each with matrices of its own instead of gate_up and down, or null.
     Linear router;
     const Linear *experts_up, *experts_down;
 };
@@ -46,14 +63,14 @@ struct Facts {
     int rotary_dim;   // leading numbers of a head that are rotated
     int taps;         // number of hidden states that are returned
     int bfloat16;     // weights, keys and values; else float32
-    int activations;  // bits of the inputs of products with codes: 8, and everything else is float32; or 16: bfloat16 as all others
+    int activations;  // bits of the inputs of products with codes: 8, and all else is float32; or 16: bfloat16 as all others
     float epsilon, scale;
     int gelu;         // the activation is GELU by tanh; else SiLU
     int joint_norms;  // query and key norms are of all heads together
     // Factors, and caps of scores; 0 for none.
     float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
-    // Of a mixture of experts: those of a layer and of a token; whether the shares of a token's experts add up to one.
-    int experts, chosen, expert_inner, whole_shares;
+    // Of a mixture of experts: those of a layer and of a token; whether the weights of a token's experts add up to one.
+    int experts, experts_per_token, expert_inner, normalise_experts;
 };
 
 struct Rotary {
@@ -70,8 +87,9 @@ struct Model {
     Linear head;
     float* norm;
     Rotary rotary;
-    const int* tap;  // which hidden states: 0 is the embedding, i the output of layer i, the last one is normed; layers + 1 is
-                     // that one before its norm
+    // Which hidden states are returned: 0 is the embedding, i the output of layer i, the last one is normed; layers + 1 is that
+    // one before its norm.
+    const int* tap;
     size_t page_numbers;  // numbers of a page: [layer][kv head][keys, values][PAGE * padded_dim]
     // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
     // to the scores of the next one is a product of low rank.
@@ -96,11 +114,11 @@ struct Token {
     int row, token, position, slot;  // MARKOV: position is the depth
     int text;         // slots [0, text) hold what it sees first
     int first, seen;  // further slots that it sees, itself among them: path[first .. first + seen)
-    int scored;       // index of its scores among those of the block, or -1
+    int scored;       // index of its scores among those of the batch, or -1
     int state;        // index of its hidden states among those of the forward
 };
 
-// What the threads compute for a block of at most MOST tokens.
+// What the threads compute for at most BATCH tokens.
 struct Work {
     const Work* next;  // what they compute then, from a phase on, or null
     int phase;
@@ -119,24 +137,31 @@ struct Work {
     int block;                  // MARKOV: number of depths
 };
 
-// Memory of a block of tokens, shared by all threads.
+// Memory of a batch of tokens, shared by all threads. Inputs of products have the format that the kernel wants.
 struct Shared {
-    float *x, *qkv;
-    void *queries, *attended, *acted;
-    int* chosen;    // [token][choice] experts
-    float* shares;  // [token][choice]
+    float* residual; // [token][width]: the residual stream
+    float* qkv;      // [token][qkv]; also what is added to the residual stream, if it is normed or of several experts
+    void* queries;   // [head of keys][token][head of the group][dim]
+    void* attended;  // [token][heads * dim]; also inputs of experts, and of the head
+    void* activated; // [token][inner]; also inputs of the first layer of a drafter, and of features
+    int* experts;    // [token][choice]
+    float* expert_weights;  // [token][choice]
 };
 
 // Memory of one thread.
 struct Scratch {
-    void *normed, *weights, *gathered;
-    void* codes;  // of inputs
-    float *scores, *found;
-    int tile_rows;  // of the processor's tiles, as they are configured
-    // Of the scores that this thread computed: per scored token the highest one, the lanes of their sum, which is NaN if a score
-    // is, and the token of the highest.
-    float *highest, *totals;
+    void* normed;      // [token][width]: inputs of products
+    void* softmax;     // [query][slot], then [query][slot of the tail]: weights of values
+    void* gathered;    // [slot of the tail][dim], or inputs of an expert
+    void* codes;       // inputs in 8 bits, and their groups
+    float* scores;     // [query][slot]
+    float* sums;       // [query][dim] of attention
+    int tile_rows;     // of the processor's tiles, as they are configured
+    // Of the scores that this thread computed, for each scored token: the highest one, the token that has it, and the lanes of
+    // the scores' sum, which is NaN if a score is.
+    float* highest;
     int* best;
+    float* totals;
 };
 
 // The chunks of a job's phases (threads.cpp).
@@ -144,13 +169,23 @@ struct Phases;
 // The next chunk of a phase for a thread that has done ``done`` of them: of its own part, which lies together in memory, or then
 // of another thread's; -1 once all of them are done, by whichever thread.
 int claim(Phases* phases, int phase, int chunks, int thread, int done);
+// End the process: a forward has more phases than it told.
+[[noreturn]] void too_many_phases();
+
+// One thread of a job.
+struct Worker {
+    Phases* phases;
+    const Shared* shared;
+    Scratch* own;
+    int thread, threads;
+};
 
 struct Kernels {
-    void (*forward)(const Work* work, Phases* phases, const Shared* shared, Scratch* scratch, int thread, int threads);
+    int (*phases)(int layers);  // of a forward of a batch, at most
+    void (*forward)(const Work* work, const Worker& worker);
     void (*exponentials)(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
     void (*perturb)(const float* scores, const float* arrivals, long vocab, float offset, float* out);
     double (*sum_of_exponentials)(const float* scores, long vocab, float offset);
     bool (*segment_maxima)(const float* scores, long vocab, float* out);
 };
-
 }  // namespace draftwood

@@ -8,7 +8,6 @@
 
 namespace draftwood {
 namespace {
-
 struct Candidate {
     float score;
     int token;
@@ -56,9 +55,7 @@ class Line {
         drop_below(nth(count, std::move(all)), candidates);
     }
 
-    double sum_of_exponentials(float offset) const {
-        return kernels().sum_of_exponentials(scores_, vocab_, offset);
-    }
+    double sum_of_exponentials(float offset) const { return kernels().sum_of_exponentials(scores_, vocab_, offset); }
 
   private:
     long end(size_t segment) const { return std::min(vocab_, (long)(segment + 1) * SEGMENT); }
@@ -115,8 +112,7 @@ class Noise {
     // Scores of a whole line with noise; lines that follow each other and have the same key have the same noise.
     const float* of_line(int64_t key, const float* scores, long vocab, float offset) {
         if (key != line_key_) {
-            arrivals_.resize(vocab);
-            own_bases_.resize(columns_ ? vocab : 0);
+            arrivals_.resize(vocab), own_bases_.resize(columns_ ? vocab : 0);
             for (size_t t = 0; t < own_bases_.size(); t++) own_bases_[t] = base(t);
             const int64_t* bases = columns_ ? own_bases_.data() : bases_;
             kernels().exponentials(&key, 1, bases, vocab, arrivals_.data());
@@ -130,10 +126,8 @@ class Noise {
     // The same for candidates; a key of 0 is none.
     void add_to(Candidates& candidates, int64_t key, float offset) {
         const size_t size = candidates.size();
-        line_key_ = 0;
-        arrivals_.assign(size, 1.f);
-        perturbed_.resize(size);
-        own_bases_.resize(size);
+        line_key_ = 0, arrivals_.assign(size, 1.f);
+        perturbed_.resize(size), own_bases_.resize(size);
         for (size_t i = 0; i < size; i++) {
             perturbed_[i] = candidates[i].score;
             if (key) own_bases_[i] = base(candidates[i].token);
@@ -168,7 +162,6 @@ void write_best(Candidates& candidates, size_t count, const int64_t* columns, fl
         tokens[i] = !possible ? -1 : columns ? columns[candidates[i].token] : candidates[i].token;
     }
 }
-
 }  // namespace
 
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
@@ -190,8 +183,7 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
         if (!whole) truncate(line, vocab, cuts, candidates);
         if (likeliest) {
             const double all = whole ? line.sum_of_exponentials(offset) : sum_of_exponentials(candidates, offset);
-            likeliest[l] = -(float)log(all);
-            offset -= likeliest[l];
+            likeliest[l] = -(float)log(all), offset -= likeliest[l];
         }
         const int64_t key = keys ? keys[l] : 0;
         if (whole && key) {
@@ -203,5 +195,4 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
         write_best(candidates, count, columns, values, tokens);
     }
 }
-
 }  // namespace draftwood

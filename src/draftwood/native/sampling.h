@@ -2,7 +2,6 @@
 #pragma once
 
 namespace {
-
 using draftwood::LANES;
 using draftwood::SEGMENT;
 
@@ -99,5 +98,4 @@ bool segment_maxima(const float* scores, long vocab, float* out) {
     const float all = sum(sums);
     return all == all;
 }
-
 }  // namespace

@@ -1,6 +1,8 @@
+// The pool of threads, the phases that they share, and memory in large pages.
 #include "threads.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,7 +16,6 @@
 
 namespace draftwood {
 namespace {
-
 const int SPINS = 2000;          // looks at a counter before the processor is given to another thread
 const int WAITS = 4000;          // looks for the next job before the thread sleeps
 const size_t LARGE = 2u << 20;   // bytes of a large page
@@ -60,32 +61,31 @@ struct Pool {
 Pool& pool() {
     static std::atomic<Pool*> present{nullptr};
     static std::mutex making;
-    Pool* found = present.load();
-    if (found && found->process == getpid()) return *found;
+    Pool* pool = present.load();
+    if (pool && pool->process == getpid()) return *pool;
     std::lock_guard<std::mutex> lock(making);
-    found = present.load();
-    if (!found || found->process != getpid()) present = found = new Pool;  // after a fork its threads are gone
-    return *found;
+    pool = present.load();
+    if (!pool || pool->process != getpid()) present = pool = new Pool;  // after a fork its threads are gone
+    return *pool;
 }
 
 // Large pages, which the system takes back as soon as they are free: an allocator would need twice their size for the next ones,
 // so it would use none of those that were freed.
 void* map_large(size_t bytes) {
 #if defined(__linux__)
-    char* found = (char*)mmap(nullptr, bytes + LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (found == MAP_FAILED) return nullptr;
-    size_t before = (LARGE - (size_t)found % LARGE) % LARGE;
-    if (before) munmap(found, before);
-    munmap(found + before + bytes, LARGE - before);
-    madvise(found + before, bytes, MADV_HUGEPAGE);
-    return found + before;
+    char* mapped = (char*)mmap(nullptr, bytes + LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    size_t before = (LARGE - (size_t)mapped % LARGE) % LARGE;
+    if (before) munmap(mapped, before);
+    munmap(mapped + before + bytes, LARGE - before);
+    madvise(mapped + before, bytes, MADV_HUGEPAGE);
+    return mapped + before;
 #else
     return aligned_alloc(LARGE, bytes);
 #endif
 }
 
 bool is_free(const Job& job) { return !job.users.load(std::memory_order_acquire); }
-
 }  // namespace
 
 size_t Buffer::whole(size_t bytes) {
@@ -113,7 +113,8 @@ void Buffer::release() {
         free(start_);
 #endif
     }
-    start_ = nullptr, bytes_ = 0;
+    start_ = nullptr;
+    bytes_ = 0;
 }
 
 int claim(Phases* phases, int phase, int chunks, int thread, int done) {
@@ -130,6 +131,11 @@ int claim(Phases* phases, int phase, int chunks, int thread, int done) {
     return -1;
 }
 
+void too_many_phases() {
+    fputs("draftwood: a forward has more phases than it told\n", stderr);
+    abort();
+}
+
 JobUse new_job(int phases, int threads) {
     Pool& all = pool();
     Job* free = nullptr;
@@ -140,12 +146,12 @@ JobUse new_job(int phases, int threads) {
         if (!free) all.jobs.push_back(std::make_unique<Job>()), free = all.jobs.back().get();
         free->users = 1;
     }
-    JobUse found(free);
+    JobUse job(free);
     size_t counters = (size_t)phases * threads;
-    if (found->phases.counters.size() < counters) found->phases.counters = std::vector<Counter>(counters);
-    for (Counter& counter : found->phases.counters) counter.claimed = 0, counter.done = 0;
-    found->phases.threads = found->threads = threads;
-    return found;
+    if (job->phases.counters.size() < counters) job->phases.counters = std::vector<Counter>(counters);
+    for (Counter& counter : job->phases.counters) counter.claimed = counter.done = 0;
+    job->phases.threads = job->threads = threads;
+    return job;
 }
 
 void forget_jobs() {
@@ -172,5 +178,4 @@ void run_job(Job& job, void (*part)(Job&, int)) {
     std::lock_guard<std::mutex> lock(all.mutex);
     all.job = nullptr;
 }
-
 }  // namespace draftwood

@@ -7,7 +7,6 @@
 #include "model.h"
 
 namespace draftwood {
-
 // Memory that is aligned to cache lines; it grows, and what it held is lost then.
 class Buffer {
   public:
@@ -60,5 +59,4 @@ void forget_jobs();
 
 // Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
 void run_job(Job& job, void (*part)(Job&, int));
-
 }  // namespace draftwood

@@ -3,49 +3,6 @@
 #include <immintrin.h>
 
 namespace {
-
-#if defined(DRAFTWOOD_EMULATED_TILES)
-// The same instructions in software, to test what surrounds them on a processor that lacks them.
-struct EmulatedTile {
-    uint8_t bytes[16][64];
-};
-thread_local EmulatedTile emulated[8];
-thread_local int emulated_rows[8];
-
-void load_tile(int tile, const void* from, size_t step) {
-    for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, 64);
-}
-void store_tile(int tile, void* to, size_t step) {
-    for (int r = 0; r < emulated_rows[tile]; r++) memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], 64);
-}
-void add_products(int sums, int x, int w) {
-    for (int r = 0; r < emulated_rows[sums]; r++)
-        for (int n = 0; n < 16; n++) {
-            float sum, parts[2] = {0, 0};  // of even and of odd inputs
-            memcpy(&sum, &emulated[sums].bytes[r][4 * n], 4);
-            for (int k = 0; k < 32; k++) {
-                uint16_t a, b;
-                memcpy(&a, &emulated[x].bytes[r][2 * k], 2);
-                memcpy(&b, &emulated[w].bytes[k / 2][4 * n + 2 * (k % 2)], 2);
-                parts[k % 2] += number(a) * number(b);
-            }
-            sum += parts[0] + parts[1];
-            memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
-        }
-}
-#undef _tile_loadd
-#undef _tile_stored
-#undef _tile_dpbf16ps
-#undef _tile_zero
-#undef _tile_loadconfig
-#define _tile_loadd(tile, from, step) load_tile(tile, from, step)
-#define _tile_stored(tile, to, step) store_tile(tile, to, step)
-#define _tile_dpbf16ps(sums, x, w) add_products(sums, x, w)
-#define _tile_zero(tile) memset(&emulated[tile], 0, sizeof emulated[tile])
-#define _tile_loadconfig(config) \
-    for (int i = 0; i < 8; i++) emulated_rows[i] = (config)->rows[i]
-#endif
-
 struct __attribute__((packed)) TileConfig {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16];
@@ -63,7 +20,7 @@ __attribute__((noinline)) void configure(int rows) {
     asm volatile("" ::: "memory");
 }
 
-const int TILES_AHEAD = 12 << 10;  // bytes of weights that are fetched before they are needed, also those of the next blocks
+const int TILES_AHEAD = 12 << 10;  // bytes of weights that are fetched before they are needed, also those of the next strips
 
 // As ``tiles``; inputs are a multiple of 32. The tiles of more than TILE rows are alike, so ``x`` and ``out`` have room for whole
 // ones.
@@ -95,7 +52,7 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
             _tile_loadd(4, row + k, next_x * sizeof(uint16_t));
             _tile_loadd(6, weights, step);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, weights + a.next_block, step);
+            _tile_loadd(7, weights + a.next_panel, step);
             _tile_dpbf16ps(1, 4, 7);
             if (!two) continue;
             _tile_loadd(5, other + k, next_x * sizeof(uint16_t));
@@ -108,5 +65,4 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
         if (two) _tile_stored(3, others + draftwood::LANES, next);
     }
 }
-
 }  // namespace

@@ -95,11 +95,11 @@ FAMILIES: Final = {
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
         "MixtralForCausalLM", windows=("sliding_window",),
-        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "whole_shares": True}, gguf=None,
+        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True}, gguf=None,
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS,
-        experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "whole_shares": "norm_topk_prob"},
+        experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "normalise_experts": "norm_topk_prob"},
         gguf=None,
     ),
 }  # fmt: skip
@@ -218,7 +218,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
         scale=(getattr(config, setting) if setting else head) ** power,
         gelu=_ACTIVATIONS[getattr(config, own.activation)],
         joint_norms=own.head_norms == "joint",
-        **factors | ({"chosen": config.num_experts_per_tok, **experts} if experts else {}) | more,
+        **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts else {}) | more,
     )  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+// The KV cache: pages of rows, which rows share until one of them writes.
+#include <string.h>
+
+#include <algorithm>
+
+#include "engine.h"
+#include "page.h"
+
+namespace draftwood {
+namespace {
+// Memory that counts itself; the rows that hold it keep their engine.
+struct Page {
+    explicit Page(std::atomic<long>& pages) : count(pages) { count++; }
+    ~Page() { count--; }
+    std::atomic<long>& count;
+    Buffer buffer;
+};
+
+// Keys and values of a token, from a slot of a page to one of another.
+template <class W>
+void move_token(const char* from_page, char* to_page, int from, int to, const Model& m, int step) {
+    const int dim = m.padded_dim;
+    for (int l = 0; l < m.facts.layers; l++)
+        for (int h = 0; h < m.facts.kv_heads; h++) {
+            const size_t at = head_at(m.facts, l, h, dim);
+            const W* keys = (const W*)from_page + at;
+            W* to_keys = (W*)to_page + at;
+            for (int i = 0; i < dim; i++) {
+                to_keys[key_at(to, i, dim, step)] = keys[key_at(from, i, dim, step)];
+                to_keys[head_size(dim) + value_at(to, i, dim, step)] = keys[head_size(dim) + value_at(from, i, dim, step)];
+            }
+        }
+}
+}  // namespace
+
+std::shared_ptr<char> Row::new_page() const {
+    auto memory = std::make_shared<Page>(engine_->pages);
+    const size_t bytes = engine_->page_bytes();
+    char* page = (char*)memory->buffer.reserve(bytes);
+    memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
+    return {memory, page};
+}
+
+Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
+    if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
+    pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
+    if (length % PAGE) own(length / PAGE);
+}
+
+void Row::own(int page) {
+    if (pages_[page].use_count() == 1) return;
+    std::shared_ptr<char> copied = new_page();
+    memcpy(copied.get(), pages_[page].get(), engine_->page_bytes());
+    pages_[page] = copied;
+}
+
+void Row::cut(int length) {
+    if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
+    text = std::min(text, length), nodes = 0;
+    pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
+    if (text % PAGE) own(text / PAGE);
+}
+
+void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(new_page()); }
+
+void Row::move(int from, int to) {
+    const Model& m = engine_->model();
+    char *source = pages_[from / PAGE].get(), *target = pages_[to / PAGE].get();
+    if (m.facts.bfloat16) move_token<uint16_t>(source, target, from % PAGE, to % PAGE, m, 2);
+    else move_token<float>(source, target, from % PAGE, to % PAGE, m, 1);
+}
+
+void Row::commit(const int* kept, int count) {
+    for (int i = 0; i < count; i++)
+        if (kept[i] < i || kept[i] >= nodes) throw std::invalid_argument("a node that the round does not have");
+    for (int i = 0; i < count; i++)
+        if (kept[i] != i) move(text + kept[i], text + i);
+    text += count, nodes = 0;
+}
+}  // namespace draftwood

@@ -1,0 +1,124 @@
+// The feed-forward network of a layer: SwiGLU or GeGLU, and mixtures of experts.
+#pragma once
+#include "attention.h"
+
+namespace {
+template <class N>
+struct FeedForward : Attention<N> {
+    typedef Attention<N> Base;
+    using typename Base::Input;
+    using Base::activated_inputs, Base::add_to_residual, Base::attended, Base::count, Base::each_token, Base::facts;
+    using Base::in_chunks, Base::linear, Base::norm_all, Base::normed, Base::own, Base::product, Base::qkv, Base::residual;
+    using Base::rms_norm, Base::width;
+    int* chosen;     // experts: [token][choice]
+    float* weights;  // of them
+
+    FeedForward(const Work& batch, const Worker& worker)
+        : Base(batch, worker), chosen(worker.shared->experts), weights(worker.shared->expert_weights) {}
+
+    // SwiGLU: gates through SiLU (or GELU) times ups.
+    void activate(Input* to, const float* sums) const {
+        N::store_input(to, activated(load(sums), facts.gelu) * load(sums + LANES));
+    }
+
+    // One phase, or two: products that are added to the residual stream, normed before if there is such a norm.
+    void linear_added(const Linear& a, const Input* in, const float* norm) {
+        linear(a, count, in, 0, [] {}, [&](int s, int r, const float* sums) {
+            const size_t at = r * width + (size_t)s * STRIP;
+            if (norm) memcpy(qkv + at, sums, sizeof(float) * STRIP);
+            else for (int i = 0; i < STRIP; i += LANES) add_to_residual(residual + at + i, load(sums + i));
+        });
+        if (norm) each_token([&](int i) {
+            rms_norm(qkv + i * width, norm, width, facts.width, [&](int j, const Lanes& sum) {
+                add_to_residual(residual + i * width + j, sum);
+            });
+        });
+    }
+
+    void feed_forward(const Layer& layer) {
+        if (layer.experts_up) return mixture(layer);
+        auto norm = [&] { norm_all(layer.ffn_norm); };
+        linear(layer.gate_up, count, normed, 0, norm, [&](int s, int r, const float* sums) {
+            activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
+        });
+        linear_added(layer.down, activated_inputs, layer.down_norm);
+    }
+
+    // The experts of a token, those with the highest scores, and their weights, a softmax; the input of all of them is in
+    // ``attended``.
+    void route(const Layer& layer, int i) {
+        Input* row = attended + i * width;
+        rms_norm(residual + i * width, layer.ffn_norm, width, facts.width, [&](int j, const Lanes& a) {
+            N::store_input(row + j, a);
+        });
+        float scores[EXPERTS], top = -INFINITY, all = 0, of_chosen = 0;
+        for (int s = 0; s < layer.router.outputs / STRIP; s++) product(layer.router, s, 1, row, scores + s * STRIP);
+        for (int e = 0; e < facts.experts; e++) top = scores[e] > top ? scores[e] : top;
+        for (int e = 0; e < facts.experts; e += LANES) store(scores + e, exponential(load(scores + e) - splat(top)));
+        for (int e = 0; e < facts.experts; e++) all += scores[e];
+        bool taken[EXPERTS] = {false};
+        const int choices = facts.experts_per_token;
+        float* weight = weights + i * choices;
+        for (int c = 0; c < choices; c++) {
+            int best = -1;
+            for (int e = 0; e < facts.experts; e++)
+                if (!taken[e] && (best < 0 || scores[e] > scores[best])) best = e;
+            taken[best] = true, chosen[i * choices + c] = best;
+            of_chosen += weight[c] = scores[best];
+        }
+        for (int c = 0; c < choices; c++) weight[c] /= facts.normalise_experts ? of_chosen : all;
+    }
+
+    // One phase: products of the choices of tokens with their experts' matrices; ``in(choice)`` is an input, and
+    // ``out(strip, choice, sums)`` takes the sums of a strip. The number of chunks does not depend on the choices, which only a
+    // thread with a chunk may look at: another one may come when they are those of a later layer.
+    template <class I, class F>
+    void experts(const Linear* of, I in, F out) {
+        const int choices = count * facts.experts_per_token, strips = of->outputs / STRIP;
+        int e = -1, nth = -1, rows = 0, choice[BATCH];  // e is the nth that is used, from 0 on
+        float sums[BATCH * STRIP];
+        Input* gathered = (Input*)own.gathered;
+        auto is_used = [&](int expert) {
+            for (int i = 0; i < choices; i++)
+                if (chosen[i] == expert) return 1;
+            return 0;
+        };
+        in_chunks(least(facts.experts, choices) * strips, 1, [&](int chunk) {
+            const int wanted = chunk / strips;  // among those that are used
+            if (wanted < nth) e = nth = -1;
+            if (wanted != nth) {
+                while (nth < wanted && e < facts.experts) nth += is_used(++e);
+                nth = wanted, rows = 0;  // also if there are not so many
+                for (int i = 0; i < choices; i++)
+                    if (chosen[i] == e) {
+                        memcpy(gathered + (size_t)rows * of->inputs, in(i), of->inputs * sizeof(Input));
+                        choice[rows++] = i;
+                    }
+            }
+            if (!rows) return;
+            product(of[e], chunk % strips, rows, gathered, sums);
+            for (int r = 0; r < rows; r++) out(chunk % strips, choice[r], sums + r * STRIP);
+        });
+    }
+
+    void mixture(const Layer& layer) {
+        const size_t inner = layer.experts_down->inputs, choices = facts.experts_per_token;
+        each_token([&](int i) { route(layer, i); });
+        experts(layer.experts_up, [&](int i) { return attended + i / choices * width; }, [&](int s, int i, const float* sums) {
+            activate(activated_inputs + i * inner + (size_t)s * LANES, sums);
+        });
+        auto input = [&](int i) { return activated_inputs + i * inner; };
+        experts(layer.experts_down, input, [&](int s, int i, const float* sums) {
+            memcpy(qkv + i * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
+        });
+        each_token([&](int i) {
+            for (size_t j = 0; j < width; j += LANES) {
+                Lanes sum = splat(0.f);
+                for (size_t c = i * choices; c < (i + 1) * choices; c++)
+                    sum = fma(load(qkv + c * width + j), splat(weights[c]), sum);
+                add_to_residual(residual + i * width + j, sum);
+            }
+        });
+    }
+};
+}  // namespace

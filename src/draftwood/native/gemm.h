@@ -1,0 +1,70 @@
+// Products of rows of inputs with two panels of weights (GEMM): tiles of rows whose sums stay in registers.
+#pragma once
+#include "formats.h"
+
+namespace {
+using namespace draftwood;
+
+#if defined(__AVX512F__)
+const int ROWS = 12;  // rows of a tile whose sums stay in registers
+#elif defined(__AVX2__)
+const int ROWS = 3;
+#else
+const int ROWS = 1;
+#endif
+const int AHEAD = 1024;  // bytes of weights that are fetched before they are needed
+
+inline int least(int a, int b) { return a < b ? a : b; }
+inline int most(int a, int b) { return a > b ? a : b; }
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Where the weights of two panels lie: distances are in numbers. Those of a matrix are followed by others, which are fetched
+// before they are needed; those of keys and values, or made of codes, are not.
+template <class N>
+struct TwoPanels {
+    const typename N::Weight* weights;
+    size_t next_step, next_panel;
+    int inputs;
+    bool of_matrix = false;
+};
+
+// The products of R rows x[r] with two panels; ``more`` adds them to what out[r] holds.
+template <class N, int R>
+void tile(const TwoPanels<N>& a, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+    Lanes sums[R][2];
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
+    const typename N::Weight* w = a.weights;
+    for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
+        if (a.of_matrix) {
+            __builtin_prefetch((const char*)w + AHEAD);
+            __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
+        }
+        typename N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
+        for (int r = 0; r < R; r++) {
+            sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
+            sums[r][1] = N::add_product(sums[r][1], second, x + r * next_x + k);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < 2; p++) store(out + r * next_out + p * LANES, sums[r][p]);
+}
+
+template <class N>
+struct Tiles {
+    typedef void (*Tile)(const TwoPanels<N>&, const typename N::Input*, size_t, float*, size_t, bool);
+    template <int R>
+    static Tile of(int rows) {
+        if constexpr (R == ROWS) return tile<N, R>;
+        else return rows == R ? tile<N, R> : of<R + 1>(rows);
+    }
+};
+
+// The same for any number of rows.
+template <class N>
+void tiles(const TwoPanels<N>& a, int rows, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+    int size = ceil_div(rows, ceil_div(rows, ROWS));
+    for (int r = 0; r < rows; r += size)
+        Tiles<N>::template of<1>(least(size, rows - r))(a, x + r * next_x, next_x, out + r * next_out, next_out, more);
+}
+}  // namespace

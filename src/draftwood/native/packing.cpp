@@ -1,0 +1,174 @@
+// Weights in panels, packed while their file is read.
+#include "packing.h"
+
+#include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "floats.h"
+
+namespace draftwood {
+namespace {
+const size_t RESERVE = 64u << 20;  // bytes that are reserved together, so that they lie in large pages
+const int PAGE_OUT = 21;           // MADV_PAGEOUT, which older headers lack: changed pages of tensors stay
+const int PIECE = 256;             // strips or panels after which a file's pages leave the process
+
+// A row of a matrix as numbers of 2 or 4 bytes.
+const void* numbers(const Matrix& matrix, size_t row, int columns, size_t bytes, std::vector<float>& room) {
+    if (matrix.kind < 0 || matrix.kind == (bytes == 2 ? BFLOAT16 : FLOAT32))
+        return (const char*)matrix.data + row * columns * bytes;
+    room.resize(columns);
+    if (const CodeKind* kind = code_kind(matrix.kind)) {
+        const size_t row_bytes = (size_t)(columns / kind->block) * kind->bytes;
+        expand_codes(*kind, (const char*)matrix.data + row * row_bytes, columns, room.data());
+    } else {
+        for (int i = 0; i < columns; i++) room[i] = plain_number(matrix.kind, matrix.data, row * columns + i);
+    }
+    uint16_t* shorter = (uint16_t*)room.data();
+    for (int i = 0; bytes == 2 && i < columns; i++) {
+        const uint16_t number = to_bfloat16(room[i]);
+        memcpy(shorter + i, &number, 2);
+    }
+    return room.data();
+}
+
+// The pages of a file leave the process; they are read again where they are needed.
+void let_go(const Matrix& matrix) {
+#ifdef __linux__
+    const size_t page = sysconf(_SC_PAGESIZE), start = ((size_t)matrix.data + page - 1) / page * page;
+    const size_t end = ((size_t)matrix.data + matrix.mapped) / page * page;
+    if (start < end) madvise((void*)start, end - start, matrix.kind < 0 ? PAGE_OUT : MADV_DONTNEED);
+#else
+    (void)matrix;
+#endif
+}
+
+// A row becomes an output of a strip.
+template <class W>
+void pack_row(W* strip, int output, const Columns& columns, int step, const W* row) {
+    for (size_t k = 0; k < columns.size(); k++)
+        strip[(k / step * STRIP + output) * step + k % step] = columns[k] < 0 ? W(0) : row[columns[k]];
+}
+}  // namespace
+
+void in_parallel(int threads, int count, const std::function<void(int)>& one) {
+    std::vector<std::thread> others;
+    auto part = [&](int t) {
+        for (int i = (long)count * t / threads; i < (long)count * (t + 1) / threads; i++) one(i);
+    };
+    int started = 1;
+    try {
+        for (; started < threads; started++) others.emplace_back(part, started);
+    } catch (const std::system_error&) {  // there may be no more threads: the rest is done here
+    }
+    part(0);
+    for (int t = started; t < threads; t++) part(t);
+    for (auto& thread : others) thread.join();
+}
+
+Columns columns_in_parts(int parts, int numbers, int padded) {
+    Columns columns(parts * padded);
+    for (int k = 0; k < parts * padded; k++) columns[k] = place_in_parts(k, numbers, padded);
+    return columns;
+}
+
+void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to) {
+    const size_t bytes = bfloat16 ? 2 : 4;
+    std::vector<float> room;
+    for (size_t row = 0; row < rows; row++)
+        memcpy((char*)to + row * columns * bytes, numbers(matrix, row, columns, bytes, room), columns * bytes);
+    let_go(matrix);
+}
+
+void* Packer::reserve(size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes > left_) {
+        left_ = std::max(bytes, RESERVE);
+        memory_.push_back(std::make_unique<Buffer>());
+        next_ = (char*)memory_.back()->reserve(left_);
+    }
+    char* start = next_;
+    next_ += bytes, left_ -= bytes;
+    return start;
+}
+
+Linear Packer::pack(int outputs, const Columns& columns, Matrices parts, const RowOf& row) {
+    const int inputs = columns.size(), strips = outputs / STRIP;
+    const int count = std::count_if(columns.begin(), columns.end(), [](int column) { return column >= 0; });
+    bool codes = bfloat16_ && count == inputs;  // codes stay codes if no input is padded
+    for (const Matrix* part : parts) codes = codes && code_kind(part->kind) && part->flags & CODED;
+    if (codes) return pack_codes(outputs, inputs, parts, row);
+    const size_t number_bytes = bfloat16_ ? 2 : 4, strip_bytes = (size_t)STRIP * inputs * number_bytes;
+    char* packed = (char*)reserve(strip_bytes * strips);
+    in_pieces(strips, parts, [&](int s) {
+        char* strip = (char*)memset(packed + s * strip_bytes, 0, strip_bytes);
+        std::vector<float> room;
+        for (int output = 0; output < STRIP; output++) {
+            const MatrixRow from = row(s * STRIP + output);
+            if (!from.matrix) continue;
+            const void* all = numbers(*from.matrix, from.row, count, number_bytes, room);
+            if (bfloat16_) pack_row((uint16_t*)strip, output, columns, 2, (const uint16_t*)all);
+            else pack_row((float*)strip, output, columns, 1, (const float*)all);
+        }
+    });
+    weights.emplace_back(packed, strip_bytes * strips);
+    return {outputs, inputs, packed, nullptr, nullptr};
+}
+
+Linear Packer::pack(const Matrix& matrix, int outputs, const Columns& columns) {
+    return pack(padded_to(outputs, STRIP), columns, {&matrix}, [&](int output) {
+        return MatrixRow{output < outputs ? &matrix : nullptr, (size_t)output};
+    });
+}
+
+// The outputs of a panel are rows of one matrix; those of a panel of padding have the format of the first one.
+Linear Packer::pack_codes(int outputs, int inputs, Matrices parts, const RowOf& row) {
+    const int count = outputs / PANEL;
+    std::vector<const CodeKind*> kinds(count);
+    std::vector<size_t> starts(count + 1);
+    for (int p = 0; p < count; p++) {
+        const MatrixRow from = row(p * PANEL);
+        kinds[p] = code_kind((from.matrix ? from.matrix : *parts.begin())->kind);
+        starts[p + 1] = starts[p] + kinds[p]->format.panel_bytes(inputs);
+    }
+    uint8_t* codes = (uint8_t*)reserve(starts[count]);
+    Panel* panels = (Panel*)reserve(count * sizeof(Panel));
+    in_pieces(count, parts, [&](int p) {
+        const uint8_t* rows[PANEL];
+        for (int output = 0; output < PANEL; output++) {
+            const MatrixRow from = row(p * PANEL + output);
+            const size_t row_bytes = (size_t)inputs / kinds[p]->block * kinds[p]->bytes;
+            rows[output] = from.matrix ? (const uint8_t*)from.matrix->data + from.row * row_bytes : nullptr;
+        }
+        pack_panel(*kinds[p], rows, inputs, codes + starts[p]);
+        panels[p] = {codes + starts[p], &kinds[p]->format};
+    });
+    weights.emplace_back((const char*)codes, starts[count]);
+    return {outputs, inputs, codes, nullptr, panels};
+}
+
+// ``one(i)`` for 0 .. count - 1 on all threads; the pages of the parts leave the process piece by piece.
+void Packer::in_pieces(int count, Matrices parts, const std::function<void(int)>& one) const {
+    for (int i = 0; i < count; i += PIECE) {
+        in_parallel(threads_, std::min(count - i, PIECE), [&](int j) { one(i + j); });
+        for (const Matrix* part : parts) let_go(*part);
+    }
+}
+
+float* Packer::copy(const float* from, int size, int padded) {
+    if (!from) return nullptr;
+    return fill(padded, [&](int i) { return i < size ? from[i] : 0.f; });
+}
+
+float* Packer::fill(int size, const std::function<float(int)>& number) {
+    float* to = (float*)reserve(sizeof(float) * size);
+    for (int i = 0; i < size; i++) to[i] = number(i);
+    return to;
+}
+}  // namespace draftwood

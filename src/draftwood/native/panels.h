@@ -1,0 +1,227 @@
+// Products of panels of codes with inputs that are rounded to 8 bits, by quantisation groups of 32 inputs.
+//
+// The sum of a group is an integer; what follows is float32 in one order, so that scores have the same bits everywhere.
+#pragma once
+#include "formats.h"
+#include "integers.h"
+
+namespace {
+using draftwood::LANES, draftwood::PANEL, draftwood::QUANT;
+
+const int SIDES = PANEL / OUTPUTS;  // registers of outputs of a panel
+
+// A quantisation group of an input: its scale, times the sum of its codes, and that sum, of all and of the first half.
+struct InputGroup {
+    float scale, total;
+    int sum, half;
+};
+
+// Rows of inputs as codes; distances are in numbers.
+struct Inputs {
+    int8_t* codes;
+    InputGroup* groups;
+    int size;
+    int groups_of_row() const { return size / QUANT; }
+};
+
+// A row of inputs as codes: of each group the largest magnitude is 127, halves are rounded to even. A group that holds a NaN
+// or an infinity has the scale NaN; one of numbers below 1e-30 is zero.
+inline void quantise(const float* from, int size, int8_t* codes, InputGroup* groups) {
+    for (int g = 0; g < size / QUANT; g++, from += QUANT, codes += QUANT) {
+        const Lanes a = load(from), b = load(from + LANES), zero = splat(0.f);
+        const float top = greatest(greater(greater(a, zero - a), greater(b, zero - b)));
+        const float invalid = sum(a * zero + b * zero);  // NaN, or zero
+        const bool empty = !(top >= 1e-30f) || invalid != 0;
+        const Lanes factor = splat(empty ? 0.f : 127 / top);
+        store_codes(codes, a * factor);
+        store_codes(codes + LANES, b * factor);
+        int half = 0, rest = 0;
+        for (int i = 0; i < LANES; i++) half += codes[i], rest += codes[i + LANES];
+        const float scale = empty ? invalid : top / 127;
+        groups[g] = {scale, (half + rest) * scale, half + rest, half};
+    }
+}
+
+// A word that is a byte four times.
+inline constexpr uint32_t four_times(uint32_t byte) { return byte * 0x01010101u; }
+
+// The codes of a group, from line ``p`` on, of the outputs of a register; those of VALUES are values. Those of EIGHT and VALUES
+// have a sign or an offset of 128, as SIGNED_CODES says.
+template <Kind K>
+inline void read_codes(const uint8_t* p, const int8_t* values, Codes* w) {
+    if constexpr (K == EIGHT) {
+        for (int i = 0; i < 8; i++) w[i] = SIGNED_CODES ? load_codes(p + 64 * i) ^ four_times(128) : load_codes(p + 64 * i);
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        const Codes both = load_codes(p + 64 * i);
+        w[2 * i] = both & four_times(15);
+        w[2 * i + 1] = (both >> 4) & four_times(15);
+    }
+    if constexpr (K == FIVE) {
+        const Codes upper = load_codes(p + 256);
+        for (int i = 0; i < 8; i++) w[i] = w[i] | ((i < 4 ? upper << (4 - i) : upper >> (i - 4)) & four_times(16));
+    }
+    if constexpr (K == SIX)
+        for (int i = 0; i < 8; i++) {
+            const Codes upper = load_codes(p + 256 + i / 4 * 64);
+            w[i] = w[i] | ((i % 4 < 3 ? upper << (4 - i % 4 * 2) : upper >> 2) & four_times(48));
+        }
+    if constexpr (K == VALUES) {
+        const Codes table = splat_code_values(values);
+        for (int i = 0; i < 8; i++) w[i] = looked_up(SIGNED_CODES ? table : table ^ four_times(128), w[i]);
+    }
+}
+
+// ``some(kind)`` for the kind of a format's codes, whose value is a constant.
+template <auto V>
+struct Constant {
+    static const auto value = V;
+};
+template <class F>
+inline void by_kind(const draftwood::Format& format, F some) {
+    if (format.values) some(Constant<VALUES>());
+    else if (format.bits == 8) some(Constant<EIGHT>());
+    else if (format.bits == 6) some(Constant<SIX>());
+    else if (format.bits == 5) some(Constant<FIVE>());
+    else some(Constant<FOUR>());
+}
+
+// The scales and lows of a part of group ``group`` of a superblock, of the outputs from ``output`` on.
+inline void read_scales(const draftwood::Format& format, const uint8_t* head, int group, int part, int output, Floats& scale,
+                        Floats& low) {
+    const uint16_t* simple = (const uint16_t*)head;
+    if (format.scales == draftwood::FLOATS) scale = load_floats((const float*)head + output);
+    if (format.scales == draftwood::HALVES) {
+        scale = load_float16(simple + group * PANEL + output);
+        if (format.low) low = load_float16(simple + PANEL + output);
+    }
+    if (format.scales != draftwood::BYTES) return;
+    const int8_t* own = (const int8_t*)head + 64 + (group * format.parts + part) * PANEL + output;
+    scale = load_float16(simple + output) * load_factors(own);
+    if (format.low) low = load_float16(simple + PANEL + output) * load_factors(own + format.groups() * format.parts * PANEL);
+}
+
+const int CODES_AHEAD = 4096;  // bytes of a panel that are fetched before they are needed
+
+// The sum of an output and a group: float(dot) * scale_w * scale_x after low_w * (scale_x * sum_x), each a fused product.
+template <Kind K, int PARTS>
+inline Floats add_group(Floats sum, const Codes* w, const Floats* scale, const Floats* low, bool has_low, int center,
+                        const int8_t* row, const InputGroup& input) {
+    if constexpr (PARTS == 1) {
+        if (has_low) sum = fused(low[0], splat_floats(input.total), sum);
+        const Codes whole = dot<K, 8>(w, row, -center * input.sum);
+        return fused(to_floats(whole), scale[0] * splat_floats(input.scale), sum);
+    } else {
+        const int parts[] = {input.half, input.sum - input.half};
+        for (int p = 0; p < 2; p++) {
+            if (has_low) sum = fused(low[p], splat_floats(parts[p] * input.scale), sum);
+            const Codes some = dot<K, 4>(w + 4 * p, row + 16 * p, -center * parts[p]);
+            sum = fused(to_floats(some), scale[p] * splat_floats(input.scale), sum);
+        }
+        return sum;
+    }
+}
+
+// The products of R rows with a panel: the weights of a group are read once for all rows.
+template <Kind K, int PARTS, int R>
+void panel_product(const draftwood::Format& format, const uint8_t* at, const Inputs& x, int first, float* out,
+                   size_t next_out) {
+    const int groups = x.groups_of_row(), center = K == VALUES ? 128 : format.center;
+    const int8_t* codes = x.codes + (size_t)first * x.size;
+    const InputGroup* inputs = x.groups + (size_t)first * groups;
+    const bool has_low = format.low;
+    Floats sums[R][SIDES];
+    for (int r = 0; r < R; r++)
+        for (int side = 0; side < SIDES; side++) sums[r][side] = splat_floats(0);
+    for (int g = 0; g < groups;) {
+        const uint8_t* head = at;
+        at += format.head_bytes();
+        for (int in = 0; in < format.groups() && g < groups; in++, g++, at += format.group_bytes())
+            for (int side = 0; side < SIDES; side++) {
+                for (int i = side; i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += SIDES)
+                    __builtin_prefetch(at + CODES_AHEAD + 64 * i);
+                Codes w[8];
+                read_codes<K>(at + 4 * OUTPUTS * side, format.values, w);
+                Floats scale[PARTS], low[PARTS];
+                for (int p = 0; p < PARTS; p++) read_scales(format, head, in, p, OUTPUTS * side, scale[p], low[p]);
+                for (int r = 0; r < R; r++)
+                    sums[r][side] = add_group<K, PARTS>(sums[r][side], w, scale, low, has_low, center,
+                                                        codes + (size_t)r * x.size + g * QUANT, inputs[r * groups + g]);
+            }
+    }
+    for (int r = 0; r < R; r++)
+        for (int side = 0; side < SIDES; side++) store_floats(out + r * next_out + side * OUTPUTS, sums[r][side]);
+}
+
+#if defined(__AVX512F__)
+const int PANEL_ROWS = 16;  // rows whose sums stay in registers
+#else
+const int PANEL_ROWS = 8;
+#endif
+
+// Any number of rows, in tiles of nearly the same size.
+template <Kind K, int PARTS>
+void panel_products(const draftwood::Format& format, const uint8_t* at, const Inputs& x, int rows, float* out,
+                    size_t next_out) {
+    const int tiles = (rows + PANEL_ROWS - 1) / PANEL_ROWS, size = (rows + tiles - 1) / tiles;
+    for (int r = 0, count; r < rows; r += count) {
+        const int left = rows - r < size ? rows - r : size;
+        auto some = [&](auto tile) {
+            count = decltype(tile)::value;
+            panel_product<K, PARTS, decltype(tile)::value>(format, at, x, r, out + r * next_out, next_out);
+        };
+        if (left >= 16 && PANEL_ROWS >= 16) some(Constant<PANEL_ROWS>());
+        else if (left >= 12 && PANEL_ROWS >= 12) some(Constant<PANEL_ROWS >= 12 ? 12 : 8>());
+        else if (left >= 8) some(Constant<8>());
+        else if (left >= 6) some(Constant<6>());
+        else if (left >= 4) some(Constant<4>());
+        else if (left >= 3) some(Constant<3>());
+        else if (left >= 2) some(Constant<2>());
+        else some(Constant<1>());
+    }
+}
+
+// The products of rows with a panel.
+inline void multiply_panel(const draftwood::Panel& a, const Inputs& x, int rows, float* out, size_t next_out) {
+    const draftwood::Format& format = *a.format;
+    by_kind(format, [&](auto of) {
+        constexpr Kind kind = decltype(of)::value;
+        if constexpr (kind == SIX) panel_products<kind, 2>(format, a.codes, x, rows, out, next_out);
+        else if (kind == FOUR && format.parts == 2) panel_products<FOUR, 2>(format, a.codes, x, rows, out, next_out);
+        else panel_products<kind, 1>(format, a.codes, x, rows, out, next_out);
+    });
+}
+
+// The numbers of a group of a panel, rounded to bfloat16: [pair of inputs][output][input of the pair], pairs ``next`` apart.
+inline void expand_group(const draftwood::Panel& panel, int group, uint16_t* to, size_t next) {
+    const draftwood::Format& format = *panel.format;
+    const uint8_t* head = panel.codes + format.superblock_bytes() * (group / format.groups());
+    group %= format.groups();
+    const uint8_t* at = head + format.head_bytes() + group * format.group_bytes();
+    const Lanes center = splat(format.values ? -128.f : (float)-format.center);
+    const bool with_sign = SIGNED_CODES && (format.values || format.bits == 8);
+    Codes w[SIDES][8];
+    for (int side = 0; side < SIDES; side++) {
+        by_kind(format, [&](auto of) { read_codes<decltype(of)::value>(at + 4 * OUTPUTS * side, format.values, w[side]); });
+        for (int i = 0; i < 8 && with_sign; i++) w[side][i] = w[side][i] ^ four_times(128);
+    }
+    auto joined = [](const Floats* sides) {
+        Lanes lanes;
+        memcpy(&lanes, sides, sizeof lanes);
+        return lanes;
+    };
+    Floats scales[SIDES], lows[SIDES], numbers[SIDES];
+    for (int part = 0; part < format.parts; part++) {
+        for (int side = 0; side < SIDES; side++)
+            read_scales(format, head, group, part, OUTPUTS * side, scales[side], lows[side]);
+        const Lanes scale = joined(scales), low = format.low ? joined(lows) : center * scale;
+        auto number = [&](int k) {
+            for (int side = 0; side < SIDES; side++) numbers[side] = to_floats((w[side][k / 4] >> 8 * (k % 4)) & 255);
+            return fma(joined(numbers), scale, low);
+        };
+        for (int k = part * QUANT / format.parts; k < (part + 1) * QUANT / format.parts; k += 2)
+            Bfloat16::store_pairs(to + k / 2 * next, number(k), number(k + 1));
+    }
+}
+}  // namespace

@@ -1,0 +1,146 @@
+// What each phase of a forward is made of: chunks that threads claim, products of a matrix, and norms.
+#pragma once
+#include "gemm.h"
+#include "panels.h"
+#if defined(DRAFTWOOD_AMX)
+#include "tiles.h"
+#endif
+
+namespace {
+const int PHASES_OF_LAYER = 9;  // of a mixture of experts: qkv, keys and values, attention, out, norm, router, up, down, sum
+const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
+
+inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }
+
+// A batch of tokens in the format N, as one thread sees it.
+template <class N>
+struct PhasesOf {
+    typedef typename N::Input Input;
+    typedef typename N::Weight Weight;
+    static const int STEP = N::tiles ? TILE_INPUTS : N::step;  // inputs that are added together
+    const Work& work;
+    const Model& model;
+    const Facts& facts;
+    Phases* phases;
+    Scratch& own;
+    const int thread, threads, count, dim, head_group;  // head_group: heads that share keys
+    int phase;
+    const size_t width, heads_width, qkv_width;
+    float *residual, *qkv;
+    Input *queries, *attended, *activated_inputs, *normed;
+    Inputs coded{};
+
+    PhasesOf(const Work& batch, const Worker& worker)
+        : work(batch), model(*work.model), facts(model.facts), phases(worker.phases), own(*worker.own), thread(worker.thread),
+          threads(worker.threads), count(work.count), dim(model.padded_dim), head_group(facts.heads / facts.kv_heads),
+          phase(work.phase), width(model.padded_width), heads_width((size_t)facts.heads * dim),
+          qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim), residual(worker.shared->residual),
+          qkv(worker.shared->qkv), queries((Input*)worker.shared->queries), attended((Input*)worker.shared->attended),
+          activated_inputs((Input*)worker.shared->activated), normed((Input*)own.normed) {}
+
+    // One phase: ``each(item)``, in chunks of ``size`` of all items.
+    template <class F>
+    void in_chunks(int items, int size, F each_item) {
+        if (phase >= work.phase + phases_of(facts.layers)) too_many_phases();
+        int chunks = ceil_div(items, size);
+        for (int c, done = 0; (c = claim(phases, phase, chunks, thread, done)) >= 0; done++)
+            for (int i = c * size; i < least(items, (c + 1) * size); i++) each_item(i);
+        phase++;
+    }
+
+    template <class F>
+    void each_token(F one) { in_chunks(count, ceil_div(count, 2 * threads), one); }
+
+    // The products of rows with two panels.
+    void multiply(const TwoPanels<N>& a, int rows, const Input* in, size_t next, float* out, size_t next_out, bool more) {
+#if defined(DRAFTWOOD_AMX)
+        if constexpr (N::tiles) return tiles_of_amx(a, rows, in, next, out, next_out, more, own.tile_rows);
+#endif
+        tiles<N>(a, rows, in, next, out, next_out, more);
+    }
+
+    // A strip, or some of its inputs.
+    static TwoPanels<N> strip_of(const Weight* weights, int inputs, bool of_matrix) {
+        return {weights, STRIP * N::step, LANES * N::step, inputs, of_matrix};
+    }
+
+    // The products of rows with a strip whose codes are expanded to numbers, EXPANDED inputs at a time.
+    void multiply_expanded(const Linear& a, int strip, int rows, const Input* in, float* out) {
+        alignas(64) Weight numbers[EXPANDED * STRIP];
+        const Panel* panels = a.panels + 2 * strip;
+        for (int k = 0; k < a.inputs; k += EXPANDED) {
+            const int size = least(EXPANDED, a.inputs - k);
+            for (int p = 0; p < 2; p++)
+                for (int i = 0; i < size / QUANT; i++)
+                    expand_group(panels[p], k / QUANT + i, numbers + i * QUANT * STRIP + p * LANES * N::step, STRIP * N::step);
+            multiply(strip_of(numbers, size, false), rows, in + k, a.inputs, out, STRIP, k > 0);
+        }
+    }
+
+    // The products of rows with a strip of a matrix, and its bias.
+    void product(const Linear& a, int strip, int rows, const Input* in, float* out) {
+        if (a.panels && N::integers) {
+            for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, rows, out + p * LANES, STRIP);
+        } else if (a.panels) {
+            if constexpr (N::step == 2) multiply_expanded(a, strip, rows, in, out);
+        } else {
+            const Weight* weights = (const Weight*)a.weights + (size_t)strip * STRIP * a.inputs;
+            multiply(strip_of(weights, a.inputs, true), rows, in, a.inputs, out, STRIP, false);
+        }
+        for (int r = 0; a.bias && r < rows; r++)
+            for (int i = 0; i < STRIP; i += LANES)
+                store(out + r * STRIP + i, load(out + r * STRIP + i) + load(a.bias + strip * STRIP + i));
+    }
+
+    // Rows of inputs of a matrix in codes become codes.
+    void quantise_rows(const Linear& a, int rows, const Input* in) {
+        if constexpr (N::integers) {
+            if (!a.panels) return;
+            coded.codes = (int8_t*)own.codes;
+            coded.groups = (InputGroup*)(coded.codes + (size_t)rows * a.inputs);
+            coded.size = a.inputs;
+            for (int r = 0; r < rows; r++) {
+                const size_t at = (size_t)r * a.inputs;
+                quantise(in + at, a.inputs, coded.codes + at, coded.groups + at / QUANT);
+            }
+        }
+    }
+
+    // One phase: products of rows with a matrix from a strip on; ``out(strip, row, sums)`` takes those of a strip.
+    template <class P, class F>
+    void linear(const Linear& a, int rows, const Input* in, int from, P prepare, F out) {
+        bool ready = false;
+        float sums[BATCH * STRIP];
+        in_chunks(a.outputs / STRIP - from, 1, [&](int s) {
+            if (!ready) prepare(), quantise_rows(a, rows, in), ready = true;
+            product(a, s + from, rows, in, sums);
+            for (int r = 0; r < rows; r++) out(s + from, r, sums + r * STRIP);
+        });
+    }
+
+    float inverse_rms(const float* row, int size, int numbers) const {
+        Lanes squares = splat(0.f);
+        for (int i = 0; i < size; i += LANES) squares = fma(load(row + i), load(row + i), squares);
+        return 1.f / sqrtf(sum(squares) / numbers + facts.epsilon);
+    }
+
+    // RMSNorm of a row of ``numbers``, padded to ``size``.
+    template <class F>
+    void rms_norm(const float* row, const float* weight, int size, int numbers, F out) const {
+        Lanes factor = splat(inverse_rms(row, size, numbers));
+        for (int i = 0; i < size; i += LANES) out(i, load(row + i) * factor * load(weight + i));
+    }
+
+    // The residual stream of all tokens as inputs of a product, normed if there is a norm.
+    void norm_all(const float* weight) {
+        for (int r = 0; r < count; r++) {
+            const float* row = residual + r * width;
+            auto take = [&](int i, const Lanes& a) { N::store_input(normed + r * width + i, a); };
+            if (weight) rms_norm(row, weight, width, facts.width, take);
+            else for (size_t i = 0; i < width; i += LANES) take(i, load(row + i));
+        }
+    }
+
+    void add_to_residual(float* to, const Lanes& a) { store(to, load(to) + a * splat(facts.residual_scale)); }
+};
+}  // namespace

@@ -1,0 +1,56 @@
+// The instructions of AMX in software, to test what surrounds them on a processor that lacks them: a file to include before all.
+#pragma once
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace {
+
+inline float widened_number(uint16_t bfloat16) {
+    const uint32_t bits = (uint32_t)bfloat16 << 16;
+    float number;
+    memcpy(&number, &bits, 4);
+    return number;
+}
+
+struct EmulatedTile {
+    uint8_t bytes[16][64];
+};
+thread_local EmulatedTile emulated[8];
+thread_local int emulated_rows[8];
+
+inline void load_tile(int tile, const void* from, size_t step) {
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, 64);
+}
+inline void store_tile(int tile, void* to, size_t step) {
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], 64);
+}
+inline void add_tile_products(int sums, int x, int w) {
+    for (int r = 0; r < emulated_rows[sums]; r++)
+        for (int n = 0; n < 16; n++) {
+            float sum, parts[2] = {0, 0};  // of even and of odd inputs
+            memcpy(&sum, &emulated[sums].bytes[r][4 * n], 4);
+            for (int k = 0; k < 32; k++) {
+                uint16_t a, b;
+                memcpy(&a, &emulated[x].bytes[r][2 * k], 2);
+                memcpy(&b, &emulated[w].bytes[k / 2][4 * n + 2 * (k % 2)], 2);
+                parts[k % 2] += widened_number(a) * widened_number(b);
+            }
+            sum += parts[0] + parts[1];
+            memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
+        }
+}
+
+}  // namespace
+
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#undef _tile_zero
+#undef _tile_loadconfig
+#define _tile_loadd(tile, from, step) load_tile(tile, from, step)
+#define _tile_stored(tile, to, step) store_tile(tile, to, step)
+#define _tile_dpbf16ps(sums, x, w) add_tile_products(sums, x, w)
+#define _tile_zero(tile) memset(&emulated[tile], 0, sizeof emulated[tile])
+#define _tile_loadconfig(config) \
+    for (int i = 0; i < 8; i++) emulated_rows[i] = (config)->rows[i]
