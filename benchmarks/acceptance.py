@@ -117,7 +117,7 @@ def _accepted(
     for runner in filter(None, (pair.target, drafter.runner)):
         runner.clear()
         runner.set_rows(made)
-    root = torch.tensor([row.tokens[-1] for row in made], device=pair.target.device)
+    root = [row.tokens[-1] for row in made]
     with torch.inference_mode():
         tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))
         if tree.error is not None:

@@ -13,13 +13,14 @@ from draftwood.verify.traversal import inner_levels, stop_weights, weigh_childre
 def traversal(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"]) -> list[float]:
     """The mean of each row's tree under traversal verification."""
     order, stops, _ = stop_weights(tree, target_logp)
-    return list(((stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1)).tolist())
+    depths = torch.as_tensor(tree.depths, device=order.device).gather(1, order)
+    return list(((stops * depths).sum(1) / stops.sum(1)).tolist())
 
 
 def recursive(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"]) -> list[float]:
     """The mean of each row's tree under recursive rejection; ``depth x branching`` batched steps."""
     accepted = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)  # once a node is tried
-    for parents in inner_levels(tree):
+    for parents in inner_levels(tree, target_logp.device):
         tried = torch.ones_like(accepted)  # recursive rejection starts at each node with its full weight
         weigh_children(tree, parents, tried, target_logp)
         children = torch.cat(parents.children)

@@ -89,7 +89,7 @@ class Stubborn:
 def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
     drafter = ProposedChains("stubborn", Stubborn, length=3)
     sampler = sampler_of(Sampling(), [[0, 1]] * 4, VOCAB, sources=[[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
-    tree = drafter.draft(torch.tensor([1] * 4), sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
+    tree = drafter.draft([1] * 4, sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
     rows = zip(tree.host.tokens, tree.host.valid, strict=True)
     drafted = [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
     assert drafted == [[1, 2, 3], [2], [], [4]]

@@ -20,7 +20,7 @@ def drafted(drafter, texts, limits, sources=()):
 
 
 def drafted_by(drafter, sampler, limits):
-    root = torch.tensor([row.tokens[-1] for row in sampler.rows])
+    root = [row.tokens[-1] for row in sampler.rows]
     tree = drafter.draft(root, sampler, CounterRng([0] * len(root)).at([0] * len(root)), limits)
     rows = zip(tree.host.tokens, tree.host.valid, strict=True)
     return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
@@ -49,10 +49,10 @@ def test_rows_that_stay_keep_their_sources():
 
 def tree():
     """a -> (b -> d, c -> (e, f)), the place of f empty."""
-    builder = TreeBuilder(torch.tensor([0]), 6)
-    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
-    builder.add(torch.tensor([[3, 4, -1]]), torch.tensor([[0, 1, 1]]))
-    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_log_probs=None)
+    builder = TreeBuilder([0])
+    builder.add([[1, 2]], [[0, 0]])
+    builder.add([[3, 4, -1]], [[0, 1, 1]])
+    return builder.build(branching=2, draw=Draw.POINT_MASS)
 
 
 def test_children_stand_in_draw_order_and_empty_places_have_none():
@@ -61,9 +61,9 @@ def test_children_stand_in_draw_order_and_empty_places_have_none():
 
 def test_ancestors_of_the_builder_are_those_of_the_parents():
     made = tree()
-    assert torch.equal(made.ancestors, ancestors_of(made.parents, made.max_depth))
-    assert made.ancestors[0, 4].nonzero().flatten().tolist() == [0, 2, 4]
-    assert not torch.equal(made.ancestors, ancestors_of(made.parents, 1))
+    assert torch.equal(torch.from_numpy(made.ancestors), ancestors_of(torch.from_numpy(made.parents), made.max_depth))
+    assert made.ancestors[0, 4].nonzero()[0].tolist() == [0, 2, 4]
+    assert not torch.equal(torch.from_numpy(made.ancestors), ancestors_of(torch.from_numpy(made.parents), 1))
 
 
 def test_prefixes_follow_the_path_and_skip_empty_places():

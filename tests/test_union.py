@@ -12,6 +12,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.tree import TreeBuilder
+from draftwood.draft.none import root_alone
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling import truncation
@@ -87,8 +88,8 @@ def test_the_draft_may_say_what_the_target_cannot():
     outcomes = set()
     for seed in range(60):
         rng = CounterRng([seed]).at([1])
-        builder = TreeBuilder(torch.tensor([0]), 4)
-        builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
+        builder = TreeBuilder([0])
+        builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0].tolist(), [[0, 0, 0]])
         tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
         one = Recursive().verify(tree, target.dense(), rng)
         other = sparse.verify(Recursive(), tree, target, rng)
@@ -115,8 +116,7 @@ def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
     torch.manual_seed(2)
     logp = torch.randn(2, 1, 30).log_softmax(-1)
     shifted = LogProbs(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
-    builder = TreeBuilder(torch.tensor([1, 2]), 1)
-    tree = builder.build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)
+    tree = root_alone([1, 2])
     for seed in range(50):
         rng = CounterRng([seed, seed + 1]).at([4, 5])
         for matching in (Coupled(), Greedy()):
@@ -135,7 +135,7 @@ def test_noise_keeps_its_digits_next_to_large_scores(match, native, monkeypatch)
     if not native:
         monkeypatch.setattr("draftwood.native.sampling.runs", lambda scores: False)
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
-    tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)
+    tree = root_alone([1])
     given = LogProbs(scores=scores, vocab=4) if match is matched else scores
     rngs = [CounterRng([seed]).at([4]) for seed in range(4000)]
     noises = rngs if match is matched else [rng.shared(0, 1, 4) for rng in rngs]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 
 from draftwood.core.limits import Limits
 from draftwood.draft.adaptive import constants
@@ -75,7 +74,7 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     assert NgramIndex([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
     drafter = ngram(3)
     sampler = distribution_of([3], sources=[[3, 4, 90, 4]])
-    assert drafter.draft(torch.tensor([3]), sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
+    assert drafter.draft([3], sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
     assert PromptLookup(3).guess(sampler, [3])[0].tokens == [4]
 
 

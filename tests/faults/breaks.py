@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from draftwood.core.log_probs import LogProbs
@@ -103,23 +104,20 @@ def sorted_siblings(tree):
     """The same tree with siblings in the order of their numbers; their distributions stay as recorded."""
     if tree.size == 1:
         return tree
-    orders = [_order(tree, row) for row in range(tree.rows)]
-    order = torch.tensor(orders)
-    place = torch.empty_like(order).scatter_(1, order, torch.arange(tree.size).expand_as(order))
+    order = np.array([_order(tree, row) for row in range(tree.rows)])
+    place, row = order.argsort(1), np.arange(tree.rows)[:, None]
     draft = tree.draft_log_probs
     if draft is not None:
         logp = draft.dense()
-        at = order.clamp(max=logp.shape[1] - 1).unsqueeze(-1)  # any distribution stands at nodes without children
+        at = torch.from_numpy(order).clamp(max=logp.shape[1] - 1).unsqueeze(-1)
         draft = LogProbs(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
     return replace(
         tree,
-        tokens=tree.tokens.gather(1, order),
-        parents=place.gather(1, tree.parents.gather(1, order)),
-        depths=tree.depths.gather(1, order),
-        valid=tree.valid.gather(1, order),
-        ancestors=tree.ancestors.gather(1, order.unsqueeze(2).expand(-1, -1, tree.size)).gather(
-            2, order.unsqueeze(1).expand(-1, tree.size, -1)
-        ),
+        tokens=tree.tokens[row, order],
+        parents=place[row, tree.parents[row, order]],
+        depths=tree.depths[row, order],
+        valid=tree.valid[row, order],
+        ancestors=tree.ancestors[row[..., None], order[:, :, None], order[:, None]],
         draft_log_probs=draft,
     )
 

@@ -45,7 +45,7 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
     drafter = drafters(draft)[name]
     for part in (draft, target):
         begin(part, [t[:-1] for t in texts])
-    tree = drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, [5] * (ROWS - 1) + [1])
+    tree = drafter.draft([t[-1] for t in texts], sampler, rng, [5] * (ROWS - 1) + [1])
     logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()
     return tree, logp, rng
 

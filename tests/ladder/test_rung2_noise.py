@@ -84,7 +84,7 @@ def drafted_beam(width, samples):
     drafter = LevelDrafter(TableRunner(torch.tensor(DISTRIBUTIONS).log()), StochasticBeam(width, 2))
     sampler = sampler_of(Sampling(), [[0, ROOT]] * samples, 3)
     begin(drafter.runner, [[0]] * samples)
-    tree = drafter.draft(torch.full((samples,), ROOT), sampler, rng(samples), [2] * samples)
+    tree = drafter.draft([ROOT] * samples, sampler, rng(samples), [2] * samples)
     return Counter(tuple(tuple(text) for text in row if text and len(text) == 2) for row in tree.prefixes())
 
 

@@ -238,19 +238,19 @@ def sort_siblings(tree):
     """Put the likelier of two siblings first (nodes 1 and 2 of a 2-branching tree without grandchildren)."""
     if tree.size < 3:
         return tree
-    tokens = tree.tokens.clone()
+    tokens = torch.from_numpy(tree.tokens.copy())
     p = tree.draft_logp[:, 0].gather(1, tokens[:, 1:3])
     tokens[:, 1:3] = torch.where(p[:, :1] < p[:, 1:], tokens[:, 1:3].flip(1), tokens[:, 1:3])
-    return replace(tree, tokens=tokens)
+    return replace(tree, tokens=tokens.numpy())
 
 
 def drop_unlikely(tree):
     """Forget drawn nodes that the draft finds unlikely."""
-    p = tree.draft_logp[:, :1].squeeze(1).gather(1, tree.tokens) if tree.draft_logp is not None else None
-    valid = tree.valid.clone()
-    if p is not None:
-        valid[:, 1:] &= p[:, 1:] > -1.2
-    return replace(tree, valid=valid)
+    if tree.draft_logp is None:
+        return tree
+    p = tree.draft_logp[:, :1].squeeze(1).gather(1, torch.from_numpy(tree.tokens))
+    likely = torch.nn.functional.pad(p[:, 1:] > -1.2, (1, 0), value=True)
+    return replace(tree, valid=tree.valid & likely.numpy())
 
 
 def other_temperature(tree):
@@ -264,9 +264,9 @@ def end_at_unlikely(tree):
     """A chain that depends on its own tokens: it ends before one that the draft finds unlikely."""
     if tree.draft_logp is None:
         return tree
-    own = tree.draft_logp.gather(2, tree.tokens[:, 1:, None]).squeeze(2)
+    own = tree.draft_logp.gather(2, torch.from_numpy(tree.tokens[:, 1:, None])).squeeze(2)
     likely = torch.nn.functional.pad((own > -1.2).long().cumprod(1), (1, 0), value=1).bool()
-    return replace(tree, valid=tree.valid & likely)
+    return replace(tree, valid=tree.valid & likely.numpy())
 
 
 def tampered(engine: Decoder, tamper, **more) -> Decoder:

@@ -53,10 +53,10 @@ def test_tolerance_equals_its_twin(name, beta, tau):
 
 def chain_of(tokens):
     """One row: root 0, then these tokens one below the other."""
-    builder = TreeBuilder(torch.tensor([0]), 1 + len(tokens))
+    builder = TreeBuilder([0])
     for token in tokens:
-        builder.add(torch.tensor([[token]]), torch.tensor([[0]]))
-    return builder.build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
+        builder.add([[token]], [[0]])
+    return builder.build(branching=1, draw=Draw.POINT_MASS)
 
 
 # After the root 2 is best and 1 is 0.41 nats behind; then 3 is best, 0 is 0.69 behind, 1 is 1.10 behind; then 1 and 2 tie

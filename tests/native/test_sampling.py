@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
+from draftwood.draft.none import root_alone
 from draftwood.native import sampling as native
 from draftwood.native.library import instruction_sets, library
-from draftwood.sampling.best import best_tokens, chooser
+from draftwood.sampling.best import best_tokens
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.counters import exponential, token_bases
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.truncation import Truncation
+from draftwood.verify.coupled import matched
 from tests.test_union import texts
 
 CUTS = [
@@ -72,15 +75,17 @@ def test_best_tokens_are_those_of_pytorch(vocab: int, kind: str, greedy: Any) ->
 def compare(scores: Tensor, rng: Any, cut: Truncation | None, monkeypatch: pytest.MonkeyPatch, *, ties: bool) -> None:
     """The best tokens at all nodes, and the choices at one, by the library and by PyTorch; tokens that tie may differ."""
     vocab = scores.shape[-1]
-    found = best_tokens(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 2, 4)
-    path = [chooser(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 9)(1, 1, depth) for depth in range(9)]
+    log_probs, tree = LogProbs(scores=scores, cut=cut, vocab=vocab), root_alone([0] * len(scores))
+    one = LogProbs(scores=scores[:, 1:2], cut=cut, vocab=vocab)
+    found = best_tokens(log_probs, rng, 2, 4)
+    chosen = matched(tree, one, rng).next_tokens[1]  # of a node with possible tokens
     monkeypatch.setattr(native, "runs", lambda scores: False)
-    wanted = best_tokens(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 2, 4)
-    torch.testing.assert_close(found.likeliest, wanted.likeliest, equal_nan=True, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.scores, wanted.scores, atol=1e-5, rtol=1e-5)
+    wanted = best_tokens(log_probs, rng, 2, 4)
+    np.testing.assert_allclose(found.likeliest, wanted.likeliest, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5, rtol=1e-5)
     if not ties:
-        assert torch.equal(found.tokens, wanted.tokens)
-        assert path == [chooser(LogProbs(scores=scores, cut=cut, vocab=vocab), rng, 9)(1, 1, depth) for depth in range(9)]
+        assert np.array_equal(found.tokens, wanted.tokens)
+        assert chosen == matched(tree, one, rng).next_tokens[1]
 
 
 def test_a_token_that_is_chosen_has_a_probability() -> None:
@@ -88,8 +93,8 @@ def test_a_token_that_is_chosen_has_a_probability() -> None:
     scores = torch.full((1, 1, 100), -torch.inf)
     scores[..., ::15] = 0.0
     for share in (1 / 7, 2 / 7, 0.5, 6 / 7):
-        log_probs = LogProbs(scores=scores, cut=Truncation(0, share), vocab=100)
-        chosen = {chooser(log_probs, CounterRng([seed]).at([3]), 1)(0, 0, 0) for seed in range(200)}
+        log_probs, tree = LogProbs(scores=scores, cut=Truncation(0, share), vocab=100), root_alone([0])
+        chosen = {matched(tree, log_probs, CounterRng([seed]).at([3])).next_tokens[0] for seed in range(200)}
         assert chosen == set((log_probs.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
 
 
@@ -98,14 +103,14 @@ def test_a_token_that_is_chosen_has_a_probability() -> None:
 def test_noise_belongs_to_the_depth_and_to_common_tokens(cut: Any, by_depth: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, more = torch.arange(5, 69).flip(0), {"depths": 3} if by_depth else {}
 
-    def best(depth: int) -> Tensor:
+    def best(depth: int) -> Any:
         log_probs = LogProbs(scores=scores_of(64, "plain"), cut=cut, common=tokens, vocab=80)
         return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4, **more).tokens
 
     found, other = best(2), best(3)
     monkeypatch.setattr(native, "runs", lambda scores: False)
-    assert torch.equal(found, best(2))
-    assert not torch.equal(found, other)  # a control: another depth has other noise
+    assert np.array_equal(found, best(2))
+    assert not np.array_equal(found, other)  # a control: another depth has other noise
 
 
 @pytest.mark.parametrize("case", [("ar", None), ("adaptive", None), ("shared-noise", "3-2")])

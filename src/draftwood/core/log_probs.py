@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast, final
+from typing import Any, TypeAlias, cast, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -20,7 +21,7 @@ Cut: TypeAlias = Callable[[Float[Tensor, "*batch vocab"]], tuple[Float[Tensor, "
 
 def sound(
     scores: Float[Tensor, "row node vocab"],
-    likeliest: Sequence[Float[Tensor, "row _"]],
+    likeliest: Sequence[Float[np.ndarray | Tensor, "row _"]],
     highest: Float[Tensor, "row node"] | None = None,
 ) -> bool:
     """Whether every line of ``scores`` can become a distribution, and no number of ``likeliest`` is NaN (one host sync).
@@ -30,10 +31,13 @@ def sound(
     """
     highest = scores.amax(dim=-1) if highest is None else highest
     if highest.is_cpu:  # for a few numbers Python is quicker than array operations
-        numbers = [number for part in likeliest for number in part.flatten().tolist()]
-        return math.isfinite(sum(highest.flatten().tolist())) and not any(map(math.isnan, numbers))
-    parts = [highest - highest, *likeliest]
+        return math.isfinite(_sum(highest)) and not any(math.isnan(_sum(part)) for part in likeliest)
+    parts = [highest - highest, *(torch.as_tensor(part, device=highest.device) for part in likeliest)]
     return not math.isnan(torch.cat([part.flatten() for part in parts]).sum())
+
+
+def _sum(values: Any) -> float:
+    return float(sum(map(sum, values.tolist())))
 
 
 def lines_at(values: Shaped[Tensor, "row node n"], rows: Sequence[int], nodes: Sequence[int]) -> Shaped[Tensor, "line n"]:
@@ -62,7 +66,7 @@ class LogProbs:
         dead_ends: nodes without a distribution; an error only if a text gets there, which no draft may bring about.
 
     Attributes:
-        certain: as given.
+        certain, parts: as given.
         dead_ends: those of the target's nodes; none for a draft.
         likeliest: the largest log-probability of each node, where it was computed; NaN at a node without a possible token.
 
@@ -85,11 +89,11 @@ class LogProbs:
     ) -> None:
         if sum(form is None for form in (logp, scores, certain, parts)) != 3:  # a tensor == None throws in PyTorch
             raise ValueError("LogProbs takes logp, scores, certain tokens or parts: give exactly one of them")
-        self._parts = parts
+        self.parts = parts
         self._logp, self._uncut, self._cut, self.certain = logp, scores, cut, certain
         self._scores = scores if cut is None else None
         self._tokens, self._common, self.vocab = tokens, common, vocab
-        self.likeliest: Float[Tensor, "row node"] | None = None
+        self.likeliest: Float[np.ndarray, "row node"] | None = None
         self.dead_ends: DeadEnds = dead_ends or {}
 
     @property
@@ -117,9 +121,9 @@ class LogProbs:
 
     def _settle(self) -> None:
         """Apply the cut, and put the parts together."""
-        if self._parts is not None and self._scores is None:
+        if self.parts is not None and self._scores is None:
             self._scores = _rows_of(
-                [(rows, part.scores if part.tokens is None else part.dense()) for rows, part in self._parts]
+                [(rows, part.scores if part.tokens is None else part.dense()) for rows, part in self.parts]
             )
         if self._cut is not None and self._scores is None:
             self._scores, self._tokens = self._after_cut(self._cut, cast(Tensor, self._uncut))
@@ -137,10 +141,6 @@ class LogProbs:
         if self._uncut is not None:
             return self._uncut, self._cut, self._common
         return None if self._logp is None or self._tokens is not None else (self._logp, None, self._common)
-
-    def of_row(self, row: int) -> tuple[LogProbs, int]:
-        """The part with this row, and the row's index in it."""
-        return next(((part, rows.index(row)) for rows, part in self._parts or () if row in rows), (self, row))
 
     def line(self, row: int, node: int) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"] | None]:
         """Log-probabilities at one node up to a constant, and their tokens, None for the whole vocabulary in order."""
@@ -164,6 +164,12 @@ class LogProbs:
         """
         nodes = enumerate((0, *path) if self.dead_ends else ())
         return next(((i, self.dead_ends[row, node]) for i, node in nodes if (row, node) in self.dead_ends), None)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the numbers are in the host's memory."""
+        given = self.certain if self.certain is not None else self._uncut if self._uncut is not None else self._logp
+        return self.parts[0][1].on_host if given is None and self.parts else given is not None and given.is_cpu
 
     def require_all(self) -> None:
         """Raise the error of the first dead end, where a text runs through all nodes."""
@@ -283,10 +289,12 @@ class RoundChecks:
         Returns:
             The nodes whose scores hold NaN or infinity, or leave no token possible.
         """
-        drafted = [(scores, one.logp[..., 0] if one.likeliest is None else one.likeliest) for scores, one in self._drafted]
-        if sound(target, [likeliest for _, likeliest in drafted], highest):
+        likeliest = [one.logp[..., 0] if one.likeliest is None else one.likeliest for _, one in self._drafted]
+        if sound(target, likeliest, highest):
             return {}
-        nan = [(likeliest.isnan() & (scores != -torch.inf).any(dim=-1)).any() for scores, likeliest in drafted]
+        scores = [own for own, _ in self._drafted]
+        drafted = [(own, torch.as_tensor(best, device=own.device)) for own, best in zip(scores, likeliest, strict=True)]
+        nan = [(best.isnan() & (own != -torch.inf).any(dim=-1)).any() for own, best in drafted]
         if any(map(bool, nan)):
             self.draft_error = _numerics_error("draft")
         return {(row, node): _numerics_error("target") for row, node in (~target.amax(dim=-1).isfinite()).nonzero().tolist()}

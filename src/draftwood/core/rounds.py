@@ -82,8 +82,14 @@ class Round:
         nodes, read = self.scores.hidden, self.scores.read
         if nodes is None or read is None:
             return None
-        kept = [states[own] if len(own) > 1 else states[: len(own)] for states, own in zip(nodes, self.joined, strict=True)]
+        kept = [_lines(states, own) for states, own in zip(nodes, self.joined, strict=True)]
         return [torch.cat([before, own]) if len(before) else own for before, own in zip(read, kept, strict=True)]
+
+
+def _lines(states: Float[Tensor, "node width"], nodes: list[int]) -> Float[Tensor, "kept width"]:
+    if nodes == list(range(len(nodes))):
+        return states[: len(nodes)]
+    return states.index_select(0, torch.tensor(nodes, device=states.device))
 
 
 @final

@@ -1,13 +1,13 @@
-"""Draft trees as flat tensors: node 0 is the root, parents come before children, siblings stay in draw order."""
+"""Draft trees as arrays on the host: node 0 is the root, parents come before children, siblings stay in draw order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
-import torch
+import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class HostTree(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class DraftTree:
-    """One draft tree per row.
+    """One draft tree per row. Runners of models on a device make tensors of it there.
 
     Attributes:
         tokens: the token of each node; the root holds the last committed token.
@@ -43,11 +43,11 @@ class DraftTree:
         error: what ended the growth of the tree; None if nothing went wrong.
     """
 
-    tokens: Int[Tensor, "row node"]
-    parents: Int[Tensor, "row node"]
-    depths: Int[Tensor, "row node"]
-    valid: Bool[Tensor, "row node"]
-    ancestors: Bool[Tensor, "row node node"]
+    tokens: Int[np.ndarray, "row node"]
+    parents: Int[np.ndarray, "row node"]
+    depths: Int[np.ndarray, "row node"]
+    valid: Bool[np.ndarray, "row node"]
+    ancestors: Bool[np.ndarray, "row node node"]
     branching: int
     draw: Draw
     draft_log_probs: LogProbs | None = None
@@ -62,31 +62,38 @@ class DraftTree:
 
     @property
     def rows(self) -> int:
-        return int(self.tokens.shape[0])
+        return len(self.tokens)
 
     @property
     def size(self) -> int:
         """Number of nodes, with the root and padding."""
         return int(self.tokens.shape[1])
 
+    def of(self, rows: Sequence[int]) -> DraftTree:
+        """The trees of some rows, without distributions."""
+        some, arrays = list(rows), (self.tokens, self.parents, self.depths, self.valid, self.ancestors)
+        tokens, parents, depths, valid, ancestors = (part[some] for part in arrays)
+        own = {"tokens": tokens, "parents": parents, "depths": depths, "valid": valid, "ancestors": ancestors}
+        return replace(self, **own, draft_log_probs=None, ranking=None)
+
     @cached_property
     def max_depth(self) -> int:
-        """The greatest depth, padding included (one host sync on an accelerator)."""
-        return int(self.depths.max()) if self.size > 1 else 0
+        """The greatest depth, padding included."""
+        return int(self.depths.max())
 
     @cached_property
     def host(self) -> HostTree:
-        """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
+        """``tokens``, ``parents`` and ``valid`` as Python lists."""
         return HostTree(self.tokens.tolist(), self.parents.tolist(), self.valid.tolist())
 
     @property
     def drafted(self) -> list[int]:
-        """Drafted nodes per row: without root and padding (host sync)."""
-        return [sum(valid) - 1 for valid in self.host.valid] if self.size > 1 else [0] * self.rows
+        """Drafted nodes per row: without root and padding."""
+        return [sum(valid) - 1 for valid in self.host.valid]
 
     @cached_property
     def children(self) -> list[list[list[int]]]:
-        """Children of each node in draw order, ``[row][node]`` (host sync)."""
+        """Children of each node in draw order, ``[row][node]``."""
         _, parents, valid = self.host
         table: list[list[list[int]]] = [[[] for _ in row] for row in parents]
         for children, row, real in zip(table, parents, valid, strict=True):
@@ -103,7 +110,7 @@ class DraftTree:
         return [prefixes_of(*row) for row in zip(*self.host, strict=True)]
 
 
-def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> list[list[int] | None]:
+def prefixes_of(tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]) -> list[list[int] | None]:
     """Tokens after the root up to each node of one row; None for padding."""
     out: list[list[int] | None] = [[]]
     for token, parent, real in zip(tokens[1:], parents[1:], valid[1:], strict=True):
@@ -113,69 +120,111 @@ def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> lis
 
 
 @final
+class RowNodes:
+    """The nodes of one row under construction, as lists: a few nodes take less time so than as arrays.
+
+    Attributes:
+        tokens: -1 for padding.
+        parents, depths: as in a tree.
+        sees: for each node, one byte per node up to itself: 1 for itself and its ancestors.
+    """
+
+    __slots__ = ("depths", "parents", "sees", "tokens")
+
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents, self.depths, self.sees = [root], [0], [0], [b"\1"]
+
+    def add(self, token: int, parent: int) -> None:
+        """Append a node."""
+        self.sees.append(self.sees[parent].ljust(len(self.tokens), b"\0") + b"\1")
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+
+
+class Nodes(NamedTuple):
+    """New nodes of a round, as :meth:`draftwood.runners.protocols.Runner.extend` takes them."""
+
+    tokens: Int[np.ndarray, "row node"]
+    depths: Int[np.ndarray, "row node"]
+    ancestors: Bool[np.ndarray, "row node seen"]
+
+
+NOTHING: Final = Nodes(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64), np.zeros((1, 0, 0), np.bool_))
+"""No new nodes of one row."""
+
+
+@final
 class TreeBuilder:
-    """A tree under construction, level by level.
+    """A tree per row under construction.
 
     Args:
         root: the last committed token of each row.
-        capacity: the largest number of nodes, the root included.
+
+    Attributes:
+        rows: the nodes of each row.
     """
 
-    def __init__(self, root: Int[Tensor, "row"], capacity: int) -> None:
-        self.ancestors: Bool[Tensor, "row node node"] = torch.zeros(
-            root.shape[0], capacity, capacity, dtype=torch.bool, device=root.device
-        )
-        self.ancestors.diagonal(dim1=1, dim2=2).fill_(True)
-        self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 for padding
-        self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
-        self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
-        self.size = 1
-        self.level = slice(0, 1)
+    def __init__(self, root: Sequence[int]) -> None:
+        self.rows = [RowNodes(int(token)) for token in root]
+        self._first = 0  # of the newest level
 
-    def add(self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"]) -> None:
-        """Append one level.
+    @property
+    def size(self) -> int:
+        """Number of nodes of the longest row."""
+        return max(len(row.tokens) for row in self.rows)
+
+    def add(self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> None:
+        """Append one level, as long in all rows.
 
         Args:
-            tokens: -1 marks padding.
+            tokens: per row; -1 marks padding.
             parents: indices into the previous level, from 0.
         """
-        start, stop = self.size, self.size + tokens.shape[1]
-        parents = parents + self.level.start
-        self.tokens.append(tokens)
-        self.parents.append(parents)
-        self.depths.append(torch.full_like(parents, len(self.depths)))
-        above = self.ancestors[:, :start, :start]
-        self.ancestors[:, start:stop, :start] = above.take_along_dim(parents.unsqueeze(-1), dim=1)
-        self.size, self.level = stop, slice(start, stop)
+        for row, new, above in zip(self.rows, tokens, parents, strict=True):
+            first = self._first
+            for token, parent in zip(new, above, strict=True):
+                row.add(token, first + parent)
+        self._first = self.size - max(map(len, tokens))
 
-    def level_ancestors(self) -> Bool[Tensor, "row n seen"]:
-        """For each node of the newest level, the nodes so far that it attends to."""
-        return self.ancestors[:, self.level, : self.size]
+    def nodes(self, first: int = 0) -> Nodes:
+        """The nodes from this one on. Shorter rows get padding."""
+        size, rows = self.size, self.rows
+        for row in rows:
+            while len(row.tokens) < size:
+                row.add(-1, 0)
+        tokens, depths = np.array([row.tokens[first:] for row in rows]), np.array([row.depths[first:] for row in rows])
+        sees = bytearray().join([line.ljust(size, b"\0") for row in rows for line in row.sees[first:]])
+        seen = np.frombuffer(sees, np.bool_).reshape(*tokens.shape, size)
+        return Nodes(np.maximum(tokens, 0), depths, seen)
+
+    def level(self) -> Nodes:
+        """The newest level."""
+        return self.nodes(self._first)
 
     def prefixes(self) -> list[list[list[int] | None]]:
         """:meth:`DraftTree.prefixes` of the newest level only."""
-        tokens, parents = (torch.cat(part, dim=1).tolist() for part in (self.tokens, self.parents))
-        valid = [[token >= 0 for token in row] for row in tokens]
-        return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]
+        rows = [prefixes_of(row.tokens, row.parents, [token >= 0 for token in row.tokens]) for row in self.rows]
+        return [row[self._first :] for row in rows]
 
     def build(
         self,
         *,
         branching: int,
         draw: Draw,
-        draft_log_probs: LogProbs | None,
+        draft_log_probs: LogProbs | None = None,
         ranking: Callable[[], LogProbs] | None = None,
         stop: str | None = None,
         error: Exception | None = None,
     ) -> DraftTree:
         """The finished tree."""
-        n, tokens = self.size, torch.cat(self.tokens, dim=1)
+        tokens, depths, ancestors = self.nodes()
         return DraftTree(
-            tokens=tokens.clamp(min=0),
-            parents=torch.cat(self.parents, dim=1),
-            depths=torch.cat(self.depths, dim=1),
-            valid=tokens >= 0,
-            ancestors=self.ancestors[:, :n, :n],
+            tokens=tokens,
+            parents=np.array([row.parents for row in self.rows]),
+            depths=depths,
+            valid=np.array([row.tokens for row in self.rows]) >= 0,
+            ancestors=ancestors,
             branching=branching,
             draw=draw,
             draft_log_probs=draft_log_probs,

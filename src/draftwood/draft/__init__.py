@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Int
-from torch import Tensor
-
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
@@ -38,7 +35,7 @@ class Drafter(Protocol):
         """The draft model, whose rows come and go with the batch's; None without one."""
         ...
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         """Draft a tree per row below ``root``, no deeper than the row's limit (which may be 0).
 
         An error of the draft model ends the growth (:attr:`draftwood.core.tree.DraftTree.error`). Nodes that were drawn

@@ -22,7 +22,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.tree import DraftTree
+from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.policies import ConstantBranching
@@ -53,7 +53,7 @@ class BlockChain:
         self._by_level = False
         self._scored = False
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._by_level = sampler.looks_back
         if self._by_level:
             return self._level.draft(root, sampler, rng, limits)
@@ -66,8 +66,9 @@ class BlockChain:
         except Exception as error:
             return root_alone(root, FAILED, error)
         tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)
-        lengths = [_length(chain, row.stops) for chain, row in zip(tokens.tolist(), sampler.rows, strict=True)]  # host sync
-        return _chain(root, tokens, lengths, log_probs, certain=sampler.greedy)
+        chains = tokens.tolist()  # host sync
+        lengths = [_length(chain, row.stops) for chain, row in zip(chains, sampler.rows, strict=True)]
+        return _chain(root, chains, lengths, log_probs, certain=sampler.greedy)
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:
@@ -101,17 +102,14 @@ def _length(tokens: list[int], stops: frozenset[int]) -> int:
 
 
 def _chain(
-    root: Int[Tensor, "row"], tokens: Int[Tensor, "row depth"], lengths: Sequence[int], log_probs: LogProbs, *, certain: bool
+    root: Sequence[int], tokens: Sequence[Sequence[int]], lengths: Sequence[int], log_probs: LogProbs, *, certain: bool
 ) -> DraftTree:
     """A chain per row; the tokens were drawn from ``log_probs``, or are the likeliest ones."""
-    rows, depth = len(lengths), max(lengths)
-    depths = torch.arange(1 + depth, device=root.device)
-    return DraftTree(
-        tokens=torch.cat([root.unsqueeze(1), tokens[:, :depth].clamp(min=0)], dim=1),
-        parents=(depths - 1).clamp_(min=0).expand(rows, -1),
-        depths=depths.expand(rows, -1),
-        valid=depths <= torch.tensor(lengths, device=root.device).unsqueeze(1),
-        ancestors=torch.ones(1 + depth, 1 + depth, dtype=torch.bool, device=root.device).tril_().expand(rows, -1, -1),
+    builder, depth = TreeBuilder(root), max(lengths)
+    for row, chain, length in zip(builder.rows, tokens, lengths, strict=True):
+        for parent, token in enumerate(chain[:length]):
+            row.add(token, parent)
+    return builder.build(
         branching=1,
         draw=Draw.POINT_MASS if certain else Draw.WITHOUT_REPLACEMENT,
         draft_log_probs=None if certain or not depth else log_probs.at(range(depth)),

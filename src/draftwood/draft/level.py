@@ -99,19 +99,20 @@ class LevelDrafter:
         self._evaluated = 0
         self._sizes = list(accumulate(policy.widths))  # nodes of the first level, of the first two, ...
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         sizes = self._sizes
         most = [len(sizes) if row.nodes is None else bisect_right(sizes, row.nodes) for row in sampler.rows]
         limits = [*map(min, limits, most)]
         widths = self.policy.widths[: max(limits)]
-        builder = TreeBuilder(root, 1 + sum(widths))
-        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
+        builder = TreeBuilder(root)
+        roots = torch.tensor([[int(token)] for token in root], device=self.runner.device)
+        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=roots, parents=torch.zeros_like(roots))
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
         self._evaluated, stop, failure = 0, None, None
         for _ in widths:
             try:
-                log_probs.append(self._score(level, builder, sampler))
+                log_probs.append(self._score(builder, sampler))
             except Exception as error:  # the levels so far stay: their nodes were drawn before anything read them
                 stop, failure = FAILED, error
                 break
@@ -120,8 +121,8 @@ class LevelDrafter:
             level = self.policy.expand(level, possible, columns_rng)
             if tokens is not None:
                 level = replace(level, tokens=torch.where(level.tokens >= 0, tokens[level.tokens.clamp(min=0)], -1))
-            builder.add(level.tokens, level.parents)
-            drafted = level.tokens.tolist()  # host sync
+            drafted, above = torch.stack([level.tokens, level.parents]).tolist()  # host sync
+            builder.add(drafted, above)
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
@@ -136,9 +137,9 @@ class LevelDrafter:
             error=failure,
         )
 
-    def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
+    def _score(self, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
         """The draft's distributions at the newest level."""
-        scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
+        scores = self.runner.extend(*builder.level())
         self._evaluated = builder.size
         return sampler.draft(scores.logits, builder.prefixes, scores.tokens)
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, final
 
-import torch
+import numpy as np
 from jaxtyping import Bool, Int
-from torch import Tensor
 
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
@@ -20,17 +19,17 @@ FAILED: Final = "the drafter failed"
 
 
 @cache
-def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
-    """Parents (and depths), valid and ancestors of a tree of one node; the same tensors in every round."""
-    valid = torch.ones(rows, 1, dtype=torch.bool, device=device)
-    return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
+def _facts(rows: int) -> tuple[Int[np.ndarray, "row 1"], Bool[np.ndarray, "row 1"], Bool[np.ndarray, "row 1 1"]]:
+    """Parents (and depths), valid and ancestors of trees of one node; the same arrays in every round."""
+    valid = np.ones((rows, 1), np.bool_)
+    return np.zeros((rows, 1), np.int64), valid, valid[:, :, None]
 
 
-def root_alone(root: Int[Tensor, "row"], stop: str | None = None, error: Exception | None = None) -> DraftTree:
+def root_alone(root: Sequence[int], stop: str | None = None, error: Exception | None = None) -> DraftTree:
     """Trees of one node; ``stop`` and ``error`` say why."""
-    zeros, valid, ancestors = _root(len(root), root.device)
+    zeros, valid, ancestors = _facts(len(root))
     return DraftTree(
-        tokens=root.unsqueeze(1),
+        tokens=np.array(root, np.int64).reshape(-1, 1),
         parents=zeros,
         depths=zeros,
         valid=valid,
@@ -50,7 +49,7 @@ class NoDraft:
     draw = Draw.POINT_MASS
     runner = None
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         return root_alone(root)
 
     def commit(self, this_round: Round) -> None:

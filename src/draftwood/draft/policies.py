@@ -100,4 +100,5 @@ class SharedNoiseBranching:
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         log_probs = LogProbs(logp=logp, vocab=logp.shape[-1])
-        return level.below_each(best_tokens(log_probs, rng, level.depth, self._branching[level.depth]).tokens)
+        best = best_tokens(log_probs, rng, level.depth, self._branching[level.depth])
+        return level.below_each(torch.as_tensor(best.tokens, device=logp.device))

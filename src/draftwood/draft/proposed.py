@@ -6,10 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Protocol, final, runtime_checkable
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
@@ -49,15 +45,13 @@ class ProposedChains:
         self.length = length
         self._make = make
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         found = [self._proposed(number, limit, sampler) for number, limit in enumerate(limits)]
-        depth = max(map(len, found))
-        builder = TreeBuilder(root, 1 + depth)
-        parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
-        for i in range(depth):
-            column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
-            builder.add(column, parents)
-        return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
+        builder = TreeBuilder(root)
+        for row, tokens in zip(builder.rows, found, strict=True):
+            for parent, token in enumerate(tokens):
+                row.add(token, parent)
+        return builder.build(branching=1, draw=self.draw)
 
     def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
         """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""

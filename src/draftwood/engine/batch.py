@@ -9,7 +9,6 @@ from math import inf
 from time import perf_counter
 from typing import final
 
-import numpy as np
 import torch
 
 from draftwood.core.errors import ConfigError
@@ -227,7 +226,7 @@ class Batch:
         target, verifier, drafting = self.pipeline.target, self.pipeline.verifier, self._drafting
         sampler, noise = self._settings_and_noise()
         rng = noise.at([len(row.tokens) - 1 for row in sampler.rows])
-        root = torch.from_numpy(np.array([row.tokens[-1] for row in sampler.rows], np.int64)).to(target.device)
+        root = [row.tokens[-1] for row in sampler.rows]
         with torch.inference_mode():
             before, own = drafting.forward_seconds, sampler.for_round()
             tree = drafting.draft(root, own, rng, [self.pipeline.limit(entry) for entry in self._entries])

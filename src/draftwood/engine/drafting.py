@@ -7,9 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from jaxtyping import Int
-from torch import Tensor
-
 from draftwood.core.draws import FREE_DRAWS
 from draftwood.core.errors import ModelError
 from draftwood.core.rng import RoundRng
@@ -86,7 +83,7 @@ class Drafting:
             with self.errors_cost_drafts():
                 self.runner.set_rows(rows)
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         """The drafter's trees, with what was drawn before an error.
 
         An error may depend on the tokens that were drawn. Texts that went on without them would have another distribution.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -105,10 +106,9 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
     for start in range(0, len(prompt) - 1, most):
         following = list(prompt[start + 1 : start + 1 + most])
         size = len(following)
-        nodes = torch.tensor([prompt[start : start + size]], device=runner.device)
-        chain = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()
+        nodes, chain = np.array([prompt[start : start + size]]), np.tri(size, dtype=np.bool_)[None]
         with torch.inference_mode(), chosen_threads(runner):
-            scores = runner.extend(nodes, torch.arange(size, device=runner.device).unsqueeze(0), chain).logits
+            scores = runner.extend(nodes, np.arange(size)[None], chain).logits
             for error in RoundChecks().check(scores).values():
                 raise error
             found = scored(scores[0], following, top)

@@ -75,8 +75,8 @@ class PrefixCache:
     def trim(self, target: KeepsTexts, draft: Runner | None, rows: Sequence[Row] = ()) -> None:
         """Forget texts until the others fit in memory with ``rows``, which are being written, if the memory or the number of
         rows changed: both sides grow with what rows write."""
-        runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
         while (now := (len(self._texts), target.memory_bytes, self.memory, self.least, len(rows))) != self._fits:
+            runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
             used, most = sum(runner.memory_bytes for runner in runners), self.memory
             if self.kept is not None and len(self._texts) > 1:
                 most = min(most, self.kept + sum(_written(runner, rows) for runner in runners))

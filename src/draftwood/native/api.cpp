@@ -119,9 +119,19 @@ void draftwood_exponentials(const int64_t* keys, long count, const int64_t* base
 }
 
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
-                   long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
+                   long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest,
+                   const double* weights, double* chances) {
     return done([&] {
         best(scores, lines, vocab, *cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
+        if (weights) accept(weights, lines, count, values, tokens, likeliest, chances);
+    });
+}
+
+int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
+                     const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents,
+                     const uint8_t* valid, int64_t* paths, int64_t* next) {
+    return done([&] {
+        follow(scores, rows, nodes, vocab, *cuts, keys, depths, bases, bases_count, tokens, parents, valid, paths, next);
     });
 }
 }

@@ -139,4 +139,17 @@ struct Cuts {
 // possible. Null: values are known up to a constant.
 void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
           long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
+
+// Logarithms of the probabilities that the target chooses each of the best tokens of a line, [line][count]: a multinomial logit of
+// four weights over them and none of them, as ``draftwood.draft.adaptive.expand.AcceptanceModel``.
+void accept(const double* weights, long lines, long count, const float* values, const int64_t* tokens, const float* likeliest,
+            double* chances);
+
+// The longest path from the root of each row's tree on which every token is the best possible one at its parent, and the best
+// token after it. ``keys`` are those of the noise of each depth, [row][depth], or null; a tree is [row][node], and so are the
+// nodes of the paths, which end with zeros.
+void follow(const float* scores, long rows, long nodes, long vocab, const Cuts& cuts, const int64_t* keys, long depths,
+            const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
+            int64_t* paths, int64_t* next);
+
 }  // namespace draftwood

@@ -121,7 +121,8 @@ _SIGNATURES = {
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),
-    "best": (c_int, [c_void_p, c_long, c_long, POINTER(Cuts), *[c_void_p] * 2, c_long, c_void_p, c_long, *[c_void_p] * 3]),
+    "best": (c_int, [c_void_p, c_long, c_long, POINTER(Cuts), *[c_void_p] * 2, c_long, c_void_p, c_long, *[c_void_p] * 5]),
+    "follow": (c_int, [c_void_p, *[c_long] * 3, POINTER(Cuts), c_void_p, c_long, c_void_p, c_long, *[c_void_p] * 5]),
 }
 STRUCTURES: Final = Facts, Matrix, LayerSource, DrafterSource, NewTokens, NewHidden, BlockShape, Cuts
 
@@ -136,6 +137,15 @@ def address(tensor: Any, kind: Any, *shape: int) -> int:
         place = f"{'' if tensor.is_contiguous() else 'strided '}{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
         raise ValueError(f"the native library takes {kind} {list(shape)} in order on the CPU, and was given {place}")
     return int(tensor.data_ptr())
+
+
+def array_address(array: Any, kind: Any, *shape: int) -> int:
+    """:func:`address` of an array of NumPy."""
+    if (array.dtype, array.shape, array.flags.c_contiguous) != (kind, shape, True):
+        order = "" if array.flags.c_contiguous else "strided "
+        given = f"{order}{array.dtype} {list(array.shape)}"
+        raise ValueError(f"the native library takes {kind} {list(shape)} in order, and was given {given}")
+    return int(array.__array_interface__["data"][0])
 
 
 def why_missing() -> str | None:

@@ -195,4 +195,80 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
         write_best(candidates, count, columns, values, tokens);
     }
 }
+
+void accept(const double* weights, long lines, long count, const float* values, const int64_t* tokens, const float* likeliest,
+            double* chances) {
+    for (long l = 0; l < lines; l++, values += count, tokens += count, chances += count) {
+        long possible = 0;
+        while (possible < count && tokens[possible] >= 0) possible++;
+        const double none = weights[2] - weights[3] * likeliest[l];
+        double top = none, sum = 0;
+        for (long i = 0; i < possible; i++) {
+            chances[i] = weights[1] * log(i + 1.) - weights[0] * (values[0] - values[i]);
+            top = std::max(top, chances[i]);
+        }
+        for (long i = 0; i < possible; i++) sum += exp(chances[i] - top);
+        const double all = top + log(sum + exp(none - top));
+        for (long i = 0; i < count; i++) chances[i] = i < possible ? chances[i] - all : -INFINITY;
+    }
+}
+
+namespace {
+
+// The tree of one row, whose nodes are compared with the choices at their parents.
+struct Walker {
+    const float* scores;
+    long nodes, vocab;
+    const Cuts& cuts;
+    const int64_t *keys, *bases;
+    long bases_count;
+    const int64_t *tokens, *parents;
+    const uint8_t* valid;
+
+    // Appends the longest matching path below a node of this depth, and returns the choice at its end.
+    int64_t walk(long node, long depth, std::vector<int64_t>& path) const {
+        for (;; depth++) {
+            float value;
+            int64_t choice;
+            const int64_t* key = keys ? keys + depth : nullptr;
+            best(scores + node * vocab, 1, vocab, cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
+            std::vector<long> matching;  // several, where siblings were drawn independently
+            for (long child = node + 1; child < nodes; child++)
+                if (valid[child] && parents[child] == node && tokens[child] == choice) matching.push_back(child);
+            if (matching.empty()) return choice;
+            if (matching.size() > 1) return longest(matching, depth + 1, path);
+            node = matching[0];
+            path.push_back(node);
+        }
+    }
+
+    int64_t longest(const std::vector<long>& siblings, long depth, std::vector<int64_t>& path) const {
+        std::vector<int64_t> deepest;
+        int64_t choice = -1;
+        for (long node : siblings) {
+            std::vector<int64_t> own{node};
+            const int64_t last = walk(node, depth, own);
+            if (own.size() > deepest.size()) deepest = own, choice = last;
+        }
+        path.insert(path.end(), deepest.begin(), deepest.end());
+        return choice;
+    }
+};
+
+}  // namespace
+
+void follow(const float* scores, long rows, long nodes, long vocab, const Cuts& cuts, const int64_t* keys, long depths,
+            const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
+            int64_t* paths, int64_t* next) {
+    for (long row = 0; row < rows; row++) {
+        const long first = row * nodes;
+        const Walker walker{scores + first * vocab, nodes, vocab, cuts, keys ? keys + row * depths : nullptr, bases, bases_count,
+                            tokens + first, parents + first, valid + first};
+        std::vector<int64_t> path;
+        next[row] = walker.walk(0, 0, path);
+        path.resize(nodes);
+        std::copy(path.begin(), path.end(), paths + first);
+    }
+}
+
 }  // namespace draftwood

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from collections.abc import Sequence
+from ctypes import byref, c_double
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.native.library import Cuts, address, library, why_missing
+from draftwood.native.library import Cuts, address, array_address, library, why_missing
 
+Numbers: TypeAlias = Float[np.ndarray, "*batch count"]
 _EVERYTHING: Final = Cuts(0, 1.0, 0.0)
 
 
@@ -28,17 +31,16 @@ def runs(scores: Tensor) -> bool:
 def best(
     scores: Float[Tensor, "*batch vocab"],
     cut: Any,
-    keys: Int[Tensor, "*batch"] | None,
+    keys: Int[np.ndarray, "*batch"] | None,
     bases: Int[Tensor, "tokens"],
     columns: Int[Tensor, "vocab"] | None,
     count: int,
-    *,
-    normalise: bool = True,
-) -> tuple[Float[Tensor, "*batch count"], Int[Tensor, "*batch count"], Float[Tensor, "*batch"]]:
-    """The best possible tokens under noise: their log-probabilities with noise, tokens, and the largest without noise.
+    weights: Sequence[float] = (),
+) -> tuple[Numbers, Int[np.ndarray, "*batch count"], Float[np.ndarray, "*batch"], Numbers | None]:
+    """The best possible tokens under noise: their log-probabilities with noise, tokens, the largest without noise, and the
+    logarithms of the probabilities that the target chooses them.
 
-    Where fewer tokens are possible there are -inf and -1. Unless ``normalise``, the first are known up to a constant and the
-    last is not computed.
+    Where fewer tokens are possible there are -inf and -1.
 
     Args:
         scores: log-probabilities up to a constant.
@@ -47,6 +49,7 @@ def best(
             none.
         columns: the tokens of the scores; None for all in order.
         count: number of tokens.
+        weights: of a :class:`draftwood.draft.adaptive.expand.AcceptanceModel`; without them the last are not computed.
 
     Raises:
         ValueError: tensors have other sizes or types.
@@ -54,19 +57,60 @@ def best(
     """
     scores = scores.contiguous()
     shape, vocab = scores.shape[:-1], scores.shape[-1]
-    values, tokens, likeliest = torch.empty(*shape, count), torch.empty(*shape, count, dtype=torch.long), torch.empty(shape)
-    cuts = _EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p)
+    values, tokens = np.empty((*shape, count), np.float32), np.empty((*shape, count), np.int64)
+    likeliest, chances = np.empty(shape, np.float32), np.empty((*shape, count)) if weights else None
     columns = None if columns is None else columns.long().contiguous()
-    keys = None if keys is None else keys.contiguous()
     done = _library().best(
-        address(scores, torch.float32, *shape, vocab), likeliest.numel(), vocab, byref(cuts),
-        None if keys is None else address(keys, torch.long, *shape), address(bases, torch.long, len(bases)), len(bases),
+        address(scores, torch.float32, *shape, vocab), likeliest.size, vocab, byref(cuts_of(cut, vocab)),
+        None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, *shape),
+        address(bases, torch.long, len(bases)), len(bases),
         None if columns is None else address(columns, torch.long, vocab), count,
-        values.data_ptr(), tokens.data_ptr(), likeliest.data_ptr() if normalise else None,
+        array_address(values, np.float32, *shape, count), array_address(tokens, np.int64, *shape, count),
+        array_address(likeliest, np.float32, *shape),
+        (c_double * len(weights))(*weights) if weights else None,
+        None if chances is None else array_address(chances, np.float64, *shape, count),
     )  # fmt: skip
     if done < 0:
         raise RuntimeError(_library().error().decode())
-    return values, tokens, likeliest
+    return values, tokens, likeliest, chances
+
+
+def follow(
+    scores: Float[Tensor, "row node vocab"],
+    cut: Any,
+    keys: Int[np.ndarray, "row depth"] | None,
+    bases: Int[Tensor, "tokens"],
+    tree: Any,
+) -> tuple[list[list[int]], list[int]]:
+    """Per row, the longest path on which every token is the best one at its parent, as for :func:`best`, and the best token
+    at its end.
+
+    Args:
+        scores, cut, bases: as for :func:`best`.
+        keys: of the noise of each depth; None for none.
+        tree: a :class:`draftwood.core.tree.DraftTree`.
+
+    Raises:
+        ValueError, RuntimeError: as :func:`best`.
+    """
+    scores, (rows, nodes, vocab) = scores.contiguous(), scores.shape
+    paths, last = np.empty((rows, nodes), np.int64), np.empty(rows, np.int64)
+    depths = 0 if keys is None else keys.shape[1]
+    done = _library().follow(
+        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, byref(cuts_of(cut, vocab)),
+        None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, rows, depths), depths,
+        address(bases, torch.long, len(bases)), len(bases), array_address(tree.tokens, np.int64, rows, nodes),
+        array_address(tree.parents, np.int64, rows, nodes), array_address(tree.valid, np.bool_, rows, nodes),
+        array_address(paths, np.int64, rows, nodes), array_address(last, np.int64, rows),
+    )  # fmt: skip
+    if done < 0:
+        raise RuntimeError(_library().error().decode())
+    return [[node for node in path if node] for path in paths.tolist()], last.tolist()
+
+
+def cuts_of(cut: Any, vocab: int) -> Cuts:
+    """A :class:`draftwood.sampling.truncation.Truncation`, or none, for the library."""
+    return _EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p)
 
 
 def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"] | None:

@@ -6,9 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtyping import Int
-from torch import Tensor
-
 from draftwood.core.errors import CacheError
 
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
@@ -121,9 +118,9 @@ class TextLimits(NamedTuple):
         if not self.drafts and self.longest is not None and length > self.longest:
             raise CacheError(f"the text has {length} tokens, but {self.said}")
 
-    def clamp(self, tokens: Int[Tensor, "row new"]) -> Int[Tensor, "row new"]:
-        """The tokens that the model reads; a draft model reads its last known token for unknown ones."""
-        return tokens.clamp(max=self.known - 1) if self.drafts else tokens
+    def clamp(self, tokens: Any) -> Any:
+        """The tokens of a tensor or array that the model reads; a draft model reads its last known one for unknown ones."""
+        return tokens.clip(max=self.known - 1) if self.drafts else tokens
 
     def clamp_texts(self, texts: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         """The same for lists of tokens."""

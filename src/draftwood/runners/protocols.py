@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from draftwood.core.scores import Scores
 from draftwood.sampling.rows import Row
 
-PerNode: TypeAlias = Int[Tensor, "row node"]
-"""A number for each new node: its token, or its depth."""
-Seen: TypeAlias = Bool[Tensor, "row node seen"]
+PerNode: TypeAlias = Int[np.ndarray | Tensor, "row node"]
+"""A number for each new node: its token, or its depth. Drafters give arrays of the host."""
+Seen: TypeAlias = Bool[np.ndarray | Tensor, "row node seen"]
 """Which nodes of the round so far each new node sees."""
 Hidden: TypeAlias = Float[Tensor, "_token width"]
 """Hidden states of successive tokens of a text."""
@@ -107,6 +108,12 @@ class Runner(Protocol):
             hidden: :attr:`draftwood.core.rounds.Round.hidden`, for drafters that read the target's hidden states; other
                 runners ignore it.
         """
+
+
+def on_device(device: torch.device, tokens: PerNode, depths: PerNode, ancestors: Seen) -> tuple[Tensor, Tensor, Tensor]:
+    """New nodes as tensors of a device."""
+    found = [torch.as_tensor(part, device=device) for part in (tokens, depths, ancestors)]
+    return found[0], found[1], found[2]
 
 
 class ReadsAtOnce:
@@ -210,7 +217,7 @@ class BlockRunner(Runner, Protocol):
     @property
     def block(self) -> int: ...
 
-    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+    def score_block(self, root: Sequence[int], count: int) -> Float[Tensor, "row count vocab"]:
         """Scores of the ``count`` tokens after the root, from one forward. It is the only scoring call of a round.
 
         Raises:

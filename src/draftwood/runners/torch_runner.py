@@ -13,7 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward
 from draftwood.runners.window_check import used_window
@@ -64,7 +64,8 @@ class TorchRunner(CausalRunner):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
-        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        nodes = on_device(self.device, tokens, depths, ancestors)
+        outputs = [self._forward(batch) for batch in self._rows.batches(*nodes)]
         return self._rows.scores(outputs, tokens.shape[1])
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:

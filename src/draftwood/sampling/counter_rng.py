@@ -126,7 +126,7 @@ class CounterRoundRng:
         self._rng = rng
         self._positions, self._starts = positions, [position + 1 for position in positions]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
-        self._shared: Int[Tensor, "row position"] | None = None
+        self._shared: Int[np.ndarray, "row position"] | None = None
 
     @cached_property
     def _roots(self) -> Counters:
@@ -214,13 +214,13 @@ class CounterRoundRng:
         u = torch.tensor(self.uniform(stream), dtype=torch.float64).unsqueeze(1)
         return torch.searchsorted(cumulative, cumulative[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
-    def shared_keys(self, offset: int, count: int) -> Int[Tensor, "row count"] | None:
+    def shared_keys(self, offset: int, count: int) -> Int[np.ndarray, "row count"] | None:
         """The keys of :meth:`shared`, on the host: 0 in greedy rows, None if all are."""
         if self._greedy:
             return None
         if self._shared is None or self._shared.shape[1] < offset + count:
             made = self._rng.shared_keys(self._starts, 0, max(offset + count, _AHEAD))
-            self._shared = torch.from_numpy(made.view(np.int64))
+            self._shared = made.view(np.int64)
         return self._shared[:, offset : offset + count]
 
     def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:

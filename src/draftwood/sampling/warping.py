@@ -50,6 +50,7 @@ class Warper:
         self.vocab = vocab
         # Where truncation comes last: with warpers, it happens before them.
         self._cut = sampling.cuts if sampling.truncates and not sampling.greedy and not sampling.warps else None
+        self._only_scales = sampling.only_scales
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def draft(
@@ -60,8 +61,8 @@ class Warper:
         checks: RoundChecks | None,
     ) -> LogProbs:
         """As :meth:`draftwood.sampling.sampler.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
-        common = tokens if self.sampling.only_scales else None
-        if common is None:
+        common = tokens if self._only_scales else None
+        if common is None and (tokens is not None or logits.shape[-1] != self.vocab):
             logits = logits if tokens is None else dense(logits, tokens, self.vocab)
             if (missing := self.vocab - logits.shape[-1]) > 0:
                 logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
@@ -84,7 +85,7 @@ class Warper:
         """As :meth:`draftwood.sampling.sampler.Sampler.target`."""
         scores, dead_ends = self._warp(logits, prefixes)
         highest = None
-        if not self.sampling.only_scales:
+        if not self._only_scales:
             peaks = None
         elif peaks is not None:
             temperature = self.sampling.temperature
@@ -104,6 +105,8 @@ class Warper:
     def _warp(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool = False) -> tuple[Tensor, DeadEnds]:
         s, dead = self.sampling, DeadEnds()
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        if self._only_scales:
+            return (scores if s.temperature in (0, 1) else scores / s.temperature), dead
         paths: Paths = []
         if s.looks_back:
             paths = self._reachable(prefixes())

@@ -131,9 +131,9 @@ class RoundArrays:
 
     def target_probs(self, row: int) -> list[float]:
         """The probability of each node's token at its parent, by the target."""
-        tree = self.tree
-        parents = tree.parents[row]
-        found = self.target[row, parents, tree.tokens[row]] - self.norm[row][parents]
+        tree, device = self.tree, self.target.device
+        parents, tokens = (torch.as_tensor(part[row], device=device) for part in (tree.parents, tree.tokens))
+        found = self.target[row, parents, tokens] - self.norm[row][parents]
         probs: list[float] = found.double().exp().clamp_(max=1.0).tolist()
         return probs
 
@@ -141,8 +141,8 @@ class RoundArrays:
         """The same by the draft; only where a draft model gave distributions."""
         assert self.draft is not None
         tree, draft = self.made.tree, self.draft
-        parents = tree.parents[row].clamp(max=draft.logp.shape[1] - 1)
-        logp, wanted = draft.logp[row], tree.tokens[row]
+        parents, wanted = (torch.as_tensor(part[row], device=draft.logp.device) for part in (tree.parents, tree.tokens))
+        parents, logp = parents.clamp(max=draft.logp.shape[1] - 1), draft.logp[row]
         if draft.tokens is None:
             found = logp[parents, wanted]
         else:

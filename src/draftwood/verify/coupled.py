@@ -7,8 +7,6 @@ here for any tree). ``Greedy`` is the case ``G = 0``: Draft & Verify of the surv
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import final
 
 import torch
@@ -18,8 +16,8 @@ from torch import Tensor
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DraftTree
-from draftwood.sampling.best import Choose, chooser
+from draftwood.core.tree import DraftTree, HostTree
+from draftwood.sampling.best import Choose, chooser, follow_best
 from draftwood.verify import Known
 
 
@@ -28,12 +26,8 @@ def follow(tree: DraftTree, choose: Choose) -> Verdict:
 
     ``choose`` is called for the nodes on matching paths only.
     """
-    if tree.size == 1:
-        return Verdict(paths=[[] for _ in range(tree.rows)], next_tokens=[choose(row, 0, 0) for row in range(tree.rows)])
-    rows = enumerate(zip(tree.host.tokens, tree.children, strict=True))
-    walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
-    paths, next_tokens = zip(*walks, strict=True)
-    return Verdict(paths=list(paths), next_tokens=list(next_tokens))
+    walks = [_walk(tree.host, row, choose, 0, 0) for row in range(tree.rows)]
+    return Verdict(paths=[path for path, _ in walks], next_tokens=[token for _, token in walks])
 
 
 def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
@@ -42,21 +36,21 @@ def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
     return follow(tree, lambda row, node, _depth: int(picks[row][node]))
 
 
-def _walk(
-    tokens: list[int], children: list[list[int]], choose: Callable[[int, int], int], node: int, depth: int
-) -> tuple[list[int], int]:
+def _walk(tree: HostTree, row: int, choose: Choose, node: int, depth: int) -> tuple[list[int], int]:
     """The longest matching path below a node, and the choice at its end.
 
     Siblings drawn independently may hold the same token. Then the one with the longest path is taken, the first if several.
     """
     path: list[int] = []
+    tokens, parents, valid = tree.tokens[row], tree.parents[row], tree.valid[row]
     while True:
-        chosen = choose(node, depth + len(path))
-        matching = [child for child in children[node] if tokens[child] == chosen]
+        chosen = choose(row, node, depth + len(path))
+        after = range(node + 1, len(tokens))
+        matching = [child for child in after if parents[child] == node and tokens[child] == chosen and valid[child]]
         if not matching:
             return path, chosen
         if len(matching) > 1:
-            walks = [(child, *_walk(tokens, children, choose, child, depth + len(path) + 1)) for child in matching]
+            walks = [(child, *_walk(tree, row, choose, child, depth + len(path) + 1)) for child in matching]
             child, rest, chosen = max(walks, key=lambda walk: len(walk[1]))
             return [*path, child, *rest], chosen
         node = matching[0]
@@ -66,9 +60,19 @@ def _walk(
 def matched(tree: DraftTree, target: LogProbs, rng: RoundRng | None) -> Verdict:
     """Follow the token with the best sum of its score and the shared noise of the node's depth; None for no noise.
 
-    On the host only the nodes of the path are read.
+    On the host only the nodes of the path are read, in one call of the native library where it takes them.
     """
-    return follow(tree, chooser(target, rng, tree.max_depth + 1))
+    parts = target.parts or [(range(tree.rows), target)]
+    paths, next_tokens = list[list[int]]([[]] * tree.rows), [0] * tree.rows
+    for rows, part in parts:
+        own = tree if len(parts) == 1 else tree.of(rows)
+        found = None if part.certain is not None else follow_best(own, part, rng, rows)
+        if found is None:
+            verdict = follow(own, chooser(part, rng, rows))
+            found = verdict.paths, verdict.next_tokens
+        for row, path, token in zip(rows, *found, strict=True):
+            paths[row], next_tokens[row] = path, token
+    return Verdict(paths=paths, next_tokens=next_tokens)
 
 
 def matched_at_once(
@@ -77,7 +81,7 @@ def matched_at_once(
     """:func:`matched` for an accelerator, given the noise: the choices at all nodes in one pass, and one host sync."""
     if noise is not None:
         rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
-        scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, tree.depths]
+        scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, torch.as_tensor(tree.depths, device=noise.device)]
     return follow_table(tree, scores.argmax(dim=-1))
 
 

@@ -29,7 +29,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng)
     reads_argmax = verifier.reads == "argmax"
     if reads_argmax and target.certain is not None:
         return follow_table(tree, target.certain)
-    if type(verifier) is Coupled and tree.tokens.is_cpu:
+    if type(verifier) is Coupled and target.on_host:
         return matched(tree, target, rng)
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
@@ -51,11 +51,12 @@ def reduced(
     if target.tokens is None:
         return tree, target.scores if scores else target.logp, None
     draft = tree.draft_log_probs
-    supports = [target.support(), tree.tokens.flatten(), *([] if draft is None else [draft.support()])]
+    drafted = torch.as_tensor(tree.tokens, device=target.tokens.device)
+    supports = [target.support(), drafted.flatten(), *([] if draft is None else [draft.support()])]
     tokens: Int[Tensor, "n"] = torch.unique(torch.cat(supports))
     smaller = replace(
         tree,
-        tokens=torch.searchsorted(tokens, tree.tokens),
+        tokens=torch.searchsorted(tokens, drafted).cpu().numpy(),
         draft_log_probs=None if draft is None else LogProbs(logp=draft.on(tokens), vocab=len(tokens)),
     )
     return smaller, target.on(tokens), tokens

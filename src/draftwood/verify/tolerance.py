@@ -52,8 +52,9 @@ class Tolerance(Known, name="tolerance"):
         top = target_logp.topk(min(self.beta, target_logp.shape[-1]), dim=-1).values
         least = torch.maximum(top[..., -1], top[..., 0] - self.tau)
         row = torch.arange(tree.rows, device=best.device).unsqueeze(1)
-        drafted = target_logp[row, tree.parents, tree.tokens]
-        tolerated = drafted.masked_fill(drafted < least.gather(1, tree.parents), -torch.inf).tolist()
+        parents, tokens = (torch.as_tensor(part, device=best.device) for part in (tree.parents, tree.tokens))
+        drafted = target_logp[row, parents, tokens]
+        tolerated = drafted.masked_fill(drafted < least.gather(1, parents), -torch.inf).tolist()
         paths = [_walk(children, logp) for children, logp in zip(tree.children, tolerated, strict=True)]
         last = [picks[path[-1] if path else 0] for path, picks in zip(paths, best.tolist(), strict=True)]
         return Verdict(paths=paths, next_tokens=last)

@@ -73,7 +73,7 @@ def stop_weights(
     distributions at inner nodes (by row and node), each up to a factor. Shorter rows end with roots of weight 0."""
     weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
     residuals: dict[tuple[int, int], Tensor] = {}
-    for parents in inner_levels(tree):
+    for parents in inner_levels(tree, target_logp.device):
         residual = weigh_children(tree, parents, weights, target_logp)
         if parents.nodes[0] == 0:
             # A root's residual is empty by rounding only: the target's own distribution takes its place.
@@ -89,8 +89,8 @@ def stop_weights(
     return order, stops, residuals
 
 
-def inner_levels(tree: DraftTree) -> list[Parents]:
-    """The nodes with children, one :class:`Parents` per depth, from the root down."""
+def inner_levels(tree: DraftTree, device: torch.device) -> list[Parents]:
+    """The nodes with children, one :class:`Parents` per depth, from the root down; with tensors of this device."""
     levels: list[list[tuple[int, int]]] = []
     for row, children in enumerate(tree.children):
         frontier = [0]
@@ -102,18 +102,19 @@ def inner_levels(tree: DraftTree) -> list[Parents]:
                 levels.append([])
             levels[depth] += [(row, node) for node in frontier]
             frontier = [child for node in frontier for child in children[node]]
-    return [parents_of(tree, level) for level in levels]
+    return [parents_of(tree, level, device) for level in levels]
 
 
-def parents_of(tree: DraftTree, level: list[tuple[int, int]]) -> Parents:
+def parents_of(tree: DraftTree, level: list[tuple[int, int]], device: torch.device) -> Parents:
     """The nodes given as (row, node), each with at least one child; ``level`` is sorted in place."""
     level.sort(key=lambda parent: -len(tree.children[parent[0]][parent[1]]))
-    below = [[row * tree.size + child for child in tree.children[row][node]] for row, node in level]
-    by_rank = [[children[j] for children in below if len(children) > j] for j in range(len(below[0]))]
-    above = [row * tree.size + node for row, node in level]
-    indices = torch.tensor([*above, *chain.from_iterable(by_rank)], device=tree.tokens.device)  # one transfer for the level
-    flat, *children = torch.split_with_sizes(indices, [len(level), *map(len, by_rank)])
-    tokens = [tree.tokens.flatten().index_select(0, index).unsqueeze(1) for index in children]
+    families = [[row * tree.size + child for child in tree.children[row][node]] for row, node in level]
+    by_rank = [[children[j] for children in families if len(children) > j] for j in range(len(families[0]))]
+    above, flat_tokens, counts = [row * tree.size + node for row, node in level], tree.tokens.ravel(), [*map(len, by_rank)]
+    below = [*chain.from_iterable(by_rank)]
+    indices = torch.tensor([*above, *below, *flat_tokens[below].tolist()], device=device)  # one transfer for the level
+    flat, *rest = torch.split_with_sizes(indices, [len(level), *counts, *counts])
+    children, tokens = rest[: len(counts)], [part.unsqueeze(1) for part in rest[len(counts) :]]
     return Parents([row for row, _ in level], [node for _, node in level], flat, children, tokens)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 
 class Children(NamedTuple):
@@ -13,8 +13,7 @@ class Children(NamedTuple):
 
     Attributes:
         tokens: in draw order.
-        log_probs: logs of the children's conditional probabilities, given that the text reached the parent. One more number
-            may follow, for no child at all.
+        log_probs: logs of the children's conditional probabilities, given that the text reached the parent.
         scores: perturbed log-probabilities of the draft model, where conditional probabilities are learnt from them.
         uncertainty: minus the log-probability of the draft model's likeliest token, for the same purpose.
     """
@@ -23,6 +22,9 @@ class Children(NamedTuple):
     log_probs: list[float]
     scores: Sequence[float] = ()
     uncertainty: float = 0.0
+
+
+_NO_GUESS: Final = (0, 0.0)
 
 
 @final
@@ -48,20 +50,24 @@ class CandidateTree:
         for parent, (token, probability) in enumerate(zip(tokens, probabilities, strict=True)):
             self.guessed[parent] = self._new(parent, token, math.log(probability)), probability
 
-    def add_children(self, parent: int, children: Children) -> None:
-        """Add the children of a candidate. A guessed child keeps its own conditional probability. The rest is divided among
-        all children, including the guessed one."""
+    def add_children(self, parent: int, children: Children, least: float = -math.inf) -> None:
+        """Add the children of a candidate whose log path probability is ``least`` or more. A guessed child keeps its own
+        conditional probability. The rest is divided among all children, including the guessed one."""
         self.children[parent] = children
-        guess, probability = self._guess(parent)
-        for token, log_prob in zip(children.tokens, children.log_probs, strict=False):
+        guess, probability = self.guessed.get(parent, _NO_GUESS)
+        above, depth = self.log_probs[parent] + math.log1p(-probability), self.depths[parent] + 1
+        for token, log_prob in zip(children.tokens, children.log_probs, strict=True):
             if guess and token == self.tokens[guess]:
                 self._raise(guess, math.log(probability + (1.0 - probability) * math.exp(log_prob)))
-            else:
-                self._new(parent, token, log_prob + math.log1p(-probability))
+            elif (path := above + log_prob) >= least:
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.depths.append(depth)
+                self.log_probs.append(path)
 
     def _guess(self, parent: int) -> tuple[int, float]:
         """A candidate's guessed child and its conditional probability; (0, 0) where there is none."""
-        return self.guessed.get(parent, (0, 0.0))
+        return self.guessed.get(parent, _NO_GUESS)
 
     def _new(self, parent: int, token: int, log_prob: float) -> int:
         self.tokens.append(token)
@@ -105,10 +111,11 @@ class CandidateTree:
         Their log path probability is ``cut`` or more, and the draft model has scored their parents. All but the best have a
         value of ``min_value`` or more. No candidate ends the text.
         """
-        level = [i for i, found in enumerate(self.depths) if found == depth and self.parents[i] in self.numbers]
-        best = sorted(((self.off_guess(i), -i) for i in level), reverse=True)[:width]
-        good = [-i for rank, (value, i) in enumerate(best) if not rank or value >= min_value]
-        return [i for i in good if self.log_probs[i] >= cut and self.tokens[i] not in stops]
+        numbers, parents, log_probs, guessed = self.numbers, self.parents, self.log_probs, self.guessed
+        level = [i for i, at in enumerate(self.depths) if at == depth and log_probs[i] >= cut and parents[i] in numbers]
+        values = [math.exp(log_probs[i]) * (1.0 - guessed[i][1] if i in guessed else 1.0) for i in level]
+        best = sorted(zip(values, level, strict=True), key=_falling)[:width]
+        return [i for value, i in best if (value >= min_value or i == best[0][1]) and self.tokens[i] not in stops]
 
     def cut(self, nodes: int) -> float:
         """The smallest log path probability among the root and the ``nodes`` best candidates."""
@@ -137,3 +144,8 @@ class CandidateTree:
         A parent comes before its children: a child's path probability is never larger, and the order is stable.
         """
         return sorted(range(len(self.log_probs)), key=lambda candidate: -self.log_probs[candidate])[: nodes + 1]
+
+
+def _falling(candidate: tuple[float, int]) -> tuple[float, int]:
+    """The order of candidates: by falling value, of equal ones the first."""
+    return -candidate[0], candidate[1]

@@ -21,19 +21,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
-from typing import Any, final
+from typing import final
 
-import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.shapes import MAX_NODES
-from draftwood.core.tree import DraftTree
+from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget, Schedule
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
@@ -73,7 +70,7 @@ class BestFirstDrafter:
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
         self._behind = True  # the draft model has not read all of the text
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         schedule = self._schedule
         schedule.begin_round(sampler.rows)
         if schedule.resting:
@@ -101,7 +98,7 @@ class BestFirstDrafter:
             return root_alone(root, FAILED, error)
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
-            return self._tree(draft, root.device, sampler.greedy)
+            return self._tree(draft, sampler.greedy)
         schedule.end_draft()
         return root_alone(root, PLAIN_ROUND if schedule.plain else draft.stop)
 
@@ -133,13 +130,18 @@ class BestFirstDrafter:
         most = [size if row.nodes is None else min(size, row.nodes) for row in draft.sampler.rows]
         return [sorted(best[: count + 1]) for best, count in zip(ranked, most, strict=True)]
 
-    def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
-        tree = _tensors(draft.trees, self._kept, device)
-        found = partial(_distributions, draft, self._kept, tree["parents"]) if draft.distributions else None
+    def _tree(self, draft: DraftRound, greedy: bool) -> DraftTree:
+        builder = TreeBuilder(draft.root)
+        for row, tree, kept in zip(builder.rows, draft.trees, self._kept, strict=True):
+            numbers = {0: 0}
+            for number, candidate in enumerate(kept[1:], 1):
+                numbers[candidate] = number
+                row.add(tree.tokens[candidate], numbers[tree.parents[candidate]])
+        inner = 1 + max(max(row.parents) for row in builder.rows)
+        found = partial(_distributions, draft, self._kept, inner) if draft.distributions else None
         needed = self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         children = 0 if self.grower is None else self.grower.expander.count
-        return DraftTree(
-            **tree,
+        return builder.build(
             branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
             draft_log_probs=found() if found is not None and needed else None,
@@ -181,34 +183,13 @@ class BestFirstDrafter:
             self.runner.commit(seen, this_round.hidden)
 
 
-def _tensors(trees: Sequence[CandidateTree], kept: Sequence[list[int]], device: torch.device) -> dict[str, Any]:
-    """The kept candidates of all rows, parents first, as the fields of a :class:`DraftTree`."""
-    size = max(map(len, kept))
-    numbers = np.zeros((3, len(trees), size), dtype=np.int64)  # token, parent and depth per node
-    valid = np.zeros((len(trees), size), dtype=np.bool_)
-    ancestors: list[list[list[bool]]] = []
-    for row, (tree, nodes) in enumerate(zip(trees, kept, strict=True)):
-        node_of = {candidate: i for i, candidate in enumerate(nodes)}
-        parents = [node_of[tree.parents[candidate]] for candidate in nodes]
-        numbers[:, row, : len(nodes)] = [tree.tokens[i] for i in nodes], parents, [tree.depths[i] for i in nodes]
-        valid[row, : len(nodes)] = True
-        visible: list[list[bool]] = []
-        for i in range(size):  # padding sees itself
-            visible.append(visible[parents[i]].copy() if 0 < i < len(parents) else [False] * size)
-            visible[i][i] = True
-        ancestors.append(visible)
-    masks = [torch.from_numpy(mask).to(device) for mask in (valid, np.array(ancestors, np.bool_))]
-    parts = [*torch.from_numpy(numbers).to(device).unbind(), *masks]
-    return dict(zip(("tokens", "parents", "depths", "valid", "ancestors"), parts, strict=True))
-
-
-def _distributions(draft: DraftRound, kept: Sequence[list[int]], parents: Int[Tensor, "row node"]) -> LogProbs:
-    """The draft's distributions at the nodes up to the last one with children; arbitrary at nodes without."""
-    inner, found = 1 + int(parents.max()), LogProbs.joined(draft.distributions)  # host sync
+def _distributions(draft: DraftRound, kept: Sequence[list[int]], inner: int) -> LogProbs:
+    """The draft's distributions at the first ``inner`` nodes; arbitrary at nodes without children."""
+    found = LogProbs.joined(draft.distributions)
     numbers = []
     for tree, nodes in zip(draft.trees, kept, strict=True):
         known = tree.numbers
         if draft.by_depth:
             known = {i: depth for i, depth in enumerate(tree.depths) if depth < found.logp.shape[1]}
         numbers.append([known.get(candidate, 0) for candidate in (nodes + [0] * inner)[:inner]])
-    return found.pick(torch.tensor(numbers, device=parents.device))
+    return found.pick(torch.tensor(numbers, device=found.logp.device))

@@ -56,9 +56,17 @@ class AcceptanceModel:
         total = top + math.log(math.fsum(math.exp(x - top) for x in logits))
         return [x - total for x in logits]
 
-    def learn(self, scores: Sequence[float], uncertainty: float, choice: int) -> None:
-        """One step for a node whose ``choice`` is known: the index of a child, or the number of children for none."""
-        error = [-math.exp(log_prob) for log_prob in self.log_probs(scores, uncertainty)]
+    def learn(
+        self, scores: Sequence[float], uncertainty: float, choice: int, log_probs: Sequence[float] | None = None
+    ) -> None:
+        """One step for a node whose ``choice`` is known: the index of a child, or the number of children for none.
+
+        ``log_probs`` are those of the children, where they are known.
+        """
+        if log_probs is None:
+            *log_probs, _ = self.log_probs(scores, uncertainty)
+        error = [-math.exp(log_prob) for log_prob in log_probs]
+        error.append(-max(0.0, 1.0 + math.fsum(error)))  # none of them
         error[choice] += 1.0
         children = list(zip(error, scores, self._log_rank, strict=False))
         gradient = (
@@ -97,21 +105,33 @@ class GumbelExpander:
         self, log_probs: LogProbs, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
     ) -> list[list[Children]]:
         """The children of ``n`` nodes of each row at this depth, or at ``n`` depths from this one on."""
-        best = best_tokens(log_probs, rng, depth, self.count, depths=depths)
-        rows = zip(*(part.tolist() for part in best), strict=True)  # host sync
-        return [[self._children(*node) for node in zip(*row, strict=True)] for row in rows]
+        best = best_tokens(log_probs, rng, depth, self.count, depths=depths, weights=self.model.weights)
+        tokens, scores, likeliest = best.tokens.tolist(), best.scores.tolist(), best.likeliest.tolist()
+        if best.chances is not None:
+            chances: list[list[list[float]]] = best.chances.tolist()
+        else:
+            lines = zip(tokens, scores, likeliest, strict=True)
+            chances = [[self._chances(*node) for node in zip(*row, strict=True)] for row in lines]
+        rows = zip(tokens, chances, scores, likeliest, strict=True)
+        return [[_children(*node) for node in zip(*row, strict=True)] for row in rows]
 
-    def _children(self, tokens: list[int], scores: list[float], likeliest: float) -> Children:
+    def _chances(self, tokens: list[int], scores: list[float], likeliest: float) -> list[float]:
         possible = len(tokens) - tokens.count(-1)
-        if not possible:
-            return Children([], [])
-        scores = scores[:possible]
-        return Children(tokens[:possible], self.model.log_probs(scores, -likeliest), scores, -likeliest)
+        return self.model.log_probs(scores[:possible], -likeliest)[:-1] if possible else []
 
     def learn(self, children: Children, choice: int) -> None:
         """Learn that the target chose this token below the parent of these children."""
-        at = children.tokens.index(choice) if choice in children.tokens else len(children.tokens)
-        self.model.learn(children.scores, children.uncertainty, at)
+        if children.tokens:
+            at = children.tokens.index(choice) if choice in children.tokens else len(children.tokens)
+            self.model.learn(children.scores, children.uncertainty, at, children.log_probs)
+
+
+def _children(tokens: list[int], log_probs: list[float], scores: list[float], likeliest: float) -> Children:
+    """The children of a node; -1 is none."""
+    if tokens[-1] < 0:
+        count = len(tokens) - tokens.count(-1)
+        tokens, log_probs, scores = tokens[:count], log_probs[:count], scores[:count]
+    return Children(tokens, log_probs, scores, -likeliest)
 
 
 @final

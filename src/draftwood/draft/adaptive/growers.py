@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
-import numpy as np
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
+from draftwood.core.tree import TreeBuilder
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.expand import Expander
@@ -48,7 +45,7 @@ class DraftRound:
     """
 
     trees: list[CandidateTree]
-    root: Int[Tensor, "row"]
+    root: Sequence[int]
     sampler: Sampler
     rng: RoundRng
     limits: Sequence[int]
@@ -115,7 +112,8 @@ class LevelGrower:
         """Grow every row's tree within the row's limit and the budget."""
         draft.stop = "depth limit"
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
-        seen, (nodes, width, depths) = 0, self.shape
+        (nodes, width, depths), builder = self.shape, TreeBuilder(draft.root)
+        cuts = [-math.inf] * len(frontiers)  # per row, what a candidate must have to be among the best
         for depth in range(depths):
             if not any(frontiers):
                 draft.end_growth(depth)
@@ -123,8 +121,7 @@ class LevelGrower:
             above, largest = draft.above(frontiers), max(map(len, frontiers))
             if not draft.pays(depth, above, largest):
                 return
-            self._expand(draft, frontiers, seen, depth)
-            seen += largest
+            self._expand(draft, builder, frontiers, depth, cuts)
             cuts = [tree.cut(nodes) for tree in draft.trees]
             draft.end_level(depth, above, cuts, largest)
             min_value = draft.budget.min_frontier_value(depth + 1)
@@ -133,38 +130,26 @@ class LevelGrower:
                 for tree, cut, row, limit in zip(draft.trees, cuts, draft.sampler.rows, draft.limits, strict=True)
             ]
 
-    def _expand(self, draft: DraftRound, frontiers: list[list[int]], seen: int, depth: int) -> None:
-        """Score the frontiers, and add their children to the trees."""
-        trees, device = draft.trees, self.runner.device
-        n = max(map(len, frontiers))
-        ancestors = _ancestors(trees, frontiers, seen).to(device)
-        rows = zip(trees, frontiers, strict=True)
-        tokens = [[tree.tokens[i] for i in frontier] + [0] * (n - len(frontier)) for tree, frontier in rows]
-        depths = torch.full((len(trees), n), depth, device=device)
-        scores = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
+    def _expand(
+        self, draft: DraftRound, builder: TreeBuilder, frontiers: list[list[int]], depth: int, cuts: list[float]
+    ) -> None:
+        """Score the frontiers, which the builder of what the runner reads gets, and add their children to the trees."""
+        trees, first = draft.trees, builder.size if depth else 0
+        for tree, frontier, row in zip(trees, frontiers, builder.rows, strict=True):
+            for number, candidate in enumerate(frontier, first):
+                tree.numbers[candidate] = number
+                if candidate:
+                    row.add(tree.tokens[candidate], tree.numbers[tree.parents[candidate]])
+        scores = self.runner.extend(*builder.nodes(first))
         draft.distributions.append(draft.sampler.draft(scores.logits, lambda: _prefixes(trees, frontiers), scores.tokens))
         # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
         grown = self.expander.expand(draft.distributions[-1], draft.rng, depth, first, [*map(len, frontiers)])
-        for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
+        for tree, frontier, children, cut in zip(trees, frontiers, grown, cuts, strict=True):
+            least = cut if len(tree.tokens) > self.shape.nodes else -math.inf  # in a full tree no other child is kept
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
-                    tree.add_children(candidate, its)
-
-
-def _ancestors(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:
-    """What each frontier node attends to: the ``seen`` nodes and the new ones. Gives the new nodes their numbers."""
-    n = max(map(len, frontiers))
-    sees = np.zeros((len(trees), n, seen + n), dtype=np.bool_)
-    sees[:, :, seen:] = np.eye(n, dtype=np.bool_)
-    sees[:, :, 0] = True
-    for tree, frontier, its in zip(trees, frontiers, sees, strict=True):
-        for i, candidate in enumerate(frontier):
-            tree.numbers[candidate] = seen + i
-            while candidate:
-                its[i, tree.numbers[candidate]] = True
-                candidate = tree.parents[candidate]
-    return torch.from_numpy(sees)
+                    tree.add_children(candidate, its, least)
 
 
 def _prefixes(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]) -> list[list[list[int] | None]]:

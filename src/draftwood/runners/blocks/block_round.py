@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
-from draftwood.runners.protocols import BlockRunner
+from draftwood.runners.protocols import BlockRunner, PerNode
 
 
 @final
@@ -28,13 +27,14 @@ class BlockRound:
         """End the round, or abandon it."""
         self._scores = None
 
-    def scores_of(self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]) -> Scores:
+    def scores_of(self, runner: BlockRunner, tokens: PerNode, depths: PerNode) -> Scores:
         """Scores at new nodes; at the root, the first node of a round, ``runner`` makes the forward."""
         if self._scores is None:
-            scores = runner.score_block(tokens[:, 0], runner.block)
+            scores = runner.score_block(tokens[:, 0].tolist(), runner.block)
             self._scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=-torch.inf)
-        row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
-        return Scores(self._scores[row, depths.clamp(max=runner.block)])
+        device = self._scores.device
+        row, depth = torch.arange(len(tokens), device=device).unsqueeze(1), torch.as_tensor(depths, device=device)
+        return Scores(self._scores[row, depth.clamp(max=runner.block)])
 
 
 def check_count(count: int, block: int) -> None:

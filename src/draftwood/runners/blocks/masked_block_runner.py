@@ -114,7 +114,7 @@ class MaskedBlockRunner(ReadsAtOnce):
         found._begin()
         return found
 
-    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+    def score_block(self, root: Sequence[int], count: int) -> Float[Tensor, "row count vocab"]:
         check_count(count, self.block)
         start = perf_counter()
         # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.

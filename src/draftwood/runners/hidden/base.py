@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -168,6 +169,7 @@ class HiddenRunner(ABC, Generic[P]):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
+        tokens, depths, ancestors = np.asarray(tokens), np.asarray(depths), np.asarray(ancestors)
         ready = [text.ready for text in self._texts]
         with torch.inference_mode():
             if any(ready):

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.native.library import BlockShape, DrafterSource, Facts, NewHidden, address, instruction_set, library
+from draftwood.core.tree import NOTHING
+from draftwood.native.library import (
+    BlockShape,
+    DrafterSource,
+    Facts,
+    NewHidden,
+    address,
+    array_address,
+    instruction_set,
+    library,
+)
 from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import BlockDrafter
@@ -61,7 +72,7 @@ class NativeBlock(nn.Module):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "row 1"],
+        input_ids: Int[np.ndarray, "row 1"],
         memories: Sequence[RowMemory],
         starts: Sequence[int],
         hidden: Sequence[Float[Tensor, "_token taps_width"]],
@@ -189,12 +200,11 @@ class NativeEaglePasses(NativePasses):
         super().__init__(NativeNetwork(engine), drafter.fc.in_features)
 
     def read(self, text: HiddenText) -> None:
-        hidden, nothing = text.unread(self._nothing, root=False), torch.zeros(1, 0, dtype=torch.long)
+        hidden = text.unread(self._nothing, root=False)
         if not len(hidden):
             return
         pending = [text.entries.tokens[text.cached : text.cached + len(hidden)]]
-        seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        self._pass(nothing, nothing, seen, self._memories([text]), pending, sources=[hidden])
+        self._pass(*NOTHING, self._memories([text]), pending, sources=[hidden])
         text.entries_read()
 
     def score(
@@ -215,7 +225,12 @@ class NativeEaglePasses(NativePasses):
     ) -> NativeOutput:
         """A pass of the network, whose ``inputs`` are either ``sources`` or ``features``."""
         out: NativeOutput = self.network(
-            input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending, **inputs
+            input_ids=np.ascontiguousarray(tokens),
+            depths=np.ascontiguousarray(depths),
+            seen=np.ascontiguousarray(seen),
+            memories=memories,
+            pending=pending,
+            **inputs,
         )
         return out
 
@@ -232,9 +247,9 @@ class NativeBlockPasses(NativePasses):
 
     def read(self, text: HiddenText) -> None:
         """Read the hidden states that wait; the block of the pass is not used."""
-        self.score([text], torch.zeros(1, 1, dtype=torch.long))
+        self.score([text], np.zeros((1, 1), np.int64))
 
-    def score(self, texts: Sequence[HiddenText], roots: Int[Tensor, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
+    def score(self, texts: Sequence[HiddenText], roots: Int[np.ndarray, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
         hidden, starts = [text.unread(self._nothing, root=True) for text in texts], [text.start for text in texts]
         scores: Tensor = self.network(input_ids=roots, memories=self._memories(texts), starts=starts, hidden=hidden)
@@ -248,10 +263,10 @@ class NativeBlockPasses(NativePasses):
         """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
         (rows, nodes), (_, block, vocab) = tokens.shape, scores.shape
         if not self._adds:
-            row = torch.arange(rows).unsqueeze(1)
-            return scores[row, depths.clamp(max=block - 1)].masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
-        given, at = (part.contiguous() for part in (tokens, depths))
-        where = (address(part, torch.long, rows, nodes) for part in (given, at))
+            row, depth = torch.arange(rows).unsqueeze(1), torch.as_tensor(depths)
+            return scores[row, depth.clamp(max=block - 1)].masked_fill_((depth >= block).unsqueeze(-1), -torch.inf)
+        given, at = np.ascontiguousarray(tokens), np.ascontiguousarray(depths)
+        where = array_address(given, np.int64, rows, nodes), array_address(at, np.int64, rows, nodes)
         out, engine = torch.empty(rows, nodes, vocab), self.network.engine
         there = address(scores, torch.float32, rows, block, engine.facts.vocab)
         succeed(library().add_markov(engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.settings import Backend
@@ -75,14 +76,14 @@ class Eagle3Runner(HiddenRunner["EaglePasses"]):
 
     def _end_round(self) -> None:
         self._ready: list[bool] = []  # rows whose roots have an entry
-        self._depths: list[Int[Tensor, "row node"]] = []
+        self._depths: list[PerNode] = []
         self._states: list[Float[Tensor, "row node width"]] = []
 
     def _parents(self, depths: PerNode, ancestors: Seen) -> PerNode:
         """The parents of new nodes, 0 for the root."""
         self._depths.append(depths)
-        above = torch.cat(self._depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
-        return (ancestors & above).int().argmax(dim=2)
+        above = np.concatenate(self._depths, axis=1)[:, None] == depths[:, :, None] - 1
+        return (ancestors & above).argmax(axis=2)
 
     def _scores(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Float[Tensor, "row node draft_vocab"]:
         """Scores of new nodes, level by level."""
@@ -90,7 +91,8 @@ class Eagle3Runner(HiddenRunner["EaglePasses"]):
         parents, old, logits, features = self._parents(depths, ancestors), ancestors.shape[2] - tokens.shape[1], [], None
         for first, last in _levels(parents, old):
             if self._states:
-                index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
+                index = torch.as_tensor(parents[:, first:last, None], device=self.device)
+                index = index.expand(-1, -1, self.model.config.hidden_size)
                 features = torch.cat(self._states, dim=1).gather(1, index)
             part = slice(first, last)
             seen = ancestors[:, part, : old + last]
@@ -104,9 +106,9 @@ class Eagle3Runner(HiddenRunner["EaglePasses"]):
         return [one and len(new) > 0 for one, new in zip(ready, hidden, strict=True)]
 
 
-def _levels(parents: Int[Tensor, "row node"], old: int) -> Iterator[tuple[int, int]]:
+def _levels(parents: PerNode, old: int) -> Iterator[tuple[int, int]]:
     """Parts of new nodes whose parents all come before the part, after ``old`` earlier nodes of the round."""
-    latest = parents.max(dim=0).values.tolist()  # host sync
+    latest = parents.max(axis=0).tolist()
     first = 0
     for node, parent in enumerate(latest):
         if node > first and parent >= old + first:

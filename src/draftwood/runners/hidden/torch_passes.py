@@ -16,7 +16,7 @@ from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.protocols import PerNode, Seen
+from draftwood.runners.protocols import PerNode, Seen, on_device
 from draftwood.runners.slots import SlotTable
 
 
@@ -95,7 +95,7 @@ class TorchEaglePasses(TorchPasses):
             tokens, depths, ancestors: of the nodes.
             features: outputs at their parents; None for roots. The pass then also reads the entries that wait.
         """
-        batches = self.table.batches(tokens, depths, ancestors)
+        batches = self.table.batches(*on_device(self._drafter.device, tokens, depths, ancestors))
         states = self._run_round(texts, batches) if features is None else self._run(batches, features)
         states = states[:, -tokens.shape[1] :]
         return states, nn.functional.linear(self._drafter.normed(states), self._head)
@@ -112,11 +112,12 @@ class TorchBlockPasses(TorchPasses):
         within = torch.ones(slots, slots, dtype=torch.bool, device=device)
         self._within = within.tril() if drafter.causal else within
 
-    def score(self, texts: Sequence[HiddenText], roots: Int[Tensor, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
+    def score(self, texts: Sequence[HiddenText], roots: PerNode) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
         rows, slots = len(roots), len(self._depths)
         seen = self._within.expand(rows, -1, -1)
-        batches = self.table.batches(roots.expand(-1, slots), self._depths.expand(rows, -1), seen)
+        tokens = torch.as_tensor(roots, device=self._depths.device).expand(-1, slots)
+        batches = self.table.batches(tokens, self._depths.expand(rows, -1), seen)
         scores: Tensor = self._run_round(texts, batches)
         return scores
 
@@ -124,6 +125,7 @@ class TorchBlockPasses(TorchPasses):
         self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
     ) -> Float[Tensor, "row node draft_vocab"]:
         """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
+        tokens, depths = (torch.as_tensor(part, device=scores.device) for part in (tokens, depths))
         row, block = torch.arange(len(tokens), device=scores.device).unsqueeze(1), scores.shape[1]
         found = scores[row, depths.clamp(max=block - 1)] + self._markov(tokens)
         return found.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)

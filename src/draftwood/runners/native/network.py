@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, byref
 from typing import NamedTuple, TypeAlias, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
-from draftwood.native.library import DrafterSource, Facts, LayerSource, NewTokens, address, library
+from draftwood.native.library import DrafterSource, Facts, LayerSource, NewTokens, address, array_address, library
 from draftwood.runners.native.families import EMBEDDING
 from draftwood.runners.native.sources import Held, Part, Source
 from draftwood.runners.native.weights import sized
@@ -181,9 +182,9 @@ class NativeNetwork(nn.Module):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        seen: Bool[Tensor, "row node seen"],
+        input_ids: Int[np.ndarray, "row node"],
+        depths: Int[np.ndarray, "row node"],
+        seen: Bool[np.ndarray, "row node seen"],
         memories: Sequence[RowMemory],
         pending: Sequence[Sequence[int]],
         sources: Sequence[Float[Tensor, "_token sources_width"]] | None = None,
@@ -199,12 +200,11 @@ class NativeNetwork(nn.Module):
 
         Raises:
             CacheError: memory does not suffice, or the engine does not know a token.
-            ValueError: tensors have other sizes or types.
+            ValueError: tensors or arrays have other sizes, types or orders.
         """
         (rows, nodes), (_, _, all_nodes) = input_ids.shape, seen.shape
-        input_ids, depths, seen = input_ids.contiguous(), depths.contiguous(), seen.contiguous()
-        tokens, at = (address(part, torch.long, rows, nodes) for part in (input_ids, depths))
-        sees = address(seen, torch.bool, rows, nodes, all_nodes)
+        tokens, at = array_address(input_ids, np.int64, rows, nodes), array_address(depths, np.int64, rows, nodes)
+        sees = array_address(seen, np.bool_, rows, nodes, all_nodes)
         if not 0 < rows == len(memories):
             raise ValueError(f"{rows} rows of nodes and {len(memories)} memories: give one for each, and at least one")
         given, texts, longest = (NewTokens * rows)(), [], 0

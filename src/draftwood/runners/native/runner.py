@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
 
-import torch
+import numpy as np
 
 from draftwood.core.scores import Scores
+from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
 from draftwood.runners.native.families import refuse, why_not
@@ -77,9 +78,7 @@ class NativeRunner(CausalRunner):
         pending = row.tokens[len(memory) : end]
         if not pending:
             return None
-        nothing = torch.zeros(1, 0, dtype=torch.long)
-        seen = torch.zeros(1, 0, 0, dtype=torch.bool)
-        found = self._forward(nothing, nothing, seen, [memory], [pending]).hidden
+        found = self._forward(*NOTHING, [memory], [pending]).hidden
         return None if found is None else found[1][0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
@@ -92,7 +91,8 @@ class NativeRunner(CausalRunner):
         self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Sequence[RowMemory], pending: Sequence[Sequence[int]]
     ) -> NativeOutput:
         start = perf_counter()
-        tokens, pending = self._limits.clamp(tokens), self._limits.clamp_texts(pending)
+        tokens, depths, seen = map(np.ascontiguousarray, (self._limits.clamp(tokens), depths, seen))
+        pending = self._limits.clamp_texts(pending)
         found: NativeOutput = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
         self.forward_seconds += perf_counter() - start
         return found

@@ -11,7 +11,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen, on_device
 from draftwood.runners.rows import Sources, changes, remaining
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
@@ -98,7 +98,8 @@ class Seq2SeqRunner(ReadsAtOnce):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
-        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        nodes = on_device(self.device, tokens, depths, ancestors)
+        outputs = [self._forward(batch) for batch in self._rows.batches(*nodes)]
         return self._rows.scores(outputs, tokens.shape[1])
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
