@@ -24,7 +24,7 @@ from draftwood.engine import arguments, tracing
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, Prompt, limits_of, sampling_of
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
-from draftwood.engine.memory import memory_of
+from draftwood.engine.memory import calibration_of, memory_of
 from draftwood.engine.messages import Message
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
@@ -109,7 +109,10 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, key), memory_of(options.profile, key)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
-    return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)
+    return cls(
+        model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, calibration=calibration_of(draft),
+        runners=runners,
+    )  # fmt: skip
 
 
 @final

@@ -34,6 +34,7 @@ class World:
     tree: float = 2.0  # any tree at all
     node: float = 0.2
     level: float = 2.0
+    opening: float = 0.0  # of the first level, beyond a later one's
     frontier_node: float = 0.1
     change: float = 0.0  # another number of nodes than in the round before
     block: tuple[int, float] = (0, 0.0)  # for every full block of so many nodes
@@ -52,8 +53,8 @@ class World:
         blocks = (nodes // size) * price if size else 0.0
         return 1e-3 * (self.base + self.tree + self.node * nodes + blocks + self.change * changed)
 
-    def draft(self, frontier: int) -> float:
-        return 1e-3 * (self.level + self.frontier_node * (frontier - 1))
+    def draft(self, depth: int, frontier: int) -> float:
+        return 1e-3 * (self.level + self.opening * (not depth) + self.frontier_node * (frontier - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
             above = math.fsum(v for v, _ in frontier)
             if not controller.another_level(depth, above, len(frontier)):
                 break
-            seconds = world.draft(len(frontier)) * slow_draft
+            seconds = world.draft(depth, len(frontier)) * slow_draft
             if behind:
                 seconds += 1e-3 * world.level * world.read * behind * slow_draft
             comes = written.comes[at + depth]
@@ -217,7 +218,7 @@ def fixed(world: World, written: Text) -> Iterator[tuple[Fixed, Outcome]]:
 
 def walk(world: World, written: Text, depth: int, nodes: int, accepted: np.ndarray) -> Outcome:
     at, total, marks, tokens = 0, 0.0, [(0, 0.0)], accepted.tolist()
-    draft = sum(world.draft(min(WIDTH, max(1, nodes)) if d else 1) for d in range(depth))
+    draft = sum(world.draft(d, min(WIDTH, max(1, nodes)) if d else 1) for d in range(depth))
     target, length = world.target(nodes, False), len(written)
     while at < length:
         place = at / length

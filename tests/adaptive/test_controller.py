@@ -97,7 +97,7 @@ def test_one_slow_level_counts_little(monkeypatch):
         monkeypatch.setattr(constants, "OUTLIER", outlier)
         controller, _ = lived(0.5, 200)
         controller.end_level(0, 1.0, 0.5, 1, 20 * LEVEL)
-        assert low <= controller.costs.level / LEVEL < high
+        assert low <= controller.costs.opening / LEVEL < high
 
 
 def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
@@ -201,7 +201,7 @@ def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_sh
     assert costs.base == pytest.approx(TARGET)
     assert costs.tree == pytest.approx(constants.FIRST_TREE * TARGET)
     assert costs.node == pytest.approx(constants.FIRST_NODE * TARGET)
-    assert costs.level == pytest.approx(constants.FIRST_LEVEL * TARGET)
+    assert costs.opening == costs.level == pytest.approx(constants.FIRST_LEVEL * TARGET)
     assert not controller.another_level(0, 1.0, 1)  # not before it was tried
     assert [controller.another_level(depth, 0.3**depth, 1) for depth in (1, 2)] == [True, False]  # 0.09 < a level
     assert controller.tree_size([0.9] * 24) == 24
@@ -277,29 +277,6 @@ def test_a_node_is_shown_where_it_brings_more_than_it_costs():
     price = controller.min_node_value()
     assert controller.tree_size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
     assert controller.tree_size([]) == 0
-
-
-def with_a_change(change: float) -> Controller:
-    last = [0]
-
-    def seconds(nodes):
-        changed, last[0] = nodes != last[0], nodes
-        return linear(nodes) + changed * change
-
-    return fed((6, 6, 6, 9, 9, 6, 12, 6), seconds)
-
-
-def test_trees_keep_the_usual_size_where_another_one_costs_too_much():
-    for change, small in ((10 * NODE, 5), (0.0, 6)):  # without such a cost every tree has the size it pays for
-        controller = with_a_change(change)
-        price = controller.min_node_value()
-        for _ in range(100):
-            size = controller.tree_size([8 * price] * 5 + [0.2 * price] * 6)
-        assert controller.tree_size([8 * price] * 6) == small
-        if change:
-            assert controller.costs.change == pytest.approx(change, rel=0.3)
-            assert size == 5
-            assert controller.tree_size([0.9] * 11) == 11  # this is worth a change
 
 
 def test_guesses_are_shown_that_pay_a_larger_forward():

@@ -137,7 +137,7 @@ def rounds_of(prompt, tokens):
     table, now = counting(VOCAB, 6, 9.0), [0.0]
     draft = ClockedRunner(table, now, lambda rows, nodes: 0.002)
     target = ClockedRunner(table, now, lambda rows, nodes: 0.0094 + 0.0001 * nodes)
-    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, back=0.0, level=0.002, frontier_node=0.0)
+    costs = Costs(base=0.0095, tree=0.0, node=0.0001, back=0.0, opening=0.002, level=0.002, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
         draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),

@@ -29,8 +29,8 @@ def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = froz
             nodes, drafting = 0, 0.0
             if not budget.begin_round():
                 for depth in range(LEVELS):
-                    budget.end_level(depth, 1.0, 0.5, 1, factor * world.draft(1))
-                    drafting += factor * world.draft(1)
+                    budget.end_level(depth, 1.0, 0.5, 1, factor * world.draft(depth, 1))
+                    drafting += factor * world.draft(depth, 1)
                 nodes = budget.tree_size([0.5] * 24)
             seconds = drafting + factor * (world.target(nodes, nodes != last) + 0.05 * (nodes != last))
             budget.end_round(nodes + 1, 0.0, 1.0, drafting, seconds)
@@ -45,12 +45,12 @@ def worst(controllers: Controllers, world: World) -> float:
         controller.end_round(1, 0.0, 1.0, 0.0, World().target(0, False))
     costs = controller.costs
     beyond = costs.beyond(16)
-    found = [(costs.base, world.target(0, False)), (costs.level, world.draft(1))]
+    found = [(costs.base, world.target(0, False)), (costs.opening, world.draft(0, 1)), (costs.level, world.draft(1, 1))]
     found += [(costs.base + beyond[n], world.target(n, False)) for n in range(2, 12)]
     return largest(got / wanted - 1.0 for got, wanted in found)
 
 
-WORLDS = [World(), World(tree=6.0), World(node=1.5), World(level=8.0), World(block=(6, 4.0))]
+WORLDS = [World(), World(tree=6.0), World(node=1.5), World(level=8.0), World(block=(6, 4.0)), World(opening=6.0)]
 
 
 @pytest.mark.parametrize("world", WORLDS)

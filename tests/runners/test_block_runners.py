@@ -61,7 +61,7 @@ class Rounds:
         roots = torch.tensor([text[-1] for text in self.texts])
         worst, nodes = 0.0, [[0] * scored for _ in self.texts]
         if scored and count is not None:
-            worst = self.compare(self.runner.score_block(roots, count), range(count), count)
+            worst = self.compare(self.runner.score_block(roots.tolist(), count), range(count), count)
         elif scored:
             worst, nodes = self.by_node(roots, new)
         for text, tokens in zip(self.texts, new, strict=True):
@@ -121,13 +121,13 @@ def test_it_never_proposes_what_no_text_holds():
     runner = rounds.runner
     assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB, True)
     rounds.round(BLOCK)
-    scores = runner.score_block(torch.tensor([t[-1] for t in rounds.texts]), BLOCK)
+    scores = runner.score_block([t[-1] for t in rounds.texts], BLOCK)
     never = scores.isinf().all(dim=0).all(dim=0)
     assert never.nonzero().flatten().tolist() == [START, MASK]
     assert runner.forward_seconds > 0
     for wrong in (0, BLOCK + 1):
         with pytest.raises(ConfigError, match=f"does not fit the draft: give 1 to {BLOCK}"):
-            runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
+            runner.score_block([3] * len(SOURCES), wrong)
 
 
 def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions():
@@ -137,7 +137,7 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
-    scores = rounds.runner.score_block(torch.tensor([text[-1] for text in rounds.texts]), 12)
+    scores = rounds.runner.score_block([text[-1] for text in rounds.texts], 12)
     assert scores[:, :, [START, MASK]].isneginf().all()
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
@@ -159,7 +159,7 @@ def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own():
     for _ in range(2):
         assert max(rounds.round(12), others.round(BLOCK)) < EXACT
     with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
-        plain.score_block(torch.tensor([3]), 12)
+        plain.score_block([3], 12)
 
 
 def test_method_block_takes_a_longer_block_where_the_drafter_can():

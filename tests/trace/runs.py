@@ -47,7 +47,7 @@ def models(
 
 def timed() -> Knowledge:
     """The knowledge of an adaptive tree that was timed, and that drafts after its first plain rounds."""
-    costs = Costs(base=1.0, tree=0.1, node=0.01, change=0.0, back=0.0, level=0.1, frontier_node=0.0)
+    costs = Costs(base=1.0, tree=0.1, node=0.01, back=0.0, opening=0.1, level=0.1, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True)
     return replace(Controllers().knowledge, by_rows=dict.fromkeys((1, 2, 4, 8), learnt))
 

@@ -61,8 +61,7 @@ class LogProbs:
         parts: the distributions of some rows each, with the numbers of these rows. They are copied into one tensor when
             ``logp`` is first read.
         tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
-        common: the same, where all nodes have the same tokens before the cut; exclusive with ``tokens``.
-        vocab: number of tokens of the vocabulary.
+        common, vocab: the same, where all nodes have the same tokens before the cut; number of tokens of the vocabulary.
         dead_ends: nodes without a distribution; an error only if a text gets there, which no draft may bring about.
 
     Attributes:
@@ -204,14 +203,8 @@ class LogProbs:
         return LogProbs(logp=self.logp[row, nodes], tokens=tokens, vocab=self.vocab)
 
     def support(self) -> Int[Tensor, "m"]:
-        """The tokens that are possible at some node, with repetitions.
-
-        Raises:
-            ValueError: the distributions do not list their tokens.
-        """
-        if self.tokens is None:
-            raise ValueError("these distributions are over the whole vocabulary")
-        return self.tokens[self.logp > -torch.inf]
+        """The tokens that are possible at some node, with repetitions, of distributions that list their tokens."""
+        return cast(Tensor, self.tokens)[self.logp > -torch.inf]
 
     def on(self, columns: Int[Tensor, "u"]) -> Float[Tensor, "row node u"]:
         """Log-probabilities of the tokens ``columns``, given in rising order; they must contain the support."""
@@ -292,8 +285,8 @@ class RoundChecks:
         likeliest = [one.logp[..., 0] if one.likeliest is None else one.likeliest for _, one in self._drafted]
         if sound(target, likeliest, highest):
             return {}
-        scores = [own for own, _ in self._drafted]
-        drafted = [(own, torch.as_tensor(best, device=own.device)) for own, best in zip(scores, likeliest, strict=True)]
+        pairs = zip(self._drafted, likeliest, strict=True)
+        drafted = [(own, torch.as_tensor(best, device=own.device)) for (own, _), best in pairs]
         nan = [(best.isnan() & (own != -torch.inf).any(dim=-1)).any() for own, best in drafted]
         if any(map(bool, nan)):
             self.draft_error = _numerics_error("draft")

@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import final
 from uuid import uuid4
 
@@ -19,10 +20,11 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replacing
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.hardware.machine import cache_folder
+from draftwood.loading.checkpoint import folder_of
 from draftwood.loading.profile import ProfileKey, default_path
 
 _LOG = logging.getLogger(__name__)
-FORMAT = 2
+FORMAT = 3
 
 
 @final
@@ -41,16 +43,7 @@ class Memory:
 
     def read(self) -> dict[str, Knowledge]:
         """Name -> knowledge; empty without a file. A damaged file gives a warning."""
-        try:
-            found = json.loads(self.path.read_bytes())
-            if found["format"] != FORMAT:
-                raise ValueError(f"its format is {found['format']!r}, this version reads {FORMAT}")
-            return {str(name): Knowledge.from_json(value) for name, value in found["learnt"].items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-            warnings.warn(f"{self.path} cannot be used ({error}): drafting learns anew, and replaces it", stacklevel=2)
-            return {}
+        return _read(self.path, "drafting learns anew, and replaces it")
 
     def write(self, learnt: Mapping[str, Knowledge]) -> None:
         """Replace the file as a whole; a cache that cannot be written is no error."""
@@ -61,6 +54,26 @@ class Memory:
                 part.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
             _LOG.info("%s cannot be written: %s", self.path, error)
+
+
+def calibration_of(draft: str | Path | None) -> dict[str, Knowledge]:
+    """What is known of a drafter's drafts before its first text, from the file ``calibration.json`` in its folder: what its
+    levels bring on any machine. Their costs are those of this one."""
+    folder = None if draft is None else folder_of(draft)
+    return {} if folder is None else _read(folder / "calibration.json", "drafting learns from the beginning")
+
+
+def _read(path: Path, otherwise: str) -> dict[str, Knowledge]:
+    try:
+        found = json.loads(path.read_bytes())
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']!r}, this version reads {FORMAT}")
+        return {str(name): Knowledge.from_json(value) for name, value in found["learnt"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        warnings.warn(f"{path} cannot be used ({error}): {otherwise}", stacklevel=3)
+        return {}
 
 
 def memory_of(profile: str, profile_key: ProfileKey | None) -> Memory | None:

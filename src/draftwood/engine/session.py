@@ -44,12 +44,11 @@ class Session(ABC):
     """A target model, its draft model and their tokenizer. Subclasses encode inputs and set the defaults.
 
     Args:
-        model: the target, a model of ``transformers``.
-        draft_model: the draft model, or None.
+        model, draft_model: the target, a model of ``transformers``, and the draft model, or None.
         tokenizer: the tokenizer of both.
         profile_key: identifies matching profiles, where the models' files are known.
         profile: the methods that were measured as fastest; method ``auto`` uses it.
-        memory: keeps what adaptive methods learn, from process to process.
+        memory, calibration: keeps what adaptive methods learn from process to process; what is known of the drafter.
         runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
@@ -84,6 +83,7 @@ class Session(ABC):
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
         memory: Memory | None = None,
+        calibration: Mapping[str, Knowledge] | None = None,
         runners: Runners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
@@ -94,7 +94,7 @@ class Session(ABC):
         self.profile_key, self.profile = profile_key, profile
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self.final_token = final_token(model)
-        known = {} if memory is None else memory.read()
+        known = dict(calibration or {}) | ({} if memory is None else memory.read())
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=known)
         self._reuse = getattr(self.target, "same_bits", False)  # no text changes, and the engine's weights are its own
         if memory is not None:  # written once, when the process ends or the session is gone

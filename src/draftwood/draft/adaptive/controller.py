@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from operator import mul
 from typing import NamedTuple, final
 
@@ -67,7 +67,6 @@ class Controller(Budget):
         self._recent = Ratio(constants.FORGET)
         self._worth = Ratio(constants.FORGET_CALIBRATION, known.worth, constants.CALIBRATION_PRIOR)
         self._probes = _Probes(*map(Probe, known.waits))
-        self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
         self._plain = 0  # successive rounds without a tree
@@ -135,7 +134,7 @@ class Controller(Budget):
                 return True
             rounds = _DRAFTED * constants.PROBE_ROUNDS
             self._round.probe_loss = base * min(1.0, rounds * (1.0 - self._worth.value))
-        if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
+        if guess and (above < self.speed * self.costs.opening or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
         if not self._probes.draft.due(base, self._round.probe_loss):
             return False
@@ -145,14 +144,16 @@ class Controller(Budget):
     def _draft_pays(self, above: float, guess: bool) -> bool:
         """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
         costs = self.costs
-        return self.gains.most(above, self.speed * costs.level) >= (0.0 if guess else self.speed * costs.tree)
+        most = self.gains.most(above, self.speed * costs.opening, self.speed * costs.level)
+        return most >= (0.0 if guess else self.speed * costs.tree)
 
     def refusal(self, above: float) -> str:
         known, costs, was = self._known, self.costs, self._known.costs
         if not (known.timed and was.base and costs.base) or known.worth < 1.0:
             return UNPROFITABLE
         node = max(0.0, costs.node / costs.base - was.node / was.base)  # the known gains are less the known cost of nodes
-        gain = GainModel(known.gains, known.reach, known.calibration).most(above, costs.level / costs.base + node)
+        opening, level = costs.opening / costs.base + node, costs.level / costs.base + node
+        gain = GainModel(known.gains, known.reach, known.calibration).most(above, opening, level)
         return COSTLIER if gain < costs.tree / costs.base else UNPROFITABLE
 
     def min_frontier_value(self, depth: int) -> float:
@@ -174,23 +175,19 @@ class Controller(Budget):
         if seconds is None:
             self._round.reads = True
         else:
-            self.costs.add_level(nodes, seconds)
+            self.costs.add_level(depth, nodes, seconds)
 
     def tree_size(self, values: Sequence[float]) -> int:
-        """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
-        more than it brings."""
-        forget, calibration = constants.FORGET, self.gains.calibration
-        self._curve = [
-            forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
-        ]
+        """The number of nodes that bring more than they cost."""
         probe = self._probes.draft
         if probe.left and probe.size:
             return min(probe.size, len(values))
         free = self.costs.tree if probe.left or self._probes.guess.left else 0.0  # a probe must show a tree
-        prices = [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(len(self._curve))[1:]]
-        nets, means = _net(values, calibration, prices), _net(self._curve, calibration, prices)
-        best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
-        size = usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
+        nets, total = [0.0], 0.0
+        for value, seconds in zip(values, self.costs.beyond(len(values))[1:], strict=True):
+            total += self.gains.calibration * value
+            nets.append(total - self.speed * max(0.0, seconds - free))
+        size = nets.index(max(nets))
         if probe.left:
             probe.size = size
         return size
@@ -237,9 +234,3 @@ class Controller(Budget):
         self._recent.add(tokens, seconds)
         base = self.costs.base
         self.speed = max(self._recent.value, 1.0 / base if base else 0.0)
-
-
-def _net(values: Sequence[float], calibration: float, prices: Sequence[float]) -> list[float]:
-    """Expected tokens less the price of no node, the best node, the best two and so on."""
-    totals = accumulate(calibration * value for value in values)
-    return [0.0, *(total - price for total, price in zip(totals, prices, strict=False))]

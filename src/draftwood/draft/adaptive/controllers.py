@@ -143,12 +143,15 @@ class CostTrial(Budget):
             return None
         node, mean_nodes, mean = _line([*trees], [*trees.values()])
         node = min(node, max(0.0, mean - base) / mean_nodes)  # nodes take at most what exceeds a plain round
-        frontier_node, mean_frontier, mean_level = _line([nodes for _, nodes in levels], [*levels.values()])
+        later = {nodes: seconds for (depth, nodes), seconds in sorted(levels.items(), reverse=True) if depth}
+        opening = min(seconds for (depth, _), seconds in levels.items() if not depth)
+        frontier_node, mean_frontier, mean_level = _line([*later], [*later.values()]) if later else (0.0, 1.0, opening)
         return Costs(
             base=base,
             tree=max(0.0, mean - base - node * mean_nodes),
             node=node,
             back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
+            opening=opening,
             level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
             frontier_node=frontier_node,
         )

@@ -8,7 +8,7 @@ from itertools import accumulate, chain, islice, repeat
 from typing import Final, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.estimates import Plane, RunningMean
+from draftwood.draft.adaptive.estimates import Line, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
 
 _TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
@@ -45,11 +45,11 @@ class Sizes:
         return tuple(mean.value for mean in self._factors)
 
     def add(self, nodes: int) -> tuple[bool, bool]:
-        """Whether the number is another one than the last, and whether it comes up first."""
-        changed, first = nodes != self._last, nodes not in self._seen
+        """Whether a round has no tree after one that had, and whether the number comes up first."""
+        returns, first = not nodes and self._last > 0, nodes not in self._seen
         self._seen.add(nodes)
         self._last = nodes
-        return changed, first
+        return returns, first
 
 
 @final
@@ -57,13 +57,15 @@ class CostModel:
     """Seconds of a round::
 
         base                                              without a tree
-        (base + tree + node * nodes) * factor[nodes] + change [new size]    with one, apart from its levels
+        (base + tree + node * nodes) * factor[nodes]      with one, apart from its levels
         base + back                                       without a tree, after one with a tree
-        level + frontier_node * (frontier - 1)            each level
+        opening                                           the first level
+        level + frontier_node * (frontier - 1)            each level below it
 
-    ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
-    the plane's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level`` and ``frontier_node`` are a
-    line through recent levels. ``back`` is a mean. The past counts less and less, and outliers count as ``outlier`` means.
+    ``base``, ``opening`` and ``back`` are means. ``node`` is the slope of a line through recent trees, and ``tree`` is the
+    line's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level`` and ``frontier_node`` are a line
+    through recent levels: a drafter of blocks pays for the first, and little for others. The past counts less and less, and
+    outliers count as ``outlier`` means.
 
     The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node``,
     ``first_back`` and ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost
@@ -76,7 +78,7 @@ class CostModel:
         factors: its factors of sizes, from one node on.
 
     Attributes:
-        base, tree, node, change, back, level, frontier_node: seconds, as above; 0 while unknown.
+        base, tree, node, back, opening, level, frontier_node: seconds, as above; 0 while unknown.
         timed: trees with levels were timed, by this model or the other one.
         sizes: the numbers of nodes so far, with their factors.
     """
@@ -87,27 +89,29 @@ class CostModel:
         shares = _shares(rows), constants.FIRST_WEIGHT
         self.timed = timed
         self._first = shares if known is None else (known, constants.PRIOR_WEIGHT)  # terms and their weight
-        self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
-        self._plain = RunningMean()
-        self._trees = Plane()
-        self._levels = Plane()
+        self.tree = self.node = self.level = self.frontier_node = 0.0
+        self._plain, self._openings = RunningMean(), RunningMean()
+        self._trees, self._levels = Line(), Line()
         self.sizes = Sizes(factors)
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
         first, weight = self._first
         c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
-        self.tree, self.node, self.change = c.tree, c.node, c.change
-        self.level, self.frontier_node = c.level, c.frontier_node
-        self._trees = Plane((c.node, c.change))
-        self._levels = Plane((c.frontier_node, 0.0))
-        self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
-        self._levels.start(c.level, 0.0, 0.0, weight)
+        self.tree, self.node, self.level, self.frontier_node = c.tree, c.node, c.level, c.frontier_node
+        self._openings = RunningMean(c.opening, weight)
+        self._trees, self._levels = Line(c.node), Line(c.frontier_node)
+        self._trees.start(c.base + c.tree + c.node, 1.0, weight)
+        self._levels.start(c.level, 0.0, weight)
         self.sizes.back = RunningMean(1.0 + c.back / c.base, weight)
 
     @property
     def base(self) -> float:
         return self._plain.value
+
+    @property
+    def opening(self) -> float:
+        return self._openings.value
 
     @property
     def back(self) -> float:
@@ -119,15 +123,18 @@ class CostModel:
 
     def age(self, keep: float) -> None:
         """Old times of trees and levels count less: the machine may have changed."""
-        self._trees.age(keep)
-        self._levels.age(keep)
+        for old in (self._trees, self._openings, self._levels):
+            old.age(keep)
 
-    def add_level(self, frontier: int, seconds: float) -> None:
-        """Record a level, a forward of ``frontier`` nodes."""
+    def add_level(self, depth: int, frontier: int, seconds: float) -> None:
+        """Record a level, a forward of ``frontier`` nodes of this depth."""
+        if not depth:
+            self._openings.add(seconds)
+            return
         levels = self._levels
-        levels.add(frontier - 1.0, 0.0, seconds)
-        self.frontier_node = max(0.0, levels.slopes()[0])
-        self.level = max(0.0, levels.mean - self.frontier_node * levels.mean_1)
+        levels.add(frontier - 1.0, seconds)
+        self.frontier_node = max(0.0, levels.slope)
+        self.level = max(0.0, levels.mean - self.frontier_node * levels.mean_x)
 
     def add_plain(self, seconds: float) -> None:
         """Record a round without a tree."""
@@ -141,21 +148,21 @@ class CostModel:
 
         Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
-        changed, first = self.sizes.add(nodes)
+        returns, first = self.sizes.add(nodes)
         if first:
             return False
         if nodes:
             self.timed |= drafted
-            self._trees.add(float(nodes), float(changed), seconds)
+            self._trees.add(float(nodes), seconds)
             self._split()
-            if self.base and not changed:
+            if self.base:
                 self.sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
-        elif changed and self.base:
+        elif returns and self.base:
             self.sizes.back.add(seconds / self.base)
         return True
 
     def beyond(self, most: int) -> list[float]:
-        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes.
+        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels.
 
         A tree takes at most what a larger one takes. So a size that looked slow by chance is priced by the next larger one,
         and is tried again.
@@ -170,17 +177,15 @@ class CostModel:
         trees = self._trees
         if not trees.weight:
             return
-        node, change = trees.slopes()
         beyond = max(0.0, trees.mean - self.base)
-        self.node = max(0.0, min(node, beyond / trees.mean_1))
-        self.change = max(0.0, change)
-        self.tree = max(0.0, beyond - self.node * trees.mean_1) if self.base else 0.0
+        self.node = max(0.0, min(trees.slope, beyond / trees.mean_x))
+        self.tree = max(0.0, beyond - self.node * trees.mean_x) if self.base else 0.0
 
 
 def _shares(rows: int) -> Costs:
     """The terms before anything was measured, in plain rounds."""
     node = constants.FIRST_NODE * rows / (1.0 + constants.FIRST_NODE * (rows - 1))
     return Costs(
-        base=1.0, tree=constants.FIRST_TREE, node=node, back=constants.FIRST_BACK, level=constants.FIRST_LEVEL,
-        frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
+        base=1.0, tree=constants.FIRST_TREE, node=node, back=constants.FIRST_BACK, opening=constants.FIRST_LEVEL,
+        level=constants.FIRST_LEVEL, frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Estimates that forget: a mean, a ratio of sums, a least-squares plane, and the expected tokens of a draft by level.
+"""Estimates that forget: a mean, a ratio of sums, a least-squares line, and the expected tokens of a draft by level.
 
 Plain numbers, a few microseconds each.
 """
@@ -23,6 +23,10 @@ class RunningMean:
             value = min(value, constants.OUTLIER * self.value)
         self.weight = constants.FORGET * self.weight + 1.0
         self.value += (value - self.value) / self.weight
+
+    def age(self, keep: float) -> None:
+        """Old values count less."""
+        self.weight *= keep
 
 
 @final
@@ -52,53 +56,42 @@ class Ratio:
 
 
 @final
-class Plane:
-    """``y = mean + slope_1 (x_1 - mean_1) + slope_2 (x_2 - mean_2)``, by least squares over recent observations.
+class Line:
+    """``y = mean + slope (x - mean_x)``, by least squares over recent observations.
 
-    A ridge of ``prior_weight`` observations holds the slopes at their prior until ``x`` has varied enough. In each of these,
-    ``x_1`` deviates from its mean by 1, and ``x_2``, which is 0 or 1, by a half.
+    A ridge of ``prior_weight`` observations, in each of which ``x`` deviates from its mean by 1, holds the slope at its
+    prior until ``x`` has varied enough.
     """
 
-    def __init__(self, prior: tuple[float, float] = (0.0, 0.0)) -> None:
-        self.weight = self.mean = self.mean_1 = self.mean_2 = 0.0
+    def __init__(self, prior: float = 0.0) -> None:
+        self.weight = self.mean = self.mean_x = 0.0
         self._prior = prior
-        self._moments = (0.0,) * 5  # centred: 11, 12, 22, 1y, 2y
+        self._xx = self._xy = 0.0  # centred
 
-    def start(self, mean: float, mean_1: float, mean_2: float, weight: float) -> None:
+    def start(self, mean: float, mean_x: float, weight: float) -> None:
         """Set the means before the first observation."""
-        self.weight, self.mean, self.mean_1, self.mean_2 = weight, mean, mean_1, mean_2
+        self.weight, self.mean, self.mean_x = weight, mean, mean_x
 
     def age(self, keep: float) -> None:
-        """The old mean counts less; the slopes stay."""
+        """The old mean counts less; the slope stays."""
         self.weight *= keep
 
-    def add(self, x_1: float, x_2: float, y: float) -> None:
+    def add(self, x: float, y: float) -> None:
         """Add an observation; ``y`` above ``outlier`` times the mean counts as that much."""
         forget, before = constants.FORGET, constants.FORGET * self.weight
         if before and self.mean > 0.0:
             y = min(y, constants.OUTLIER * self.mean)
         self.weight = before + 1.0
-        off_1, off_2, off = x_1 - self.mean_1, x_2 - self.mean_2, y - self.mean
-        share = before / self.weight
-        m = self._moments
-        self._moments = (
-            forget * m[0] + share * off_1 * off_1,
-            forget * m[1] + share * off_1 * off_2,
-            forget * m[2] + share * off_2 * off_2,
-            forget * m[3] + share * off_1 * off,
-            forget * m[4] + share * off_2 * off,
-        )
-        self.mean_1 += off_1 / self.weight
-        self.mean_2 += off_2 / self.weight
+        off_x, off, share = x - self.mean_x, y - self.mean, before / self.weight
+        self._xx = forget * self._xx + share * off_x * off_x
+        self._xy = forget * self._xy + share * off_x * off
+        self.mean_x += off_x / self.weight
         self.mean += off / self.weight
 
-    def slopes(self) -> tuple[float, float]:
-        m_11, m_12, m_22, m_1y, m_2y = self._moments
-        ridge_1, ridge_2 = constants.PRIOR_WEIGHT, constants.PRIOR_WEIGHT / 4
-        m_11, m_22 = m_11 + ridge_1, m_22 + ridge_2
-        m_1y, m_2y = m_1y + ridge_1 * self._prior[0], m_2y + ridge_2 * self._prior[1]
-        over = m_11 * m_22 - m_12 * m_12
-        return (m_1y * m_22 - m_2y * m_12) / over, (m_2y * m_11 - m_1y * m_12) / over
+    @property
+    def slope(self) -> float:
+        ridge = constants.PRIOR_WEIGHT
+        return (self._xy + ridge * self._prior) / (self._xx + ridge)
 
 
 @final
@@ -135,11 +128,11 @@ class GainModel:
         """Expected tokens of a level at this depth, per unit of probability above it."""
         return self.calibration * self._gains[min(depth, len(self._gains) - 1)].value
 
-    def most(self, above: float, price: float) -> float:
-        """The expected tokens of the best number of levels, less ``price`` tokens for each."""
-        calibration, total, best = self.calibration, 0.0, -price
+    def most(self, above: float, opening: float, price: float) -> float:
+        """The expected tokens of the best number of levels, less ``opening`` for the first and ``price`` for each other."""
+        calibration, total, best = self.calibration, 0.0, -opening
         for depth, gain in enumerate(self._gains):
-            total += calibration * gain.value * above - price
+            total += calibration * gain.value * above - (price if depth else opening)
             best = max(best, total)
             if depth == len(self._reach):
                 break

@@ -21,17 +21,17 @@ class Costs:
         base: a round without a tree.
         tree: what any tree adds to the target's part of a round.
         node: each node of the tree.
-        change: another number of nodes than the last tree's.
         back: the first round without a tree after one with a tree, beyond ``base``.
-        level: a forward of the draft model for one node.
+        opening: the first forward of the draft model, for the root.
+        level: a later one, for one node.
         frontier_node: each further node of that forward.
     """
 
     base: float = 0.0
     tree: float = 0.0
     node: float = 0.0
-    change: float = 0.0
     back: float = 0.0
+    opening: float = 0.0
     level: float = 0.0
     frontier_node: float = 0.0
 
