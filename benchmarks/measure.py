@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ class Meter:
 
     def _before(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        self.tokens += ids.numel() if ids is not None else 0
+        self.tokens += math.prod(ids.shape) if ids is not None else 0
         self.rows += len(ids) if ids is not None else 0
         self._wait(model)
         self._start = perf_counter()

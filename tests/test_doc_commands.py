@@ -40,6 +40,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "trace --input": "",
     "info": "",
     "models": "",
+    "pull": "--help",
     "serve": "--port 0",
     "ray": "--help",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",

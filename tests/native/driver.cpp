@@ -27,7 +27,8 @@ int draftwood_commit(void* row, const int* nodes, int count);
 int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
 int draftwood_best(const float* scores, long lines, long vocab, const Cuts*, const int64_t* keys, const int64_t* bases,
-                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
+                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest,
+                   const double* weights, double* chances);
 int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
 int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
 void draftwood_free_row(void* row);
@@ -288,11 +289,14 @@ void sample() {
             for (const Cuts& cuts : {Cuts{0, 1, 0}, Cuts{3, 1, 0}, Cuts{0, 0.8f, 0}, Cuts{9, 0.5f, 0.1f}, Cuts{0, 1, 0.2f}}) {
                 Floats scores(2 * vocab), times(2 * vocab), values(2 * count), likeliest(2);
                 std::vector<int64_t> keys{-5, 7}, bases(vocab), tokens(2 * count);
+                const double weights[] = {1, -0.4, -3, 0.9};
+                std::vector<double> chances(2 * count);
                 for (long i = 0; i < vocab; i++) bases[i] = i * 977 - 5, scores[i] = i % 7, scores[vocab + i] = -INFINITY;
                 draftwood_exponentials(keys.data(), 2, bases.data(), vocab, times.data());
                 need(!draftwood_best(scores.data(), 2, vocab, &cuts, keys.data(), bases.data(), vocab, nullptr, count, values.data(),
-                                     tokens.data(), likeliest.data()), "best");
+                                     tokens.data(), likeliest.data(), weights, chances.data()), "best");
                 need(tokens[0] >= 0 && tokens[count] == -1 && std::isnan(likeliest[1]), "the best tokens");
+                need(chances[0] < 0 && chances[count] == -INFINITY, "the chances of children");
             }
 }
 
