@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.config import DivergenceConfig
 from benchmarks.prompts import Prompt
-from benchmarks.record import facts_of, machine_lines, plain, surroundings
+from benchmarks.record import head_of, machine_lines
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.hardware.machine import load_average
@@ -40,12 +40,7 @@ def measure(
             right, other = (log_scores(pair.target, text.tokens) for pair in (more, fewer))
             sources.setdefault(text.source, Counter()).update(compared(right, other, text.tokens))
             on_step()
-    return {
-        "format": 1,
-        "kind": "divergence",
-        "config": plain(vars(config)),
-        **surroundings(fewer.target.device, load_before),
-        "model": facts_of(fewer.model, fewer.target.engine),
+    return head_of("divergence", config, fewer, load_before) | {
         "against": more.target.engine,
         "sources": [{"source": name, **sums} for name, sums in sources.items()],
     }

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from benchmarks.edits_config import EditsConfig
-from benchmarks.record import facts_of, machine_lines, plain, surroundings
+from benchmarks.record import head_of, machine_lines
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.scores import Peaks, Scores
@@ -102,14 +102,7 @@ def measure(config: EditsConfig, pair: Pair, advance: Callable[[], object]) -> d
             text = {"tokens": len(led.text), "passes": result.stats.rounds, "seconds": perf_counter() - began}
             runs.setdefault(name, []).append(text)
             advance()
-    return {
-        "format": 1,
-        "kind": "edits",
-        "config": plain(vars(config)),
-        **surroundings(pair.target.device, load_before),
-        "model": facts_of(pair.model, pair.target.engine),
-        "systems": runs,
-    }
+    return head_of("edits", config, pair, load_before) | {"systems": runs}
 
 
 def markdown(document: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from draftwood.api import Pair
 from draftwood.core.files import replace_file
 from draftwood.hardware import machine
 from draftwood.runners.native.stored import weight_sizes
@@ -32,6 +33,12 @@ def surroundings(device: torch.device, load_before: float | None, packages: Iter
     more = {name: found for name in sorted(packages) if (found := machine.version_of(name)) is not None}
     load = {"load_before": load_before, "load_after": machine.load_average()}
     return {"versions": machine.versions() | more, "machine": machine.machine(device) | load}
+
+
+def head_of(kind: str, config: Any, pair: Pair, load_before: float | None) -> dict[str, Any]:
+    """The first entries of the document of a run with one pair."""
+    head = {"format": 1, "kind": kind, "config": plain(vars(config))}
+    return head | surroundings(pair.target.device, load_before) | {"model": facts_of(pair.model, pair.target.engine)}
 
 
 def facts_of(model: Any, engine: str) -> dict[str, Any]:

@@ -285,7 +285,7 @@ class Pair(Session):
         )
         drafts = arguments.draft_ids(self.tokenizer, given.get("draft_text"), wanted)
         request = replace(request, logprobs=logprob_settings(given.get("logprobs")), draft_text=drafts)
-        decoder, resolved = self._with_method(given.get("method"), own)
+        decoder, resolved = self._with_method(given, own)
         if not stream:
             return tracing.generate(decoder, [request], own, method=resolved, draft=self.draft, trace=trace, reuse=True)[0]
         if trace_settings(trace) is not None:

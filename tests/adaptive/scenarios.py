@@ -38,6 +38,7 @@ WORLDS = {
     "blocks": World(block=(8, 4.0)),
     "first": World(first=50.0),
     "change": World(change=1.0),
+    "dear changes": World(change=3.0),
     "block": World(level=0.3, opening=3.0),
     "noisy": World(noise=0.3, outliers=0.02),
     "drifting": World(slow=lambda place: 1.0 + 0.5 * math.sin(12.0 * place)),

@@ -272,15 +272,22 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
 # ---- predictions ----
 
 
-def test_a_prediction_changes_no_text_and_is_counted(client: TestClient) -> None:
+def test_a_prediction_changes_no_text_and_is_counted(served: Pair) -> None:
     body = chat(seed=3, max_tokens=24)
-    plain = answer(client, body)
-    text = plain["choices"][0]["message"]["content"]
-    for content in (text, [{"type": "text", "text": text}], "nothing like it", ""):
-        found = answer(client, {**body, "prediction": {"type": "content", "content": content}})
-        assert found["choices"] == plain["choices"]
-        details = found["usage"].get("completion_tokens_details", {})
-        assert (details.get("accepted_prediction_tokens", 0) > 0) == (content not in ("nothing like it", ""))
-        assert all(value >= 0 for value in details.values())
-    for wrong in ("a text", {"type": "content"}, {"type": "diff", "content": "a"}):
-        assert "prediction" in refused(client, {**body, "prediction": wrong})["message"]
+    with serving(make_service(served, method=Method(method="ngram"))) as client:
+        plain = answer(client, body)
+        text = plain["choices"][0]["message"]["content"]
+        for content in (text, [{"type": "text", "text": text}], "nothing like it", ""):
+            found = answer(client, {**body, "prediction": {"type": "content", "content": content}})
+            assert found["choices"] == plain["choices"]
+            details = found["usage"].get("completion_tokens_details", {})
+            assert (details.get("accepted_prediction_tokens", 0) > 0) == (content not in ("nothing like it", ""))
+            assert all(value >= 0 for value in details.values())
+        for wrong in ("a text", {"type": "content"}, {"type": "diff", "content": "a"}):
+            assert "prediction" in refused(client, {**body, "prediction": wrong})["message"]
+
+
+def test_a_method_without_lookup_ignores_a_prediction_with_a_remark(client: TestClient) -> None:
+    found = answer(client, chat(max_tokens=4, prediction={"type": "content", "content": "a text"}))
+    assert "takes no drafts from a prediction" in found["warnings"][0]
+    assert "completion_tokens_details" not in found["usage"]

@@ -79,13 +79,14 @@ class DraftOptions:
         None, "a file that the output may repeat, such as the one that is edited: a source of drafts"
     )
 
+    def __post_init__(self) -> None:
+        if self.draft_text is not None:
+            check_readable(self.draft_text)
+
     @property
-    def text(self) -> str:
-        """The text of the file; empty without one."""
-        if self.draft_text is None:
-            return ""
-        check_readable(self.draft_text)
-        return self.draft_text.read_text(encoding="utf-8", errors="replace")
+    def text(self) -> str | None:
+        """The text of the file; None without one."""
+        return None if self.draft_text is None else self.draft_text.read_text(encoding="utf-8", errors="replace")
 
 
 @final
@@ -223,7 +224,9 @@ class Settings:
         sampling = session.own_sampling(self.given_of(self.sampling))
         decoder = session.decoder(self.method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature
-        return Opened(session, decoder, sampling, session.method(self.method, temperature=sampling.temperature))
+        method = session.method(self.method, temperature=sampling.temperature)
+        fit.check_draft_text(method, self.drafts.draft_text)
+        return Opened(session, decoder, sampling, method)
 
     def limits_from(self, own: Limits) -> Limits:
         """The models' own limits, with what was given."""
@@ -287,8 +290,6 @@ def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
         if single and name in settings.given:
             why = "--input FILE, which is missing" if prompts else "--input FILE or -, but a single text was given"
             raise ConfigError(f"--{name.replace('_', '-')} belongs to {why}")
-    if settings.drafts.draft_text is not None:
-        check_readable(settings.drafts.draft_text)
     for name, value in {"show": display.show, "compare": display.compare, "draft-text": settings.drafts.draft_text}.items():
         if not single and value:
             raise ConfigError(f"--{name} is for a single {what}; leave it out with --input{'' if prompts else ' and -'}")

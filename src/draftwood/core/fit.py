@@ -50,6 +50,15 @@ def shape_of(method: Method) -> Shape | None:
     return shape
 
 
+def check_draft_text(method: Method, draft_text: object) -> None:
+    """Raise a ConfigError if a method, without ``auto``, takes no drafts from the given text."""
+    if draft_text is not None and not METHODS[method.method].repeats:
+        those = ", ".join(name for name, spec in METHODS.items() if spec.repeats)
+        raise ConfigError(
+            f"draft_text is a source of drafts for {those}, not for {method.method}: leave it out, or take one of them"
+        )
+
+
 def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
     """The method with every ``auto`` replaced.
 

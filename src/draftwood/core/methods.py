@@ -40,6 +40,7 @@ class MethodSpec:
         shape: the default shape.
         nodes: the most nodes of a tree without shape and node budget; None if there is a default shape.
         grows: such a tree grows as far as it pays.
+        repeats: it drafts what stands in the texts, and in a draft text.
         takes_nodes: the method takes a node budget.
         tuned: the shapes that ``draftwood tune`` runs: small, medium and large; None is the default size.
         tuned_verifiers: the verifiers that ``draftwood tune`` runs above temperature 0.
@@ -55,6 +56,7 @@ class MethodSpec:
     no_shape: str = ""
     shape: str | None = None
     nodes: int | None = None
+    repeats: bool = False
     grows: bool = False
     greedy_draw: Draw | None = None
     takes_nodes: bool = False
@@ -171,6 +173,7 @@ _SPECS: Final = (
         nodes=24,
         grows=True,
         tuned=(None,),
+        repeats=True,
     ),
     MethodSpec(
         name="block",
@@ -190,6 +193,7 @@ _SPECS: Final = (
         shapes={Length: "5"},
         shape="5",
         tuned=("5",),
+        repeats=True,
     ),
     MethodSpec(
         name="lookup",
@@ -202,6 +206,7 @@ _SPECS: Final = (
         nodes=24,
         grows=True,
         tuned=(None,),
+        repeats=True,
     ),
 )
 METHODS: Final[dict[str, MethodSpec]] = {spec.name: spec for spec in _SPECS}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 _AHEAD: Final = 96
-"""Tokens behind the last known place among which a text that has parted is looked for."""
+"""Tokens of the longest omission behind which a text is found again, and twice as many old ones that are looked at."""
 _SURE: Final = 3
 """Tokens that agree again before a place counts as found."""
 _LONGEST: Final = 12
@@ -69,7 +69,7 @@ class Alignment:
 
     def _found(self, text: Sequence[int]) -> tuple[int, int]:
         """The likeliest place of a text that has parted from the old one, and how many tokens agree before it."""
-        new = len(text) - self._read
+        new = min(len(text) - self._read, _AHEAD)  # the search takes as long in a long text as in a short one
         even = min(self._place + new, len(self.old))  # as many tokens as were replaced
         best = even, 0
         for end in range(self._place + 1, min(even + _AHEAD, len(self.old)) + 1):

@@ -154,7 +154,7 @@ def draft_ids(tokenizer: Any, draft_text: Prompt | None, limits: Limits) -> list
     Raises:
         ConfigError: neither text nor token ids.
     """
-    given, most = prompt_of("draft_text", draft_text or ""), 2 * limits.max_new_tokens
+    given, most = prompt_of("draft_text", "" if draft_text is None else draft_text), 2 * limits.max_new_tokens
     if isinstance(given, str) and given:
         given = tokenizer(given[: _CHARACTERS * most], add_special_tokens=False)["input_ids"]
     return list(given)[:most]

@@ -14,6 +14,7 @@ from torch import device, dtype
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.fit import check_draft_text
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random, seeds_for
@@ -175,7 +176,7 @@ class Session(ABC):
         Raises:
             ConfigError: settings that are refused, or no trace is wanted.
         """
-        decoder, resolved = self._with_method(method, sampling)
+        decoder, resolved = self._with_method({"method": method}, sampling)
         if (kept := trace_settings(trace)) is None:
             raise ConfigError("trace is False, but a recorder makes a trace: give True or settings, or leave it out")
         return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
@@ -184,13 +185,13 @@ class Session(ABC):
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
     ) -> list[Trace]:
         """The traces of requests; arguments as for :meth:`recorder`."""
-        decoder, _ = self._with_method(method, sampling)
         made = self.recorder(requests, sampling, method, trace=trace)
-        decoder.generate(requests, sampling, watch=made.take)
+        self.decoder(method, temperature=sampling.temperature).generate(requests, sampling, watch=made.take)
         return made.traces()
 
-    def _with_method(self, method: MethodLike | None, sampling: Sampling) -> tuple[Decoder, Method]:
-        resolved = self.method(method, temperature=sampling.temperature)
+    def _with_method(self, given: CallSettings, sampling: Sampling) -> tuple[Decoder, Method]:
+        resolved = self.method(given.get("method"), temperature=sampling.temperature)
+        check_draft_text(resolved, given.get("draft_text"))
         return self._decoders.of(resolved, greedy=sampling.greedy), resolved
 
     def requests(
@@ -228,7 +229,7 @@ class Session(ABC):
         """
         own, limits = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
         requests = self.requests([prompt], limits, [seed], given.get("logprobs"), given.get("draft_text"))
-        rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own, reuse=self._reuse)
+        rounds = self._with_method(given, own)[0].stream(requests, own, reuse=self._reuse)
         return (piece for pieces in rounds for piece in pieces)
 
     @known_arguments
@@ -278,9 +279,8 @@ class Session(ABC):
                 is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
             temperature, top_k, top_p, min_p, repetition_penalty, grammar: replace these fields of ``self.sampling``.
-            logprobs: report every token's log-probability, and so many of the likeliest tokens, 0 to 20; or a
-                :class:`LogprobSettings`.
-            draft_text: a text or token ids that the output may repeat, such as the file that is edited: a source of drafts.
+            logprobs: report log-probabilities, and so many of the likeliest tokens, 0 to 20; or a :class:`LogprobSettings`.
+            draft_text: a text or ids that the output may repeat, such as a file that it edits, for methods with lookup.
             trace: record every round (:attr:`Result.trace`); a :class:`TraceSettings` sets the bounds.
 
         Raises:
@@ -290,7 +290,7 @@ class Session(ABC):
         prompts, alone = arguments.prompts_of(self._argument, prompt)
         seeds = seeds_for(len(prompts), seed, f"{self._argument}s")
         requests = self.requests(prompts, wanted, seeds, given.get("logprobs"), given.get("draft_text"))
-        decoder, resolved = self._with_method(given.get("method"), own)
+        decoder, resolved = self._with_method(given, own)
         results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace, reuse=self._reuse)
         return results[0] if alone else results
 

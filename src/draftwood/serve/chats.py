@@ -112,15 +112,12 @@ class Chats:
         close = list(tokenizer(f"\n{THINK[1]}\n\n", add_special_tokens=False)["input_ids"])
 
         def closing(ids: Tensor, scores: Tensor) -> Tensor:
-            found = scores
+            at = ids.shape[1] - prompt - budget
+            if not 0 <= at < len(close):
+                return scores
+            found = scores.clone()
             for row, written in enumerate(ids[:, prompt:].tolist()):
-                at = len(written) - budget
-                if (
-                    0 <= at < len(close)
-                    and written[budget:] == close[:at]
-                    and THINK[1] not in tokenizer.decode(written[:budget])
-                ):
-                    found = found.clone() if found is scores else found
+                if written[budget:] == close[:at] and THINK[1] not in tokenizer.decode(written[:budget]):
                     found[row] = -inf
                     found[row, close[at]] = 0
             return found

@@ -9,6 +9,7 @@ from typing import Any, final
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
 from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
@@ -233,8 +234,10 @@ class Preparation:
         sampling = sampling_of(self._pair, body, limits, grammar)
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)
-        longest = replace(limits, max_new_tokens=max(1, *fitted))
-        drafts = draft_ids(self._pair.tokenizer, body.prediction.text if body.prediction else None, longest)
+        longest, repeats = replace(limits, max_new_tokens=max(1, *fitted)), METHODS[self._method.method].repeats
+        text = body.prediction.text if body.prediction and repeats else None
+        drafts = draft_ids(self._pair.tokenizer, text, longest)
+        ignored = f"the server's method {self._method.method!r} takes no drafts from a prediction, so it was ignored"
         requests = [
             self._pair.request(prompt, replace(limits, max_new_tokens=most), seed)
             for (prompt, most), seed in zip(texts, seeds, strict=True)
@@ -246,7 +249,11 @@ class Preparation:
             method=method,
             prompt_tokens=sum(map(len, prompts)),
             choices=count,
-            warnings=[*([cut] if min(fitted) < wanted else []), *unheld],
+            warnings=[
+                *([cut] if min(fitted) < wanted else []),
+                *([ignored] if body.prediction and not repeats else []),
+                *unheld,
+            ],
         )
 
     def _grammar(self, body: ChatBody | CompletionBody) -> tuple[Grammar | None, list[str]]:

@@ -48,32 +48,30 @@ class CandidateTree:
     def add_chain(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
         """Add a guessed chain below the root, with its tokens' conditional probabilities; before any other candidate."""
         for parent, (token, probability) in enumerate(zip(tokens, probabilities, strict=True)):
-            self.guessed[parent] = self._new(parent, token, math.log(probability)), probability
+            path = self.log_probs[parent] + math.log(probability)
+            self.guessed[parent] = self._new(parent, token, path), probability
 
     def add_children(self, parent: int, children: Children, least: float = -math.inf) -> None:
         """Add the children of a candidate whose log path probability is ``least`` or more. A guessed child keeps its own
         conditional probability. The rest is divided among all children, including the guessed one."""
         self.children[parent] = children
-        guess, probability = self.guessed.get(parent, _NO_GUESS)
-        above, depth = self.log_probs[parent] + math.log1p(-probability), self.depths[parent] + 1
+        guess, probability = self._guess(parent)
+        above = self.log_probs[parent] + math.log1p(-probability)
         for token, log_prob in zip(children.tokens, children.log_probs, strict=True):
             if guess and token == self.tokens[guess]:
                 self._raise(guess, math.log(probability + (1.0 - probability) * math.exp(log_prob)))
             elif (path := above + log_prob) >= least:
-                self.tokens.append(token)
-                self.parents.append(parent)
-                self.depths.append(depth)
-                self.log_probs.append(path)
+                self._new(parent, token, path)
 
     def _guess(self, parent: int) -> tuple[int, float]:
         """A candidate's guessed child and its conditional probability; (0, 0) where there is none."""
         return self.guessed.get(parent, _NO_GUESS)
 
-    def _new(self, parent: int, token: int, log_prob: float) -> int:
+    def _new(self, parent: int, token: int, path: float) -> int:
         self.tokens.append(token)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
-        self.log_probs.append(self.log_probs[parent] + log_prob)
+        self.log_probs.append(path)
         return len(self.tokens) - 1
 
     def _raise(self, guess: int, log_prob: float) -> None:

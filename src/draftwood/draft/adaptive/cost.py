@@ -62,10 +62,10 @@ class CostModel:
         opening                                           the first level
         level + frontier_node * (frontier - 1)            each level below it
 
-    ``base``, ``opening`` and ``back`` are means. ``node`` is the slope of a line through recent trees, and ``tree`` is the
-    line's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level`` and ``frontier_node`` are a line
-    through recent levels: a drafter of blocks pays for the first, and little for others. The past counts less and less, and
-    outliers count as ``outlier`` means.
+    ``base`` is a mean, and ``opening`` and ``back`` are means of its multiples. ``node`` is the slope of a line through
+    recent trees, and ``tree`` is the line's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level``
+    and ``frontier_node`` are a line through recent levels: a drafter of blocks pays for the first, and little for others.
+    The past counts less and less, and outliers count as ``outlier`` means.
 
     The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node``,
     ``first_back`` and ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost
@@ -99,7 +99,7 @@ class CostModel:
         first, weight = self._first
         c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
         self.tree, self.node, self.level, self.frontier_node = c.tree, c.node, c.level, c.frontier_node
-        self._openings = RunningMean(c.opening, weight)
+        self._openings = RunningMean(c.opening / c.base, weight)
         self._trees, self._levels = Line(c.node), Line(c.frontier_node)
         self._trees.start(c.base + c.tree + c.node, 1.0, weight)
         self._levels.start(c.level, 0.0, weight)
@@ -111,7 +111,7 @@ class CostModel:
 
     @property
     def opening(self) -> float:
-        return self._openings.value
+        return self.base * self._openings.value
 
     @property
     def back(self) -> float:
@@ -129,7 +129,8 @@ class CostModel:
     def add_level(self, depth: int, frontier: int, seconds: float) -> None:
         """Record a level, a forward of ``frontier`` nodes of this depth."""
         if not depth:
-            self._openings.add(seconds)
+            if self.base:
+                self._openings.add(seconds / self.base)
             return
         levels = self._levels
         levels.add(frontier - 1.0, seconds)
