@@ -176,7 +176,10 @@ def markdown(found: Sequence[Example], results: dict[str, dict[str, str]]) -> st
 @click.command(name="clients")
 @dataclass_options(ClientsConfig)
 def command(**options: Any) -> None:
-    """Run the examples of real clients, each in an environment of its own, and list what works."""
+    """Run the examples of real clients, each in an environment of its own, and list what works.
+
+    Asked by docs/clients.md.
+    """
     from benchmarks.serving.config import Served
     from benchmarks.serving.servers import serving
     from draftwood.core.files import replace_file

@@ -10,38 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.config import BenchConfig, CostConfig, DivergenceConfig, InflateConfig
+from benchmarks.config import CostConfig, DivergenceConfig, InflateConfig
 from benchmarks.edits_config import EditsConfig
-from benchmarks.opening import encoder, open_pair, quiet
+from benchmarks.opening import open_pair, quiet
 from benchmarks.start.config import StartConfig
-from benchmarks.tracing.config import TraceConfig
 from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
-
-
-@click.command(name="acceptance")
-@dataclass_options(BenchConfig, leave_out=("preset", "repeats", "batch"))
-def acceptance(**options: Any) -> None:
-    """Compute the expected block efficiency of trees of a fixed budget, every method on the same texts."""
-    from benchmarks.acceptance import check_methods, compare
-    from benchmarks.prompts import read_prompts
-    from benchmarks.settings import plan
-    from draftwood.core.files import replace_file
-
-    config = BenchConfig(**options)
-    chosen, budgets, scale = config.method_names(), config.node_budgets(), config.scale()
-    check_methods(chosen)
-    pair = open_pair(config, config.only_backend("acceptance"))
-    settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets)
-    prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
-    config.output.mkdir(parents=True, exist_ok=True)
-    with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:
-        report = compare(pair, settings, prompts, scale.temperatures, scale.max_new_tokens, config.seed, advance)
-    replace_file(config.output / "acceptance.md", report)
-    click.echo(report)
 
 
 @click.command(name="cost")
@@ -50,6 +27,8 @@ def cost(**options: Any) -> None:
     """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read.
 
     DRAFTWOOD_ISA=avx2 before the command measures what a processor without AVX-512 would do.
+
+    Asked by docs/speed.md.
     """
     from benchmarks.cost import markdown, measure
 
@@ -68,7 +47,10 @@ def cost(**options: Any) -> None:
 @click.command(name="divergence")
 @dataclass_options(DivergenceConfig)
 def divergence(**options: Any) -> None:
-    """Measure what inputs of 8 bits change in the distributions of a file in codes, on held-out texts."""
+    """Measure what inputs of 8 bits change in the distributions of a file in codes, on held-out texts.
+
+    Asked by docs/models.md.
+    """
     from benchmarks.divergence import markdown, measure
     from benchmarks.prompts import of_lengths
 
@@ -83,7 +65,10 @@ def divergence(**options: Any) -> None:
 @click.command(name="start")
 @dataclass_options(StartConfig)
 def start(**options: Any) -> None:
-    """Measure starting: seconds to the first token and memory, of transformers and of both backends, a process each."""
+    """Measure starting: seconds to the first token and memory, of transformers and of both backends, a process each.
+
+    Asked by docs/speed.md.
+    """
     from benchmarks.start.run import markdown, measure
 
     config = StartConfig(**options)
@@ -94,23 +79,13 @@ def start(**options: Any) -> None:
     _report(config.output, "start", document, markdown(document))
 
 
-@click.command(name="trace")
-@dataclass_options(TraceConfig)
-def trace(**options: Any) -> None:
-    """Measure what traces cost, off and on, in processor time: the ways to write a text in turn, text by text."""
-    from benchmarks.tracing.run import CASES, markdown, measure
-
-    config = TraceConfig(**options)
-    config.output.mkdir(parents=True, exist_ok=True)
-    with steps("trace", config.repeats * len(CASES)) as advance:
-        document = measure(config, advance)
-    _report(config.output, "trace", document, markdown(document))
-
-
 @click.command(name="edits")
 @dataclass_options(EditsConfig)
 def edits(**options: Any) -> None:
-    """Measure how fast files are written again with a renamed symbol, with the old file in the prompt and given too."""
+    """Measure how fast files are written again with a renamed symbol, with the old file in the prompt and given too.
+
+    Asked by docs/speed.md.
+    """
     from benchmarks.edits import markdown, measure
 
     config = EditsConfig(**options)
@@ -122,7 +97,10 @@ def edits(**options: Any) -> None:
 @click.command(name="inflate")
 @dataclass_options(InflateConfig)
 def inflate(**options: Any) -> None:
-    """Write a copy of a Llama model with its scores and a larger model's cost, to measure what a draft would save there."""
+    """Write a copy of a Llama model with its scores and a larger model's cost, to measure what a draft would save there.
+
+    Asked by benchmarks/README.md.
+    """
     from benchmarks.inflate import write_pair
 
     config = InflateConfig(**options)

@@ -131,17 +131,6 @@ class BenchConfig:
         """The backends of Draftwood, in order."""
         return backends(self.backend)
 
-    def only_backend(self, command: str) -> Backend:
-        """The backend of a command that takes one.
-
-        Raises:
-            ConfigError: the option names two.
-        """
-        first, *others = self.backends()
-        if others:
-            raise ConfigError(f"backend is {self.backend!r}, but 'python -m benchmarks {command}' takes one: name it")
-        return first
-
     def scale(self) -> Scale:
         """The preset's scale with the given options."""
         scale = SCALES[self.preset]

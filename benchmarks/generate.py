@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 @click.command(name="generate")
 @dataclass_options(BenchConfig)
 def command(**options: Any) -> None:
-    """Measure block efficiency and speed of methods, trees and other programs on the same prompts and weights."""
+    """Measure block efficiency and speed of methods, trees and other programs on the same prompts and weights.
+
+    Asked by docs/speed.md.
+    """
     config = BenchConfig(**options)
     backend, *others = config.backends()
     pair = open_pair(config, backend)

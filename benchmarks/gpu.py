@@ -1,10 +1,9 @@
-"""Correctness, speed, a profile and training on CUDA, in one call of under ten minutes: ``python benchmarks/gpu.py``.
+"""Correctness and speed on CUDA, in one call of under ten minutes: ``python benchmarks/gpu.py``.
 
 It needs torch, transformers and safetensors, and a checkout: nothing has to be installed, and no network is used. Results
 are written after every part, so that a call that is stopped leaves what it has. ``--small`` tries all of it on a CPU.
 
-Parts: ``correct`` (trees, greedy and sampled texts), ``speed`` (against ``transformers``, by target size and batch),
-``profile`` (what a round does outside the forwards), ``train`` (runs of ``draftwood train``, where ``--train`` gives any).
+Parts: ``correct`` (trees, greedy and sampled texts), ``speed`` (against ``transformers``, by target size and batch).
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ for folder in (ROOT, ROOT / "src"):
 if TYPE_CHECKING:
     from benchmarks.cuda.plan import Plan
 
-PARTS = {"correct": "correct", "train": "training", "speed": "speed", "profile": "profiled"}
-WEIGHTS = {"correct": 2, "train": 4, "speed": 6, "profile": 1}
-"""Name of a part -> its module, and its share of the time."""
+PARTS = {"correct": 2, "speed": 6}
+"""Name of a part, which is its module -> its share of the time."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="a minute on the CPU, to try that everything runs")
     parser.add_argument("--seconds", type=float, default=540.0, help="for everything (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated (default: %(default)s)")
-    parser.add_argument("--train", action="append", default=[], metavar="ARGUMENTS", help="of one 'draftwood train'")
     parser.add_argument("--out", type=Path, default=Path("draftwood-gpu"), help="folder of results (default: %(default)s)")
     given = parser.parse_args(arguments)
     parts = [name.strip() for name in given.parts.split(",")]
@@ -50,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if not given.small and not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device: run this where there is one, or try it on the CPU with --small")
-    return run(given, [name for name in PARTS if name in parts and (name != "train" or given.train)])
+    return run(given, [name for name in PARTS if name in parts])
 
 
 def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
@@ -62,16 +59,16 @@ def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
 
     device = "cpu" if given.small else given.device
     sizes: dict[str, Any] = SMALL if given.small else LARGE
-    plan = Plan(device=device, seconds=given.seconds, parts=tuple(parts), train=tuple(given.train), out=given.out, **sizes)
+    plan = Plan(device=device, seconds=given.seconds, parts=tuple(parts), out=given.out, **sizes)
     document = _head(plan, missing)
-    whole, left = Deadline(plan.seconds), sum(WEIGHTS[name] for name in parts)
+    whole, left = Deadline(plan.seconds), sum(PARTS[name] for name in parts)
     for name in parts:
-        start, share = perf_counter(), Deadline(whole.left * WEIGHTS[name] / left)
+        start, share = perf_counter(), Deadline(whole.left * PARTS[name] / left)
         try:
-            found = import_module(f"benchmarks.cuda.{PARTS[name]}").run(plan, share)
+            found = import_module(f"benchmarks.cuda.{name}").run(plan, share)
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
-        left -= WEIGHTS[name]
+        left -= PARTS[name]
         document["parts"][name] = {"seconds": round(perf_counter() - start, 1), **found}
         _save(plan.out / "gpu.json", document)
     print(report(document))
@@ -103,15 +100,10 @@ def _save(path: Path, document: dict[str, Any]) -> None:
 
 
 def failed(document: dict[str, Any]) -> bool:
-    """A part or a shape ended with an error, a training did not end well, or something was not exact."""
+    """A part or a shape ended with an error, or something was not exact."""
     parts = document["parts"]
     shapes = parts.get("speed", {}).get("shapes", {}).values()
-    runs = parts.get("train", {}).get("runs", ())
-    return (
-        any("error" in found for found in [*parts.values(), *shapes])
-        or not parts.get("correct", {}).get("correct", True)
-        or any(one["status"] != 0 for one in runs)
-    )
+    return any("error" in found for found in [*parts.values(), *shapes]) or not parts.get("correct", {}).get("correct", True)
 
 
 def report(document: dict[str, Any]) -> str:
@@ -129,10 +121,6 @@ def report(document: dict[str, Any]) -> str:
         )
     for name, shape in parts.get("speed", {}).get("shapes", {}).items():
         lines += ["", f"{name}: {shape['error']}"] if "error" in shape else ["", *_speeds(name, shape)]
-    for name, count in parts.get("profile", {}).get("per_round", {}).items():
-        lines += [f"{name}: {count:.1f} a round"] if count else []
-    for one in parts.get("train", {}).get("runs", ()):
-        lines.append(f"train {one['arguments']}: exit status {one['status']}, tokens per pass {one.get('tokens_per_pass')}")
     return "\n".join(lines)
 
 

@@ -147,12 +147,6 @@ def fixed_budget() -> Iterator[Setting]:
         yield from (Setting(method=method, nodes=budget, comparisons=(comparison,)) for method in BY_NODES)
 
 
-def acceptance() -> Iterator[Setting]:
-    """Trees of exactly as many nodes, and prompt lookup of as many tokens."""
-    yield from fixed_budget()
-    yield from (_shaped("ngram", str(budget), ("budget", budget)) for budget in BUDGETS)
-
-
 def _references() -> Iterator[Setting]:
     yield Setting(method="ar")
     yield Setting(method="generate")
@@ -209,7 +203,6 @@ PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
     "paper": paper,
     "peers": peers,
     "all-peers": all_peers,
-    "acceptance": acceptance,
 }
 
 
@@ -234,8 +227,10 @@ def plan(
     planned = list(PLANS[preset]())
     known = {setting.method for setting in planned}
     if missing := [name for name in methods or () if name not in known]:
-        other = "" if preset == "acceptance" else ", or take --preset all-peers, which measures everything"
-        raise ConfigError(f"preset {preset!r} does not measure {', '.join(missing)}: leave it out{other}")
+        raise ConfigError(
+            f"preset {preset!r} does not measure {', '.join(missing)}: leave it out, or take --preset all-peers, "
+            "which measures everything"
+        )
     found: dict[str, Setting] = {}
     for setting in planned:
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.comparisons for nodes in budgets)

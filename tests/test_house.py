@@ -51,9 +51,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 4000
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_600
+TESTS = 35_300
 """Lines of the tests, at most."""
-ALL_TEXT = 100_370
+BENCHMARK_LINES = 9_000
+"""Lines of the benchmarks, at most: one whose question no page asks goes."""
+ALL_TEXT = 97_000
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
@@ -148,9 +150,13 @@ def test_tests_keep_to_their_budget():
     assert BUDGETS.keys() == {path.name for path in ROOT.iterdir() if list(path.rglob("*.py"))} - {"__pycache__"}
 
 
+def test_benchmarks_keep_to_their_budget():
+    assert 0 < lines((ROOT.parents[1] / "benchmarks").rglob("*.py")) <= BENCHMARK_LINES
+
+
 def test_all_text_keeps_to_its_budget():
     top = ROOT.parents[1]
-    folders, kinds = ("src", "tests", "benchmarks", "docs"), ("py", "cpp", "h", "md")
+    folders, kinds = ("src", "tests", "benchmarks", "recipes", "docs"), ("py", "cpp", "h", "md")
     patterns = [f"{folder}/**/*.{kind}" for folder in folders for kind in kinds]
     patterns += ["scripts/*", "scripts/pages/*.py"]
     texts = {path for pattern in patterns for path in top.glob(pattern) if path.is_file()}
@@ -175,7 +181,7 @@ def test_control_a_circle_is_seen():
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
 
 
-BENCHMARKS = sorted((ROOT.parents[1] / "benchmarks").rglob("*.py"))
+BENCHMARKS = sorted(path for name in ("benchmarks", "recipes") for path in (ROOT.parents[1] / name).rglob("*.py"))
 
 
 def private(source: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks/gpu.py``: correctness, speed, a profile and training on one accelerator."""
+"""The parts of ``benchmarks/gpu.py``: correctness and speed on one accelerator."""

@@ -27,7 +27,6 @@ class Plan:
         repeats: at most, where the time lasts.
         nodes: tokens of the forwards that are timed.
         methods: whose texts are tested; empty for one setting of every method.
-        train: arguments of ``draftwood train``, a run each.
         out: folder of the results.
     """
 
@@ -40,7 +39,6 @@ class Plan:
     repeats: int
     nodes: tuple[int, ...]
     methods: tuple[str, ...]
-    train: tuple[str, ...]
     out: Path
 
 

@@ -14,7 +14,10 @@ from draftwood.cli.progress import steps
 @click.command(name="never-slower")
 @dataclass_options(NeverSlowerConfig)
 def command(**options: Any) -> None:
-    """Compare auto with plain decoding, text by text: with the pair's draft, without one, and with a useless one."""
+    """Compare auto with plain decoding, text by text: with the pair's draft, without one, and with a useless one.
+
+    Asked by docs/speed.md.
+    """
     from benchmarks.never_slower.run import markdown, run
     from benchmarks.record import save
 

@@ -30,7 +30,6 @@ class Answer:
         status: of the response.
         text, token_ids: of completions and chats, where they were sent.
         finish_reason: why the text ended, in the words of its interface.
-        calls: of tools, names and arguments.
         tokens: number of new tokens.
         prompt_tokens, cached_tokens: of the prompt; the last ones were copied from other texts.
         error: the message of an error, also of one inside a stream.
@@ -45,7 +44,6 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
-    calls: list[tuple[str, str]] = field(default_factory=list)
     error: str | None = None
     sent: float = 0.0
     ended: float = 0.0
@@ -62,20 +60,11 @@ class Answer:
             self.error = error
         for choice in found.get("choices") or ():
             self.text += text_of(choice)
-            self._call((choice.get("delta") or choice.get("message") or {}).get("tool_calls") or ())
             self.token_ids += choice.get("token_ids") or ()
         self.finish_reason = _end_of(found) or self.finish_reason
         if "completion_tokens" in (usage := found.get("usage") or {}):
             self.tokens, self.prompt_tokens = usage["completion_tokens"], usage["prompt_tokens"]
             self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-
-    def _call(self, found: Iterable[Mapping[str, Any]]) -> None:
-        """Add calls, or parts of them, which a stream numbers."""
-        for call in found:
-            place, function = call.get("index", len(self.calls)), call["function"]
-            self.calls += [("", "")] * (place + 1 - len(self.calls))
-            name, arguments = self.calls[place]
-            self.calls[place] = name + (function.get("name") or ""), arguments + (function.get("arguments") or "")
 
 
 def text_of(choice: Mapping[str, Any]) -> str:

@@ -7,21 +7,17 @@ from typing import Any
 
 import click
 
-from benchmarks.ray.config import RayConfig
 from benchmarks.serving.config import (
     DistributionConfig,
     FuzzConfig,
     LoadConfig,
     PrefixConfig,
-    SameTextConfig,
     Served,
     SoakConfig,
-    ToolsConfig,
 )
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
-from draftwood.ray.cluster import installed
 
 Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 
@@ -29,7 +25,10 @@ Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 @click.command(name="serve-load")
 @dataclass_options(LoadConfig, Served)
 def load(**options: Any) -> None:
-    """Measure tokens per second and latencies of the server, against `transformers serve` on the same weights."""
+    """Measure tokens per second and latencies of the server, against `transformers serve` on the same weights.
+
+    Asked by docs/speed.md.
+    """
     config = pick(LoadConfig, options)
     _require()
     from benchmarks.serving import load as bench
@@ -40,7 +39,10 @@ def load(**options: Any) -> None:
 @click.command(name="serve-soak")
 @dataclass_options(SoakConfig, Served)
 def soak(**options: Any) -> None:
-    """Send many short requests, leave a part of them, and account for every one; look at the server's memory."""
+    """Send many short requests, leave a part of them, and account for every one; look at the server's memory.
+
+    Asked by docs/serve.md.
+    """
     config = pick(SoakConfig, options)
     _require()
     from benchmarks.serving import soak as bench
@@ -51,7 +53,10 @@ def soak(**options: Any) -> None:
 @click.command(name="serve-fuzz")
 @dataclass_options(FuzzConfig, Served)
 def fuzz(**options: Any) -> None:
-    """Send bodies that are nearly right, and those of schemathesis: no server error, no hang."""
+    """Send bodies that are nearly right, and those of schemathesis: no server error, no hang.
+
+    Asked by benchmarks/README.md.
+    """
     config = pick(FuzzConfig, options)
     _require()
     from benchmarks.serving import fuzz as bench
@@ -62,7 +67,10 @@ def fuzz(**options: Any) -> None:
 @click.command(name="serve-distribution")
 @dataclass_options(DistributionConfig, Served)
 def distribution(**options: Any) -> None:
-    """Test sampled texts of the server by the target alone, with drafts and without, and a control."""
+    """Test sampled texts of the server by the target alone, with drafts and without, and a control.
+
+    Asked by benchmarks/README.md.
+    """
     config = pick(DistributionConfig, options)
     _require()
     from benchmarks.serving import distribution as bench
@@ -70,49 +78,18 @@ def distribution(**options: Any) -> None:
     _measure("serve-distribution", bench.run, bench.markdown, config, options, 2 * len(bench.WAYS) * len(config.levels()))
 
 
-@click.command(name="serve-same-text")
-@dataclass_options(SameTextConfig, Served)
-def same_text(**options: Any) -> None:
-    """Compare texts of the same seed: alone and in company, streamed or not, with and without drafts."""
-    config = pick(SameTextConfig, options)
-    _require()
-    from benchmarks.serving import same_text as bench
-
-    _measure("serve-same-text", bench.run, bench.markdown, config, options, 2 * config.texts)
-
-
 @click.command(name="serve-prefix")
 @dataclass_options(PrefixConfig, Served)
 def prefix(**options: Any) -> None:
-    """Measure what the prefix cache saves a chat's second turn, and compare its texts with those of the cache off."""
+    """Measure what the prefix cache saves a chat's second turn, and compare its texts with those of the cache off.
+
+    Asked by docs/speed.md.
+    """
     config = pick(PrefixConfig, options)
     _require()
     from benchmarks.serving import prefix as bench
 
     _measure("serve-prefix", bench.run, bench.markdown, config, options, 2 * config.repeats + 1)
-
-
-@click.command(name="serve-tools")
-@dataclass_options(ToolsConfig, Served)
-def tools(**options: Any) -> None:
-    """Require calls of twenty functions: all validate, with drafts and without and in streams they are the same."""
-    config = pick(ToolsConfig, options)
-    _require()
-    from benchmarks.serving import tools as bench
-
-    _measure("serve-tools", bench.run, bench.markdown, config, options, config.calls)
-
-
-@click.command(name="ray")
-@dataclass_options(RayConfig, Served, leave_out=("url",))
-def ray(**options: Any) -> None:
-    """Lose replicas and writers of Ray, leave them, and compare its proxy with `draftwood serve`; all on this machine."""
-    config = pick(RayConfig, options)
-    _require()
-    installed()
-    from benchmarks.ray import run as bench
-
-    _measure("ray", bench.run, bench.markdown, config, options, bench.STEPS * len(config.chosen()))
 
 
 def _require() -> None:

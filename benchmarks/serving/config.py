@@ -180,24 +180,6 @@ class DistributionConfig:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SameTextConfig:
-    """What ``serve-same-text`` sends.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    texts: int = field(default=500, metadata={"help": "texts, each written in several ways"})
-    company: int = field(default=8, metadata={"help": "other clients, whose requests come and go"})
-    max_new_tokens: int = field(default=24, metadata={"help": "tokens of the longest texts"})
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "texts", "company")
-        at_least(self, 4, "max_new_tokens")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class PrefixConfig:
     """What ``serve-prefix`` sends.
 
@@ -213,20 +195,3 @@ class PrefixConfig:
     def __post_init__(self) -> None:
         at_least(self, 64, "tokens")
         at_least(self, 1, "repeats", "max_new_tokens", "most")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ToolsConfig:
-    """What ``serve-tools`` sends.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    calls: int = field(default=500, metadata={"help": "calls, each written with drafts and without"})
-    clients: int = field(default=1, metadata={"help": "calls at a time; speeds are compared for one only"})
-    max_new_tokens: int = field(default=160, metadata={"help": "tokens of the longest calls; one that is cut is no call"})
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "calls", "clients", "max_new_tokens")

@@ -29,6 +29,8 @@ def command(**options: Any) -> None:
     """Measure translation: Draftwood, transformers and CTranslate2 side by side on the same weights, float32 on the CPU.
 
     With --exact, compare the texts only: every sentence, one at a time and in ragged batches.
+
+    Asked by docs/speed.md.
     """
     from benchmarks.threads import kept_threads
     from benchmarks.translate.peers import require_packages

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +18,7 @@ from benchmarks.settings import Setting
 from tests.benchmarks.tiny import call
 from tests.helpers import interrupted
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("ar", "chain 3", "generate", "assisted 3")
 
 
@@ -26,6 +30,14 @@ def loaded(prompt_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setitem(settings.PLANS, "peers", lambda: settings_of)
     small = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4"]
     return ["generate", "--preset", "peers", *small, "--prompts", str(prompt_file), "--output", str(tmp_path / "out")]
+
+
+@pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
+def test_the_page_that_asks_a_question_cites_its_benchmark(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    [page] = re.findall(r"\n\nAsked by (\S+)\.$", inspect.cleandoc(command.help or ""))
+    assert re.search(rf"benchmarks {name}\b|results/{name}\b", (ROOT / page).read_text(encoding="utf-8"))
 
 
 def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded: list[str], tmp_path: Path) -> None:

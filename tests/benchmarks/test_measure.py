@@ -10,7 +10,6 @@ from benchmarks import document
 from benchmarks.measure import Meters, measure, our_maker
 from benchmarks.peers import peer_maker
 from benchmarks.settings import DRAFTING, Setting, plan
-from benchmarks.tracing.run import BARE, OFF, ON, between, within
 from draftwood.api import Pair
 from draftwood.runners.factory import make_runners
 from tests.benchmarks.tiny import Letters, tiny_llama
@@ -106,12 +105,3 @@ def test_generate_samples_from_the_whole_distribution_whatever_the_model_recomme
         scores = flat(torch.tensor([[1, 2, 3, *sample.tokens[0]]])).logits[0, 2:-1]
     ranks = (scores > scores.gather(1, torch.tensor(sample.tokens[0])[:, None])).sum(1)
     assert float((ranks >= 50).float().mean()) > 0.25  # nearly uniform over 96 tokens: 48 % are expected below the first 50
-
-
-def test_ratios_are_taken_inside_each_text():
-    seconds = {BARE: [1.0, 2.0, 4.0], OFF: [1.0, 2.02, 4.0], ON: [1.1, 2.4, 4.4], "hooks": [0.0, 0.0, 0.0]}
-    seconds["recorder"] = [0.1, 0.4, 0.4]
-    assert between(seconds, "off") == pytest.approx((1.0, 1.0, 1.01))
-    assert between(seconds, "on")[0] == pytest.approx(1.1)
-    assert within(seconds, "on")[0] == pytest.approx(1.1)
-    assert within(seconds, "off") == (1.0, 1.0, 1.0)

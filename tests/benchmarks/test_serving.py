@@ -6,24 +6,21 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from benchmarks.serving import distribution, fuzz, load, prefix, same_text, soak, tools
+from benchmarks.serving import distribution, fuzz, load, prefix, soak
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import Answer, answer, client_of, closed_loop, open_loop
 from benchmarks.serving.config import (
     DistributionConfig,
     LoadConfig,
     PrefixConfig,
-    SameTextConfig,
     Served,
     SoakConfig,
-    ToolsConfig,
 )
 from benchmarks.serving.outcome import holds
 from benchmarks.serving.right import RIGHT, valid
@@ -114,70 +111,6 @@ def test_the_bundled_pair_gets_a_chat_template(tmp_path: Path) -> None:
         assert (Path(made.target) / "chat_template.jinja").is_file()
         assert (Path(made.target) / "model.safetensors").is_file()
     assert not Path(made.target).exists()
-
-
-# ---- tools ----
-
-
-def test_required_calls_validate_and_what_is_wrong_with_one_is_seen() -> None:
-    body = tools.body_of(3, 0, "m", 9)
-    assert (len(body["tools"]), body["temperature"]) == (20, 1.0)
-    assert len({json.dumps(schema) for schema in tools.SCHEMAS.values()}) == 20
-    right = Answer(
-        status=200, finish_reason="tool_calls", calls=[("get_stock", '{"symbol":"AB"}')], sent=0, ended=1, tokens=9
-    )
-    assert tools.wrong_with(right) is None
-    for change in (
-        {"calls": [("get_stock", '{"symbol":"ab"}')]}, {"calls": [("get_stock", '{"symbol":')]}, {"calls": [("none", "{}")]},
-        {"calls": []}, {"calls": right.calls * 2}, {"text": "a"}, {"finish_reason": "length"}, {"status": 500},
-        {"error": "e"},
-    ):  # fmt: skip
-        assert tools.wrong_with(replace(right, **change))  # type: ignore[arg-type]
-    call = {
-        "number": 0, "temperature": 0.0, "name": "get_stock", "streamed": "plain", "same": True, "valid": True, "wrong": [],
-        "seconds": {"drafted": 1.0, "plain": 2.0}, "tokens": {"drafted": 10, "plain": 10},
-    }  # fmt: skip
-    calls, config = [call, call | {"name": "get_time", "seconds": {"drafted": 2.0, "plain": 2.0}}], ToolsConfig(calls=2)
-    assert tools.speeds(calls) == {"drafted": 20 / 3, "plain": 5.0, "ratio": 1.5, "error": 0.5, "calls": 2}
-    assert all(check.holds for check in tools.checks({"calls": calls, "drafts": 3}, config))
-    slow = {**call, "name": "get_time", "seconds": {"drafted": 2.0, "plain": 1.0}}
-    for wrong in (
-        {"calls": [*calls[:1], calls[1] | {"valid": False}]}, {"calls": [*calls[:1], calls[1] | {"same": False}]},
-        {"calls": [call] * 2}, {"drafts": 0}, {"calls": [slow, slow | {"name": "get_news"}]},
-    ):  # fmt: skip
-        assert [check.holds for check in tools.checks({"calls": calls, "drafts": 3} | wrong, config)].count(False) == 1
-    assert len(tools.checks({"calls": calls, "drafts": 3}, ToolsConfig(calls=2, clients=2))) == 4
-
-
-def test_calls_over_http_are_compared(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {name: tools.SCHEMAS[name] for name in ("get_stock", "roll_dice")}
-    monkeypatch.setattr(tools, "SCHEMAS", few)
-    monkeypatch.setattr(tools, "TOOLS", [{**tool} for tool in tools.TOOLS if tool["function"]["name"] in few])  # type: ignore[index]
-    found = tools.run(served, ToolsConfig(calls=4, clients=2, max_new_tokens=100), nothing)
-    assert [call["wrong"] for call in found["calls"]] == [[]] * 4, found["checks"]
-    assert {call["streamed"] for call in found["calls"]} == {"drafted", "plain"}
-    assert "calls that differ" in tools.markdown(found)
-
-
-# ---- the same text ----
-
-
-def test_texts_are_written_in_all_ways_and_one_that_differs_is_counted(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = SameTextConfig(texts=4, company=3, max_new_tokens=12)
-    mixed, seeds = same_text.mixed, iter(range(100))
-    monkeypatch.setattr(same_text, "mixed", lambda n, *more: mixed(n, *more) | {"seed": next(seeds), "temperature": 1.0})
-    wrong = same_text.run(served, config, nothing)
-    assert {result["way"]: result["texts"] for result in wrong["results"]} == {
-        same_text.name(False, True, True): 4, **{same_text.name(True, *way): 1 for way in same_text.WAYS},
-    }  # fmt: skip
-    assert wrong["company_requests"] > 0
-    assert [check["holds"] for check in wrong["checks"]] == [False, True, True]
-    assert wrong["results"][0]["samples"]
-    right = wrong | {"results": [{"differ": 0, "texts": 4}]}
-    assert [check.holds for check in same_text.checks(right, config)] == [True] * 3
-    assert not same_text.checks(right | {"drafts": 0}, config)[-1].holds
 
 
 # ---- the prefix cache ----

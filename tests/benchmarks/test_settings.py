@@ -63,7 +63,6 @@ def test_no_side_has_more_tries_than_the_other(preset: str) -> None:
     ("peers", None, {"has_draft": False}, r"draft model is needed for .*chain.*--methods ar,ngram,lookup,generate"),
     ("all-peers", ["genai-draft"], {"has_draft": False}, "genai-draft"),
     ("paper", ["ar", "ngram"], {}, r"'paper' does not measure ngram: .*all-peers, which measures everything"),
-    ("acceptance", ["chain", "adaptive"], {}, r"does not measure adaptive: leave it out$"),
     ("peers", ["chain"], {"budgets": (14,)}, "measures none of"),
 ])  # fmt: skip
 def test_methods_that_cannot_be_measured_are_named(preset: str, methods: list | None, more: dict, message: str) -> None:
@@ -81,4 +80,4 @@ def test_every_method_of_the_registry_is_measured_and_every_verifier_that_is_nam
     named = [name.partition("+") for name in OURS]
     assert {method for method, _, _ in named} == SPECS.keys() - {"block"}  # of translation
     assert all(verifier in SPECS[method].verifiers for method, plus, verifier in named if plus)
-    assert {setting.method for preset in ("paper", "peers", "acceptance") for setting in PLANS[preset]()} >= set(OURS)
+    assert {setting.method for preset in ("paper", "peers") for setting in PLANS[preset]()} >= set(OURS)

@@ -20,12 +20,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.ray.cluster import REPLICA, WRITER, raylets, workers
 from draftwood import ConfigError
 from draftwood.ray import ReplicaSpec, WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
 from draftwood.serve.settings import ServeOptions
 from tests.ray.conftest import OPTIONS, draftwood, records
+from tests.ray.raylets import REPLICA, WRITER, raylets, workers
 from tests.serve.conftest import until
 from tests.serve.shapes import check_error
 

@@ -1,6 +1,6 @@
 """Trains drafters of hidden states on a CUDA device, on chats that the target writes there and reads in every step.
 
-``python -m benchmarks.cuda.drafter --target FOLDER --data FOLDER --start FOLDER --variant 2,muon --out FOLDER``
+``python -m recipes.drafter --target FOLDER --data FOLDER --start FOLDER --variant 2,muon --out FOLDER``
 
 Nothing is stored between the target and its drafters: a step reads a batch of chats with the target, and its hidden states
 and distributions train every ``--variant``. ``0,adamw`` is the drafter of ``--start`` trained further, ``2,muon`` a new one
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT, ROOT / "src"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -30,7 +30,6 @@ from benchmarks.cuda.stand_ins import install  # noqa: E402
 
 install()
 
-from benchmarks.cuda import answers  # noqa: E402
 from draftwood.core.settings import LoadOptions  # noqa: E402
 from draftwood.loading.drafts import load_hidden_drafter  # noqa: E402
 from draftwood.loading.models import eos_of, load_model, load_tokenizer  # noqa: E402
@@ -44,6 +43,7 @@ from draftwood.train.hidden import EVERY, accepted, block_loss, new_drafter  # n
 from draftwood.train.hidden_batches import near_batches  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from draftwood.train.optim import MuonAdamW  # noqa: E402
+from recipes import answers  # noqa: E402
 
 HELD_OUT = 64  # chats of each kind
 

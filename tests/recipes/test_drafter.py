@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.cuda import answers, drafter
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.train.chat_files import Chat
 from draftwood.train.chat_template import Template
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden import new_drafter
+from recipes import answers, drafter
 
 TEMPLATE = Template([1, 5, 6], [7, 8], [2, 9, 10], frozenset({2, 3}))
 VOCAB = 97

@@ -1,4 +1,4 @@
-"""A cluster of raylets on this machine, replicas in it, and their processes."""
+"""A cluster of raylets on this machine, and their processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
-
-from benchmarks.serving.config import Served
-from benchmarks.serving.servers import HOST, Server, free_port, running
-from draftwood.core.settings import LoadOptions, Method
-from draftwood.ray import ReplicaSpec, app
 
 REPLICA: Final = b"ray::ServeReplica:"
 WRITER: Final = b"ray::MapWorker(MapBatches(Writer))"
@@ -42,24 +37,6 @@ def raylets(nodes: int = 2) -> Iterator[Any]:
 
 
 @contextmanager
-def replicas(cluster: Any, served: Served, number: int) -> Iterator[Server]:
-    """Replicas of one thread each, behind one address."""
-    import ray
-    from ray import serve
-
-    loading = LoadOptions(dtype=served.dtype, backend=served.backend, profile="none", threads=1)
-    method = Method(method=served.method, shape=served.shape)
-    spec, port = ReplicaSpec(target=served.target, draft=served.draft, loading=loading, method=method), free_port()
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    try:
-        serve.start(http_options={"host": HOST, "port": port, "location": "HeadOnly"})
-        serve.run(app(spec, replicas=number), name="draftwood")
-        yield running(f"http://{HOST}:{port}")
-    finally:
-        serve.shutdown()
-        ray.shutdown()
-
-
 def workers(name: bytes) -> list[int]:
     """Processes of the raylets that this process has started, by the beginning of their names."""
     return [pid for pid in _processes(name) if _parent(_parent(pid)) == os.getpid()]

@@ -1,1 +1,0 @@
-"""Chats of several turns, compared with ``transformers``: greedy text, and the distribution of sampled text."""

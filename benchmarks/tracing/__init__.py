@@ -1,1 +1,0 @@
-"""What traces cost, off and on, in processor time."""
