@@ -21,7 +21,8 @@ from draftwood import LoadOptions, Pair, Stateless
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve import prepare
 from draftwood.serve.errors import ApiError
-from draftwood.serve.reading import AnswerReader, Reading
+from draftwood.serve.message import AnswerReader
+from draftwood.serve.reading import Nesting, Reading
 from draftwood.serve.tools import FORMATS, Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
@@ -734,3 +735,23 @@ def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> 
         whole = read([text])
         for size in range(1, 9):
             assert read([text[at : at + size] for at in range(0, len(text), size)]) == whole
+
+
+@pytest.mark.parametrize("whole_calls", [False, True])
+@pytest.mark.parametrize("head", ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": '])
+def test_the_arguments_of_a_long_call_are_read_once(monkeypatch: pytest.MonkeyPatch, head: str, whole_calls: bool) -> None:
+    """A server reads every piece between two rounds of all its texts."""
+    read, end = [0], Nesting.end
+
+    def counted(nesting: Nesting, text: str, at: int = 0) -> int | None:
+        read[0] += len(text) - at
+        return end(nesting, text, at)
+
+    monkeypatch.setattr(Nesting, "end", counted)
+    arguments = json.dumps({"a": "b " * 4000, "c": ["d"] * 1000})
+    reader = AnswerReader(Reading(form=FORMATS["hermes"], names=frozenset("f"), whole=whole_calls))
+    for at in range(0, len(text := head + arguments + ', "name": "f"}</tool_call>'), 4):
+        reader.push(text[at : at + 4])
+    reader.push("", last=True)
+    assert reader.message()["tool_calls"][0]["function"]["arguments"] == arguments
+    assert len(arguments) < read[0] < 2.1 * len(arguments)

@@ -1,34 +1,40 @@
-"""What an answer says: its reasoning, its content and its tool calls, while it grows."""
+"""The tool calls in a text that grows, and what is around them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Final, NamedTuple, TypeAlias, final
-from uuid import uuid4
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, final
 
 from draftwood.serve.tools import ToolFormat
 
-Delta: TypeAlias = dict[str, Any]
-"""A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
-THINK: Final = ("<think>", "</think>")
-"""What is around the reasoning."""
-_SIGNS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)  # strings, and what nests
+_QUOTE: Final = re.compile(r'["{}\[\]]')  # what begins a string, and what nests
+_STRING: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_OBJECT: Final = re.compile(r"\s*\{")
+_SHOWN: Final = re.compile(r"\S")
 
 
-class Call(NamedTuple):
-    """A call, with its arguments as far as they are written, and the id that the text gives it.
-
-    ``open`` says that its arguments have not ended.
-    """
+@final
+@dataclass(kw_only=True)
+class Call:
+    """A call, with its arguments as far as they are written, and the id that the text gives it."""
 
     name: str
-    arguments: str
+    arguments: list[str] = field(default_factory=list)
     id: str | None = None
-    open: bool = False
+
+
+class Arguments(NamedTuple):
+    """A further part of the arguments of the last call."""
+
+    text: str
+
+
+Part: TypeAlias = str | Call | Arguments
+"""A part of an answer: content, a call that begins, and arguments of the last one."""
 
 
 @final
@@ -55,186 +61,166 @@ class Reading:
     shown: frozenset[int] = frozenset()
 
 
-@final
-class AnswerReader:
-    """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._text = self._thought = ""
-        self._texts: list[str] = []  # before each call, and after the last one
-        self._calls: list[Call] = []
-        self.ids: list[str] = []  # of the calls so far
-
-    def push(self, text: str, *, last: bool = False) -> list[Delta]:
-        """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
-        self._text += text
-        thought, rest = self._divided(last)
-        plain = self._reading.form is None
-        texts, calls = ([rest], []) if plain else _Calls(rest, self._reading, last=last).read()
-        if self._reading.one and calls:
-            texts, calls = [texts[0], "".join(texts[1:])], calls[:1]
-        found: list[Delta] = [{"reasoning_content": part}] if (part := thought[len(self._thought) :]) else []
-        for index, (text, old, call) in enumerate(zip_longest(texts, self._texts, calls)):
-            if part := text[len(old or "") :]:
-                found.append({"content": part})
-            if call is not None:
-                found += self._grown(index, call)
-        self._thought, self._texts, self._calls = thought, texts, calls
-        return found
-
-    def _grown(self, index: int, call: Call) -> Iterator[Delta]:
-        """What is new of a call."""
-        known = self._calls[index].arguments if index < len(self._calls) else ""
-        if index == len(self.ids):
-            self.ids.append(call.id or self._new_id())
-            yield {"tool_calls": [{"index": index, **called(self.ids[-1], call.name, "")}]}
-        if part := call.arguments[len(known) :]:
-            yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
-
-    @property
-    def called(self) -> bool:
-        """Whether there are calls, and all of them have ended."""
-        return bool(self._calls) and not self._calls[-1].open
-
-    def message(self) -> dict[str, Any]:
-        """The message so far."""
-        calls = [called(id, call.name, call.arguments) for id, call in zip(self.ids, self._calls, strict=True)]
-        content = "".join(self._texts) or (None if calls else "")
-        found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        found |= {"reasoning_content": self._thought} if self._thought else {}
-        return found | ({"tool_calls": calls} if calls else {})
-
-    def _divided(self, last: bool) -> tuple[str, str]:
-        """The reasoning, and what comes after it."""
-        thinks, inner = self._reading.thinks, self._text.lstrip()
-        if thinks is None:
-            return "", self._text
-        if not thinks:
-            if not inner.startswith(THINK[0]):
-                return "", "" if THINK[0].startswith(inner) and not last else self._text
-            inner = inner.removeprefix(THINK[0])
-        thought, mark, rest = inner.partition(THINK[1])
-        thought = thought.lstrip()
-        if mark or last:
-            return thought.rstrip(), rest.lstrip()
-        return thought[: len(thought) - begun(thought, THINK[1])], ""
-
-    def _new_id(self) -> str:
-        form, made = self._reading.form, uuid4().hex  # Mistral's templates want nine letters
-        return made[:9] if form is not None and form.mark == "[TOOL_CALLS]" else f"call_{made}"
-
-
-def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    """A call in a message."""
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-# ---- calls in a text that grows ----
-
-
 def begun(text: str, mark: str) -> int:
     """The length of the end of a text that may be the beginning of a mark, and of the blanks before it."""
     size = next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
     return len(text) - len(text[: len(text) - size].rstrip())
 
 
-_Found: TypeAlias = tuple[list[Call], int | None] | None
-"""Calls and where they end, None if they do not yet; None for no call."""
-
-
 @final
-class _Calls:
-    """Reads the content and the calls of a text, as far as they are certain: with more text, they only grow.
+class CallReader:
+    """Reads the content and the calls of a text that grows, as far as they are certain.
 
     A call is certain where its function is known, or where it ends. What looks like a call and names no function is content.
 
-    Args:
-        last: the text ends here.
+    Attributes:
+        unread: text that is not certain yet.
+        open: the arguments of the last call have not ended.
     """
 
-    def __init__(self, text: str, reading: Reading, *, last: bool) -> None:
-        assert reading.form is not None
-        self._text, self._form, self._last = text, reading.form, last
-        self._names, self._needing, self._whole = reading.names, reading.needing, reading.whole
+    def __init__(self, reading: Reading, form: ToolFormat) -> None:
+        self._reading, self._form = reading, form
+        self.unread, self._at = "", 0  # and the place in it behind which a call may begin
+        self.open = self._last = self._said = False
+        self._step: Callable[[], bool] = self._read_content  # reads on, and returns whether there may be more
+        self._count = 0  # of calls, those that are left out included
+        self._names: Set[str] | None = None  # of the functions that may be called here; None for all
+        self._nesting = Nesting()  # of what is read on
+        self._tried: dict[int, tuple[Nesting, int]] = {}  # of values whose ends decide: by place, and how far they are read
+        self._found: list[Part] = []
 
-    def read(self) -> tuple[list[str], list[Call]]:
-        """The texts before each call and after the last one, and the calls."""
-        text, form = self._text, self._form
-        texts, calls = [""], list[Call]()
-        start = at = 0  # of what is not read yet, and of where a call may begin
-        while True:
-            bare = form.unmarked and start == at and not any(texts) and text[at:].lstrip().startswith("{")
-            mark = "" if bare else form.mark
-            place = text.find(mark, at)
-            if place < 0:
-                break
-            found = self._sharing(place + len(mark), None if mark else self._names)
-            if found is None:
-                at = place + (len(mark) or 1)
-                continue
-            made, end = found
-            texts[-1] += text[start:place].rstrip()
-            texts += [""] * len(made)
-            calls += made
-            if end is None:
-                return texts, calls
-            start = at = end
-        rest = text[start:]
-        size = len(rest.rstrip() if calls else rest) if self._last else len(rest) - begun(rest, form.mark)
-        texts[-1] += rest[:size]  # blanks after a call are none
-        return texts, calls
+    def push(self, text: str, *, last: bool) -> list[Part]:
+        """What is new."""
+        self.unread, self._last = self.unread + text, last
+        while self._step():
+            pass
+        found, self._found = self._found, []
+        return found
 
-    def _sharing(self, at: int, names: Set[str] | None) -> _Found:
-        """The calls that begin at a place of the text and share a mark, and the end of what closes them. Where calls have no
-        mark, only functions of these names are called."""
-        text, form = self._text, self._form
-        found = self._one(at, names)
-        if found is None:
-            return None
-        calls, end = found
-        while end is not None:
-            end += len(text[end:]) - len(text[end:].lstrip())
-            if form.between and text.startswith(form.between, end):
-                more = self._one(end + len(form.between), names)
-                if more is None:
-                    break
-                calls, end = [*calls, *more[0]], more[1]
-            elif form.close.startswith(text[end:]):
-                return calls, len(text) if self._last else None
-            else:
-                return calls, end + len(form.close) * text.startswith(form.close, end)
-        return calls, end
+    def _drop(self, size: int) -> str:
+        """The next characters, which are read."""
+        text, self.unread = self.unread[:size], self.unread[size:]
+        self._at = max(0, self._at - size)
+        self._tried.clear()
+        return text
 
-    def _one(self, at: int, names: Set[str] | None) -> _Found:
-        """A call, or a list of them that has ended; with ``names`` only of those functions."""
-        text, form = self._text, self._form
+    def _say(self, size: int) -> None:
+        """The next characters are content."""
+        if size:
+            self._said = True
+            self._found.append(self._drop(size))
+
+    def _read_content(self) -> bool:
+        text, form = self.unread, self._form
+        bare = form.unmarked and not self._at and not self._said and _OBJECT.match(text) is not None
+        mark = "" if bare else form.mark
+        place = text.find(mark, self._at)
+        if place < 0:
+            end = len(text.rstrip() if self._count else text)  # blanks after a call are none
+            self._say(end if self._last else len(text) - begun(text, form.mark))
+            return False
+        before = len(text[:place].rstrip())
+        self._say(before)
+        place, self._names = place - before, self._reading.names if bare else None
+        found = self._read_call(place + len(mark))
+        if found is False:
+            self._at = place + (len(mark) or 1)
+            self._tried.clear()
+        return found is not None
+
+    def _read_call(self, at: int) -> bool | None:
+        """Read a call, or a list of them that has ended; False if there is none, None if that is not certain yet."""
+        text, form = self.unread, self._form
         head = form.head.match(text, at)
         if head is not None:
             given = head.groupdict()
             name = given["name"] or given["bare"]
-            if names is None or name in names:
-                begin = head.end()
-                end = _end(text, begin)
-                call = Call(name, text[begin:end], given.get("id"), open=end is None)
-                if self._certain([call]):
-                    return [call], end if end is None or given["name"] is None else _end(text, end, within="}")
-                return None if self._last or end is not None else ([], None)
-        start = text[at:].lstrip()[:1]
-        if start in ("{", "["):
-            end = _end(text, at)
-            calls = [] if end is None else _calls_of(text[at:end], self._needing)
-            if calls and self._certain(calls) and (names is None or all(call.name in names for call in calls)):
-                return calls, end
-            if end is not None:
-                return None
-        elif start and not form.begun.fullmatch(text, at):
-            return None
-        return None if self._last else ([], None)
+            if self._names is None or name in self._names:
+                call, begin = Call(name=name, id=given.get("id")), head.end()
+                end = begin if not self._reading.whole else self._end(begin)
+                if end is None or (end > begin and not is_object(text[begin:end])):
+                    return None if end is None and not self._last else False
+                self._begin(call)
+                self._drop(begin)
+                self.open, self._nesting = self._kept or self.open, Nesting()
+                self._step = partial(self._read_arguments, bool(given["name"]))
+                return True
+        start = _SHOWN.search(text, at)
+        if start is not None and start[0] in "{[":
+            if (end := self._end(at)) is not None:
+                return self._read_list(at, end)
+        elif start is not None and not form.begun.fullmatch(text, at):
+            return False
+        return False if self._last else None
 
-    def _certain(self, calls: Sequence[Call]) -> bool:
-        """Whether calls come as they are now."""
-        return not self._whole or all(not call.open and is_object(call.arguments) for call in calls)
+    def _read_list(self, at: int, end: int) -> bool:
+        """Read a value that has ended, with one call or several."""
+        calls = _calls_of(self.unread[at:end], self._reading.needing)
+        known = self._names is None or all(call.name in self._names for call in calls)
+        if not calls or not known or (self._reading.whole and not all(is_object(call.arguments[0]) for call in calls)):
+            return False
+        for call in calls:
+            arguments, call.arguments = call.arguments[0], []
+            self._begin(call)
+            self._grow(arguments)
+        self._drop(end)
+        self._step = self._read_close
+        return True
+
+    def _end(self, at: int) -> int | None:
+        """Where the JSON value ends that begins at a place; None if it does not yet."""
+        nesting, read = self._tried.get(at, (Nesting(), at))
+        end = nesting.end(self.unread, read)
+        self._tried[at] = nesting, len(self.unread)
+        return end
+
+    @property
+    def _kept(self) -> bool:
+        """Whether the last call is no call that is left out."""
+        return self._count == 1 or not self._reading.one
+
+    def _begin(self, call: Call) -> None:
+        self._count += 1
+        if self._kept:
+            self._found.append(call)
+
+    def _grow(self, text: str) -> None:
+        if text and self._kept:
+            self._found.append(Arguments(text))
+
+    def _read_arguments(self, closes: bool) -> bool:
+        """The arguments of a call; with ``closes`` the object around them ends later."""
+        end = self._nesting.end(self.unread)
+        self._grow(self._drop(len(self.unread) if end is None else end))
+        if end is not None:
+            self.open, self._nesting = False, Nesting("}")
+            self._step = self._read_object if closes else self._read_close
+        return end is not None
+
+    def _read_object(self) -> bool:
+        """The rest of the object of a call."""
+        end = self._nesting.end(self.unread)
+        self._drop(len(self.unread) if end is None else end)
+        if end is not None:
+            self._step = self._read_close
+        return end is not None
+
+    def _read_close(self) -> bool:
+        """What comes after a call: another one that shares its mark, or what closes them."""
+        self.unread, form = self.unread.lstrip(), self._form
+        if form.between and self.unread.startswith(form.between):
+            found = self._read_call(len(form.between))
+            if found is not False:
+                return bool(found)
+        elif not form.close.startswith(self.unread):
+            self.unread = self.unread.removeprefix(form.close)
+        elif not self._last:
+            return False
+        else:
+            self.unread = ""
+        self._tried.clear()
+        self._at, self._step = 0, self._read_content
+        return True
 
 
 def is_object(arguments: str) -> bool:
@@ -245,18 +231,34 @@ def is_object(arguments: str) -> bool:
         return False
 
 
-def _end(text: str, at: int, within: str = "") -> int | None:
-    """Where the JSON value ends that begins at a place of a text, or what closes the place; None if it does not yet. What
-    closes nothing is passed over."""
-    closers = list(within)
-    for sign in _SIGNS.finditer(text, at):
-        if sign[0] in "{[":
-            closers.append("}" if sign[0] == "{" else "]")
-        elif closers and sign[0] == closers[-1]:
-            closers.pop()
-            if not closers:
-                return sign.end()
-    return None
+@final
+class Nesting:
+    """Finds where a JSON value ends in a text that grows. What closes nothing is passed over."""
+
+    def __init__(self, within: str = "") -> None:
+        self._closers, self._quoted, self._escaped = list(within), False, False
+
+    def end(self, text: str, at: int = 0) -> int | None:
+        """Read on from a place; returns where the value ends, or what closes the place, or None at the end of the text."""
+        while at < len(text):
+            if self._escaped:
+                self._escaped, at = False, at + 1
+            elif self._quoted:
+                at = _STRING.match(text, at).end() + 1  # type: ignore[union-attr]  # it matches nothing too
+                self._escaped = text[at - 1 : at] == "\\"
+                self._quoted = text[at - 1 : at] != '"'
+            elif (sign := _QUOTE.search(text, at)) is None:
+                return None
+            else:
+                at = sign.end()
+                self._quoted = sign[0] == '"'
+                if sign[0] in "{[":
+                    self._closers.append("}" if sign[0] == "{" else "]")
+                elif self._closers and sign[0] == self._closers[-1]:
+                    self._closers.pop()
+                    if not self._closers:
+                        return at
+        return None
 
 
 def _calls_of(text: str, needing: Set[str]) -> list[Call]:
@@ -274,5 +276,5 @@ def _calls_of(text: str, needing: Set[str]) -> list[Call]:
                 return []
             arguments = {}
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        found.append(Call(one["name"], written))
+        found.append(Call(name=one["name"], arguments=[written]))
     return found

@@ -14,8 +14,8 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import LOWEST, TokenTexts
 from draftwood.serve.answers import Answer
 from draftwood.serve.jobs import TextDelta, drafting_figures
+from draftwood.serve.message import AnswerReader
 from draftwood.serve.prepare import Prepared
-from draftwood.serve.reading import AnswerReader
 
 
 class Shape(ABC):

@@ -9,8 +9,8 @@ from typing import Any, Final, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
 from draftwood.serve.errors import in_anthropic
+from draftwood.serve.message import called
 from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody
 
 _OTHERS: Final = {

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, Field
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects
 from draftwood.serve.errors import in_ollama
 from draftwood.serve.fields import NO_LIMIT
+from draftwood.serve.message import called
 from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.reading import called
 from draftwood.serve.schemas import RouteBody
 from draftwood.serve.streams import line
 

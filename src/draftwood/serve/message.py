@@ -1,0 +1,110 @@
+"""The message of an answer: its reasoning, its content and its tool calls, while it grows."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias, final
+from uuid import uuid4
+
+from draftwood.serve.reading import Arguments, Call, CallReader, Part, Reading, begun
+
+Delta: TypeAlias = dict[str, Any]
+"""A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
+THINK: Final = ("<think>", "</think>")
+"""What is around the reasoning."""
+
+
+@final
+class AnswerReader:
+    """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference.
+
+    A piece is read once: what is certain is kept no longer as text to read.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._form = reading.form
+        self._thoughts = _Thoughts(reading.thinks)
+        self._reader = None if reading.form is None else CallReader(reading, reading.form)
+        self._thought: list[str] = []
+        self._content: list[str] = []
+        self._calls: list[Call] = []
+
+    def push(self, text: str, *, last: bool = False) -> list[Delta]:
+        """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
+        thought, rest = self._thoughts.push(text, last=last)
+        found: list[Delta] = []
+        if thought:
+            self._thought.append(thought)
+            found.append({"reasoning_content": thought})
+        for part in [rest] if self._reader is None else self._reader.push(rest, last=last):
+            self._take(part, found)
+        return found
+
+    def _take(self, part: Part, found: list[Delta]) -> None:
+        if isinstance(part, Call):
+            part.id = part.id or self._new_id()
+            self._calls.append(part)
+            found.append({"tool_calls": [{"index": len(self._calls) - 1, **called(part.id, part.name, "")}]})
+        elif isinstance(part, Arguments):
+            self._calls[-1].arguments.append(part.text)
+            found.append({"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": part.text}}]})
+        elif part:
+            self._content.append(part)
+            if found and "content" in found[-1]:
+                found[-1]["content"] += part
+            else:
+                found.append({"content": part})
+
+    @property
+    def called(self) -> bool:
+        """Whether there are calls, and all of them have ended."""
+        return bool(self._calls) and self._reader is not None and not self._reader.open
+
+    def message(self) -> dict[str, Any]:
+        """The message so far."""
+        calls = [called(call.id, call.name, "".join(call.arguments)) for call in self._calls]
+        content = "".join(self._content) or (None if calls else "")
+        found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        found |= {"reasoning_content": "".join(self._thought)} if self._thought else {}
+        return found | ({"tool_calls": calls} if calls else {})
+
+    def _new_id(self) -> str:
+        made = uuid4().hex  # Mistral's templates want nine letters
+        return made[:9] if self._form is not None and self._form.mark == "[TOOL_CALLS]" else f"call_{made}"
+
+
+def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    """A call in a message."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@final
+class _Thoughts:
+    """Splits the reasoning off a text that grows."""
+
+    def __init__(self, thinks: bool | None) -> None:
+        states: dict[bool | None, Literal["begins", "blank", "over"]] = {None: "over", False: "begins", True: "blank"}
+        self._state: Literal["begins", "blank", "thinks", "ends", "over"] = states[thinks]
+        self._held = ""
+
+    def push(self, text: str, *, last: bool) -> tuple[str, str]:
+        """What is new of the reasoning, and of what comes after it."""
+        text, self._held, thought = self._held + text, "", ""
+        if self._state == "begins":
+            inner = text.lstrip()
+            if not inner.startswith(THINK[0]) and THINK[0].startswith(inner) and not last:
+                self._held = text
+                return "", ""
+            begins = inner.startswith(THINK[0])
+            self._state, text = ("blank", inner.removeprefix(THINK[0])) if begins else ("over", text)
+        if self._state == "blank" and (text := text.lstrip()):
+            self._state = "thinks"
+        if self._state == "thinks":
+            thought, mark, rest = text.partition(THINK[1])
+            if not mark and not last:
+                size = len(thought) - begun(thought, THINK[1])
+                self._held = thought[size:]
+                return thought[:size], ""
+            self._state, thought, text = "ends", thought.rstrip(), rest
+        if self._state == "ends" and (text := text.lstrip()):
+            self._state = "over"
+        return thought, text
