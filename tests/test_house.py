@@ -42,6 +42,7 @@ INNER = {
         ["backends"],
         ["factory"],
     ],
+    "serve": [["http"], ["decoding"], ["openai"], ["page"], ["service"], ["dialects"], ["document"], ["app"], ["run"]],
 }
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
@@ -120,6 +121,7 @@ def test_control_an_arrow_that_goes_up_is_seen():
     assert [goes_up("draft.level", name) for name in found] == [True, False]
     assert goes_up("draft.level", "verify.coupled")
     assert goes_up("runners.slots", "runners.factory")
+    assert goes_up("serve.decoding.jobs", "serve.openai.prepare")
 
 
 def test_rooms_are_those_that_exist():

@@ -21,8 +21,8 @@ from draftwood import ConfigError, DraftwoodError, ModelError
 from draftwood.ray import ReplicaSpec, Writer, WriteSettings, app, build
 from draftwood.ray.cluster import Fleet, connected, sentence_of
 from draftwood.ray.replica import Replica
-from draftwood.serve.metrics import Metrics
-from draftwood.serve.settings import ServeOptions
+from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.http.settings import ServeOptions
 from tests.ray.conftest import SETTINGS, draftwood
 
 serve = pytest.importorskip("ray.serve", reason='needs ray: pip install ".[ray]"')

@@ -23,7 +23,7 @@ import pytest
 from draftwood import ConfigError
 from draftwood.ray import ReplicaSpec, WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
-from draftwood.serve.settings import ServeOptions
+from draftwood.serve.http.settings import ServeOptions
 from tests.ray.conftest import OPTIONS, draftwood, records
 from tests.ray.raylets import REPLICA, WRITER, raylets, workers
 from tests.serve.conftest import until

@@ -21,9 +21,9 @@ import draftwood
 from draftwood import LoadOptions, Method, Pair, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.app import make_app
+from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
-from draftwood.serve.settings import ServeOptions
 from draftwood.trace.files import from_json
 from tests.browser import Browser
 from tests.serve.client import value_of

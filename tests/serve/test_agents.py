@@ -115,7 +115,7 @@ def test_the_log_says_how_much_of_a_long_prompt_was_read(
     scripted: tuple[TestClient, Script], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("draftwood.engine.batch.ALONE", 300)
-    monkeypatch.setattr("draftwood.serve.rows.KEEP_ALIVE_SECONDS", 0)
+    monkeypatch.setattr("draftwood.serve.decoding.rows.KEEP_ALIVE_SECONDS", 0)
     scripted[1].text = "ok"
     with caplog.at_level(logging.INFO, "draftwood"):
         answer(scripted[0], {"input": "the fox ran " * 300}, path=RESPONSES)

@@ -20,11 +20,11 @@ from starlette.testclient import TestClient
 
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
-from draftwood.serve import bodies
-from draftwood.serve.errors import ApiError
+from draftwood.serve.http.errors import ApiError
+from draftwood.serve.http.settings import ServeOptions, read_keys
+from draftwood.serve.openai import bodies
+from draftwood.serve.openai.schemas import CompletionBody
 from draftwood.serve.run import listen
-from draftwood.serve.schemas import CompletionBody
-from draftwood.serve.settings import ServeOptions, read_keys
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, metric, refused
 from tests.serve.conftest import Live, loaded, make_service, serving
@@ -153,7 +153,7 @@ def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: p
         yield b"{"
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr("draftwood.serve.bodies.BODY_SECONDS", 0.01)
+    monkeypatch.setattr("draftwood.serve.openai.bodies.BODY_SECONDS", 0.01)
     monkeypatch.setattr(Request, "stream", never)
     assert refused(client, b"{}", 408)["code"] == "timeout"
 

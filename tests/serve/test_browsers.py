@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood import ConfigError, Pair
-from draftwood.serve.settings import ServeOptions
+from draftwood.serve.http.settings import ServeOptions
 from tests.serve.client import CHAT, chat
 from tests.serve.conftest import make_service, serving
 

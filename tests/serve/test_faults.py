@@ -26,12 +26,12 @@ from draftwood import Limits, Pair, Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
-from draftwood.serve import prepare
-from draftwood.serve.answers import Answer, while_present
-from draftwood.serve.jobs import TextDelta
-from draftwood.serve.prepare import Prepared
+from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.decoding.scheduler import Scheduler
+from draftwood.serve.openai import prepare
+from draftwood.serve.openai.answers import Answer, while_present
+from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.run import make_server
-from draftwood.serve.scheduler import Scheduler
 from tests.serve import shapes
 from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
 from tests.serve.conftest import Fault, Live, live_server, make_service, serving, until
@@ -119,7 +119,7 @@ def test_a_text_that_fails_leaves_the_others_alone(served: Pair, monkeypatch: py
 def test_a_silent_stream_gets_events_of_its_interface(
     served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch, path: str, sign: str
 ) -> None:
-    monkeypatch.setattr("draftwood.serve.streams.KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("draftwood.serve.openai.streams.KEEP_ALIVE_SECONDS", 0.01)
     target.open.clear()
     with serving(make_service(served)) as client:
         threading.Timer(0.3, target.open.set).start()
@@ -211,7 +211,7 @@ def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
     served: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(make_service(served)) as client:
-        monkeypatch.setattr("draftwood.serve.rows.Rows.step", lambda self: sys.exit("a fault of the test"))
+        monkeypatch.setattr("draftwood.serve.decoding.rows.Rows.step", lambda self: sys.exit("a fault of the test"))
         for _ in range(2):
             refused(client, completion(), 503)
             assert client.get("/health").status_code == 503

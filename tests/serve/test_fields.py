@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 import draftwood
 from draftwood import Pair
 from draftwood.cli import main
-from draftwood.serve.metrics import Metrics
-from draftwood.serve.other_fields import OTHER_FIELDS
-from draftwood.serve.schemas import ChatBody, CompletionBody, StreamOptions, TokenizeBody
+from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.http.other_fields import OTHER_FIELDS
+from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.schemas import ChatBody, CompletionBody, StreamOptions, TokenizeBody
 from draftwood.serve.service import Service
-from draftwood.serve.settings import ServeOptions
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, parts_of, refused, streamed, written
 from tests.serve.conftest import live_server, loaded, make_service, serving

@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood import Pair
-from draftwood.serve.log import JsonLines
+from draftwood.serve.http.log import JsonLines
 from tests.serve.client import COMPLETIONS, answer, completion, raw
 from tests.serve.conftest import Fault, Live, make_service, serving, until
 

@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 import draftwood
 from draftwood import LoadOptions, Method, Pair
 from draftwood.native.library import LIBRARY
-from draftwood.serve import rows as rows_module
-from draftwood.serve import scheduler
-from draftwood.serve.rows import Admission
+from draftwood.serve.decoding import rows as rows_module
+from draftwood.serve.decoding import scheduler
+from draftwood.serve.decoding.rows import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
 from tests.serve.client import answer, chat, completion, metric, refused, streamed, text_of, written
 from tests.serve.conftest import make_service, serving, until

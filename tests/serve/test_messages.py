@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Pair
-from draftwood.serve.schemas import ToolCall
+from draftwood.serve.openai.schemas import ToolCall
 from tests.serve import shapes
 from tests.serve.client import answer, chat, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving

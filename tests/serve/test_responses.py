@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import Limits, LoadOptions, Method, Pair, TokenTexts
-from draftwood.serve.errors import ApiError
+from draftwood.serve.http.errors import ApiError
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, choice, completion, metric, refused, streamed, text_of, written
 from tests.serve.conftest import loaded, make_service, serving

@@ -19,11 +19,11 @@ from starlette.testclient import TestClient
 import draftwood
 from draftwood import LoadOptions, Pair, Stateless
 from draftwood.sampling.processors import ByPrompt
-from draftwood.serve import prepare
-from draftwood.serve.errors import ApiError
-from draftwood.serve.message import AnswerReader
-from draftwood.serve.reading import Nesting, Reading
-from draftwood.serve.tools import FORMATS, Function, grammar_of_calls
+from draftwood.serve.http.errors import ApiError
+from draftwood.serve.openai import prepare
+from draftwood.serve.openai.message import AnswerReader
+from draftwood.serve.openai.reading import Nesting, Reading
+from draftwood.serve.openai.tools import FORMATS, Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, make_service, serving

@@ -16,7 +16,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.ray.cluster import Fleet, installed
 from draftwood.ray.spec import ReplicaSpec
-from draftwood.serve.settings import ServeOptions, name_of, read_keys
+from draftwood.serve.http.settings import ServeOptions, name_of, read_keys
 
 SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS}
 WRITE_SECTIONS: Sections = {"Cluster": (Fleet,), **SECTIONS}

@@ -14,8 +14,8 @@ from draftwood.cli.settings import Models, check_fit, load_session
 from draftwood.core.errors import ConfigError, needs
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
-from draftwood.serve.log import start_log
-from draftwood.serve.settings import ServeOptions, name_of, read_keys
+from draftwood.serve.http.log import start_log
+from draftwood.serve.http.settings import ServeOptions, name_of, read_keys
 
 SECTIONS: Sections = {
     "Server": (ServeOptions,),

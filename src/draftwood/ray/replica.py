@@ -15,8 +15,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.ray.cluster import Fleet, connected, installed, sentence_of
 from draftwood.ray.spec import ReplicaSpec, on_this_node
-from draftwood.serve.log import start_log
-from draftwood.serve.settings import ServeOptions, is_loopback, name_of, read_keys
+from draftwood.serve.http.log import start_log
+from draftwood.serve.http.settings import ServeOptions, is_loopback, name_of, read_keys
 
 NAME: Final = "draftwood"
 _SCALE: Final = ("replicas", "cpus", "gpus", "autoscaling")  # arguments of :func:`app`

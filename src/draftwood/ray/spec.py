@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from draftwood.core.errors import ConfigError, DraftwoodError, ModelError
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.serve.settings import ServeOptions
+from draftwood.serve.http.settings import ServeOptions
 
 if TYPE_CHECKING:
     from draftwood.api import Pair

@@ -17,24 +17,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood import __version__
-from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import checked, read_body, validated
+from draftwood.serve.decoding.metrics import CONTENT_TYPE
 from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.ollama_model import OllamaModel, PullBody, ShowBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.document import Described, document
-from draftwood.serve.errors import ApiError, bad, error_response, unavailable
-from draftwood.serve.fields import Body
-from draftwood.serve.metrics import CONTENT_TYPE
-from draftwood.serve.middleware import SALT, Keys, RequestLog
+from draftwood.serve.http.errors import ApiError, bad, error_response, unavailable
+from draftwood.serve.http.fields import Body
+from draftwood.serve.http.middleware import SALT, Keys, RequestLog
+from draftwood.serve.openai.answers import Answer
+from draftwood.serve.openai.bodies import checked, read_body, validated
+from draftwood.serve.openai.prepare import Prepared
+from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
+from draftwood.serve.openai.shapes import ChatShape, CompletionShape, Shape
+from draftwood.serve.openai.streams import AnswerResponse, Wire
 from draftwood.serve.page import DOCS_POLICY, docs
-from draftwood.serve.prepare import Prepared
-from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
 from draftwood.serve.service import Service
-from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
-from draftwood.serve.streams import AnswerResponse, Wire
 
 CHATS: Final = "/v1/chat/completions"
 _STEPS: Final = 16  # in which a conversation is shortened, at most

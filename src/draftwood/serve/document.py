@@ -9,11 +9,11 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute, Route
 
 from draftwood import __version__
-from draftwood.serve.fields import Body
-from draftwood.serve.other_fields import OTHER_FIELDS
-from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from draftwood.serve.settings import ServeOptions
-from draftwood.serve.streams import EVENTS
+from draftwood.serve.http.fields import Body
+from draftwood.serve.http.other_fields import OTHER_FIELDS
+from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from draftwood.serve.openai.streams import EVENTS
 
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}

@@ -12,7 +12,7 @@ import uvicorn
 
 from draftwood.core.errors import ConfigError
 from draftwood.serve.app import make_app
-from draftwood.serve.scheduler import Scheduler
+from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.service import Service
 
 Say: TypeAlias = Callable[[str], object]

@@ -19,15 +19,15 @@ from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.pipeline import PLAIN
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.serve.chats import Chats
-from draftwood.serve.errors import ApiError
-from draftwood.serve.metrics import Metrics
-from draftwood.serve.prepare import Preparation, Prepared
-from draftwood.serve.rows import GIB, Admission
-from draftwood.serve.sampling import most_nodes
-from draftwood.serve.scheduler import Scheduler
-from draftwood.serve.settings import ServeOptions
-from draftwood.serve.traces import Traces
+from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.decoding.rows import GIB, Admission
+from draftwood.serve.decoding.scheduler import Scheduler
+from draftwood.serve.http.errors import ApiError
+from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.chats import Chats
+from draftwood.serve.openai.prepare import Preparation, Prepared
+from draftwood.serve.openai.sampling import most_nodes
+from draftwood.serve.page.traces import Traces
 
 
 @final

@@ -10,12 +10,12 @@ from itertools import chain
 from typing import Any, ClassVar, Final, Literal, TypeAlias, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.answers import Answer
-from draftwood.serve.errors import bad
-from draftwood.serve.jobs import TextDelta
-from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.shapes import Shape
-from draftwood.serve.streams import Wire, line
+from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.http.errors import bad
+from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.openai.answers import Answer
+from draftwood.serve.openai.shapes import Shape
+from draftwood.serve.openai.streams import Wire, line
 
 Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["reasoning", "text", "call"]

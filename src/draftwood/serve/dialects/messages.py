@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
-from draftwood.serve.errors import in_anthropic
-from draftwood.serve.message import called
-from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.schemas import RouteBody
+from draftwood.serve.http.errors import in_anthropic
+from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.openai.message import called
+from draftwood.serve.openai.schemas import RouteBody
 
 _OTHERS: Final = {
     "container": OtherField("this server runs no code", ()),

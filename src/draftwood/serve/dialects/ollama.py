@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final, final
 from pydantic import AfterValidator, Field
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects
-from draftwood.serve.errors import in_ollama
-from draftwood.serve.fields import NO_LIMIT
-from draftwood.serve.message import called
-from draftwood.serve.other_fields import OtherField, unsupported
-from draftwood.serve.schemas import RouteBody
-from draftwood.serve.streams import line
+from draftwood.serve.http.errors import in_ollama
+from draftwood.serve.http.fields import NO_LIMIT
+from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.openai.message import called
+from draftwood.serve.openai.schemas import RouteBody
+from draftwood.serve.openai.streams import line
 
 _MACHINE: Final = frozenset(  # options of how a model is computed, which change no text
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram", "f16_kv", "logits_all"}

@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar, final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from draftwood.serve.bodies import read_body, validated
 from draftwood.serve.dialects.dialect import Json
 from draftwood.serve.dialects.ollama import Ollama, as_time
-from draftwood.serve.schemas import RouteBody
+from draftwood.serve.openai.bodies import read_body, validated
+from draftwood.serve.openai.schemas import RouteBody
+from draftwood.serve.openai.streams import line
 from draftwood.serve.service import Service
-from draftwood.serve.streams import line
 
 NEVER: Final = "2262-01-01T00:00:00Z"
 """When the model is unloaded: as late as nanoseconds in 64 bits reach."""

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Final, Literal, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, without
 from draftwood.serve.dialects.response_items import Tools, messages
-from draftwood.serve.fields import Length, Top
-from draftwood.serve.other_fields import OtherField
-from draftwood.serve.reading import is_object
-from draftwood.serve.schemas import RouteBody, StreamOptions
+from draftwood.serve.http.fields import Length, Top
+from draftwood.serve.http.other_fields import OtherField
+from draftwood.serve.openai.reading import is_object
+from draftwood.serve.openai.schemas import RouteBody, StreamOptions
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
 _OTHERS: Final = {

@@ -14,8 +14,8 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from draftwood.serve.errors import ApiError, error_response, refused
-from draftwood.serve.log import ENTRY, REQUESTS, Entry
+from draftwood.serve.http.errors import ApiError, error_response, refused
+from draftwood.serve.http.log import ENTRY, REQUESTS, Entry
 
 _HEADER: Final = "x-request-id"
 _SANE: Final = re.compile(r"[\w.:+/=-]{1,128}", re.ASCII)

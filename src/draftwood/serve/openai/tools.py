@@ -15,8 +15,8 @@ from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.grammar import Grammar, json_rule
 from draftwood.grammar.unheld import without_unheld
-from draftwood.serve.errors import bad
-from draftwood.serve.fields import Body
+from draftwood.serve.http.errors import bad
+from draftwood.serve.http.fields import Body
 
 T = TypeVar("T")
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -14,7 +14,7 @@ from draftwood.core.rounds import Piece, Stats
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.errors import ApiError
+from draftwood.serve.http.errors import ApiError
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 

@@ -20,10 +20,10 @@ from draftwood.engine.pipeline import PLAIN
 from draftwood.grammar.grammar import Grammar, guidance
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.errors import bad
-from draftwood.serve.fields import MOST_BIAS
-from draftwood.serve.schemas import Settings, Speculative
-from draftwood.serve.tools import held
+from draftwood.serve.http.errors import bad
+from draftwood.serve.http.fields import MOST_BIAS
+from draftwood.serve.openai.schemas import Settings, Speculative
+from draftwood.serve.openai.tools import held
 
 _DRAWN: Final = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _NEUTRAL: Final = {"top_p": 1, "min_p": 0, "top_k": 0}

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from starlette.responses import JSONResponse
 
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
-from draftwood.serve.log import ENTRY
+from draftwood.serve.http.log import ENTRY
 
 _LOG = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1

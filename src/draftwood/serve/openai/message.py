@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, TypeAlias, final
 from uuid import uuid4
 
-from draftwood.serve.reading import Arguments, Call, CallReader, Part, Reading, begun
+from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, begun
 
 Delta: TypeAlias = dict[str, Any]
 """A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""

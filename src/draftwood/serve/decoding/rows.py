@@ -16,11 +16,11 @@ from draftwood.core.rounds import Piece
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import available_memory
-from draftwood.serve.errors import ApiError, failed, refused
-from draftwood.serve.jobs import Event, Job, TextDelta
-from draftwood.serve.log import REQUESTS
-from draftwood.serve.metrics import Metrics
-from draftwood.serve.settings import KEEP_ALIVE_SECONDS
+from draftwood.serve.decoding.jobs import Event, Job, TextDelta
+from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.http.errors import ApiError, failed, refused
+from draftwood.serve.http.log import REQUESTS
+from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
 from draftwood.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.http.errors import ApiError, bad
 
 
 @final

@@ -19,12 +19,12 @@ from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.errors import bad, refused
-from draftwood.serve.message import THINK
-from draftwood.serve.reading import Reading
-from draftwood.serve.schemas import ChatBody, ChatMessage, TemplateFields
-from draftwood.serve.settings import ServeOptions
-from draftwood.serve.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, held, written_out
+from draftwood.serve.http.errors import bad, refused
+from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.message import THINK
+from draftwood.serve.openai.reading import Reading
+from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
+from draftwood.serve.openai.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, held, written_out
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from draftwood.serve.fields import (
+from draftwood.serve.http.fields import (
     MOST,
     WHOLE,
     Body,
@@ -24,7 +24,7 @@ from draftwood.serve.fields import (
     Top,
     a_flag,
 )
-from draftwood.serve.tools import ToolChoice, Tools
+from draftwood.serve.openai.tools import ToolChoice, Tools
 
 MAX_CHOICES = 128
 MAX_STOPS = 64

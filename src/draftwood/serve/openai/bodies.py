@@ -14,13 +14,13 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.fields import NO_LIMIT, Body
-from draftwood.serve.log import ENTRY
-from draftwood.serve.other_fields import without_others
-from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TemplateFields
-from draftwood.serve.settings import UnknownFields
-from draftwood.serve.tools import check_tools
+from draftwood.serve.http.errors import ApiError, bad
+from draftwood.serve.http.fields import NO_LIMIT, Body
+from draftwood.serve.http.log import ENTRY
+from draftwood.serve.http.other_fields import without_others
+from draftwood.serve.http.settings import UnknownFields
+from draftwood.serve.openai.schemas import ChatBody, CompletionBody, Settings, TemplateFields
+from draftwood.serve.openai.tools import check_tools
 
 B = TypeVar("B", bound=Body)
 _ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}

@@ -10,12 +10,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from draftwood.serve.answers import Answer, while_present
-from draftwood.serve.errors import ApiError
-from draftwood.serve.jobs import TextDelta
-from draftwood.serve.schemas import StreamOptions
-from draftwood.serve.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.shapes import Shape, figures
+from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.http.errors import ApiError
+from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
+from draftwood.serve.openai.answers import Answer, while_present
+from draftwood.serve.openai.schemas import StreamOptions
+from draftwood.serve.openai.shapes import Shape, figures
 
 EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, integer, number, setting, several
 from draftwood.core.errors import ConfigError
-from draftwood.serve.log import LogFormat
+from draftwood.serve.http.log import LogFormat
 
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]

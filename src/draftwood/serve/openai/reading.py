@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, final
 
-from draftwood.serve.tools import ToolFormat
+from draftwood.serve.openai.tools import ToolFormat
 
 _QUOTE: Final = re.compile(r'["{}\[\]]')  # what begins a string, and what nests
 _STRING: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar, final
 from starlette.requests import ClientDisconnect
 
 from draftwood.draft.alignment import Alignment
-from draftwood.serve.errors import ApiError
-from draftwood.serve.jobs import Draft, Event, Job, TextDelta
-from draftwood.serve.log import ENTRY
-from draftwood.serve.prepare import Prepared
-from draftwood.serve.scheduler import Scheduler
+from draftwood.serve.decoding.jobs import Draft, Event, Job, TextDelta
+from draftwood.serve.decoding.scheduler import Scheduler
+from draftwood.serve.http.errors import ApiError
+from draftwood.serve.http.log import ENTRY
+from draftwood.serve.openai.prepare import Prepared
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 

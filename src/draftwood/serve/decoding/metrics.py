@@ -8,7 +8,7 @@ from typing import Final, final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.registry import Collector
 
-from draftwood.serve.jobs import Draft
+from draftwood.serve.decoding.jobs import Draft
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "draftwood:"

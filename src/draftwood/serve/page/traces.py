@@ -18,12 +18,12 @@ from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
 from draftwood.runners.protocols import Runner
-from draftwood.serve.answers import LiveTrace, while_present
-from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.http.errors import ApiError, bad
+from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
+from draftwood.serve.openai.answers import LiveTrace, while_present
+from draftwood.serve.openai.prepare import Prepared
+from draftwood.serve.openai.streams import DONE, EVENTS, KEEP_ALIVE, event, event_stream
 from draftwood.serve.page import page
-from draftwood.serve.prepare import Prepared
-from draftwood.serve.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.streams import DONE, EVENTS, KEEP_ALIVE, event, event_stream
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
 from draftwood.trace.files import from_json, to_json

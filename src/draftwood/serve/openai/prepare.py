@@ -19,15 +19,15 @@ from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import max_new_tokens_of
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.bodies import NAMED
-from draftwood.serve.chats import Chats
-from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.fields import NO_LIMIT
-from draftwood.serve.other_fields import unsupported
-from draftwood.serve.reading import Reading
-from draftwood.serve.sampling import drafting_of, grammar_of, sampling_of
-from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
-from draftwood.serve.settings import UnknownFields
+from draftwood.serve.http.errors import ApiError, bad
+from draftwood.serve.http.fields import NO_LIMIT
+from draftwood.serve.http.other_fields import unsupported
+from draftwood.serve.http.settings import UnknownFields
+from draftwood.serve.openai.bodies import NAMED
+from draftwood.serve.openai.chats import Chats
+from draftwood.serve.openai.reading import Reading
+from draftwood.serve.openai.sampling import drafting_of, grammar_of, sampling_of
+from draftwood.serve.openai.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""

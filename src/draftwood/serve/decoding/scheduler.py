@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeAlias, TypeVar, final
 
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import release_free_memory
-from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
-from draftwood.serve.jobs import Job
-from draftwood.serve.metrics import Metrics
-from draftwood.serve.rows import Admission, Rows
+from draftwood.serve.decoding.jobs import Job
+from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.decoding.rows import Admission, Rows
+from draftwood.serve.http.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
 
 T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]

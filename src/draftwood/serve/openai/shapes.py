@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import LOWEST, TokenTexts
-from draftwood.serve.answers import Answer
-from draftwood.serve.jobs import TextDelta, drafting_figures
-from draftwood.serve.message import AnswerReader
-from draftwood.serve.prepare import Prepared
+from draftwood.serve.decoding.jobs import TextDelta, drafting_figures
+from draftwood.serve.openai.answers import Answer
+from draftwood.serve.openai.message import AnswerReader
+from draftwood.serve.openai.prepare import Prepared
 
 
 class Shape(ABC):

@@ -1,0 +1,1 @@
+"""What every route needs: options, errors, the log, keys, and what fields are made of."""
