@@ -14,7 +14,7 @@ from tests.adaptive.simulator import World, best_fixed, steer
 from tests.adaptive.test_controller import lived
 from tests.differences import largest
 from tests.helpers import Words, tiny_gpt
-from tests.test_decode import VOCAB
+from tests.engine.test_decode import VOCAB
 
 LEVELS = 2
 

@@ -13,7 +13,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.engine import in_use
 from tests.helpers import Words, tiny_gpt
-from tests.test_decode import VOCAB
+from tests.engine.test_decode import VOCAB
 
 PROMPTS = ["hello", "world", "what", "now"]
 LENGTH = 16

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from draftwood import TokenTexts
 from draftwood.core.token_logprobs import TokenLogprob
-from tests.test_output import OF_BYTES, WITH_SPACES
+from tests.engine.test_output import OF_BYTES, WITH_SPACES
 
 calm = settings(max_examples=40, deadline=None, derandomize=True)
 BYTES, SPACES = TokenTexts(OF_BYTES), TokenTexts(WITH_SPACES)

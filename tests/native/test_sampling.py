@@ -20,7 +20,7 @@ from draftwood.sampling.counters import exponential, token_bases
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.truncation import Truncation
 from draftwood.verify.coupled import matched
-from tests.test_union import texts
+from tests.verify.test_union import texts
 
 CUTS = [
     None, Truncation(5), Truncation(1), Truncation(400), Truncation(0, 0.7), Truncation(0, 0.999), Truncation(50, 0.8),

@@ -15,7 +15,7 @@ from draftwood.serve.openai.schemas import ToolCall
 from tests.serve import shapes
 from tests.serve.client import answer, chat, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving
-from tests.test_chat_template import TOOLS
+from tests.api.test_chat_template import TOOLS
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}

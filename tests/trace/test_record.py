@@ -25,7 +25,7 @@ from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
 from tests.helpers import Words, decoder, hidden_pair, tiny_gpt
 from tests.tables import TableRunner
-from tests.test_decode import VOCAB
+from tests.engine.test_decode import VOCAB
 from tests.tiny_chat import save_chat
 from tests.tiny_translation import sentences
 from tests.trace.replay import replay

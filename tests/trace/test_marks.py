@@ -21,7 +21,7 @@ from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import round_data
 from draftwood.trace.text import describe_round
 from tests.helpers import output_of
-from tests.test_output import WITH_SPACES, Bytes
+from tests.engine.test_output import WITH_SPACES, Bytes
 from tests.tiny_chat import save_chat
 from tests.trace.runs import run
 

@@ -34,7 +34,7 @@ from tests.runners.test_seq2seq import SourceWalk
 from tests.runners.test_seq2seq import runner_of as source_runner
 
 NAN, INF = float("nan"), float("inf")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = [path for folder in ("tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -13,7 +13,7 @@ from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.hf import recipe
 from tests.runners.zoo import tiny
-from tests.test_hf import other, ours, plain, plain_text, ragged, target
+from tests.hf.test_hf import other, ours, plain, plain_text, ragged, target
 
 
 def model(seed: int = 0):

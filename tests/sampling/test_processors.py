@@ -24,7 +24,7 @@ from draftwood.hf import recipe
 from draftwood.sampling.processors import ByRow
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
-from tests.test_hf import ours, plain, target
+from tests.hf.test_hf import ours, plain, target
 
 VOCAB = 16
 
