@@ -13,9 +13,7 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.core.limits import Limits
 from draftwood.engine.messages import checked
-from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
@@ -55,17 +53,16 @@ class Chats:
         """How the model writes calls."""
         return format_of(self._options.tool_parser, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
 
-    def request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
-        """A chat with its prompt; raises an ApiError for what cannot be honoured."""
+    def prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
+        """The token ids of a chat; raises an ApiError for what cannot be honoured."""
         tools, continues = self._tools(body), bool(body.continue_final_message)
         try:
-            return self._pair.chat_request(
+            return self._pair.template.encode(
                 self._messages(messages, tools, continues=continues),
-                limits,
-                0,
-                chat_template_kwargs=_values(body),
-                continue_final_message=continues,
+                _values(body),
                 tools=[tool.to_template() for tool in tools] if self._reads_tools else (),
+                continues=continues,
+                special_tokens=self._pair.special_tokens_in_content,
             )
         except ConfigError as error:
             raise refused(error, "messages") from error
@@ -87,12 +84,12 @@ class Chats:
         many = named is None and body.parallel_tool_calls is not False
         return grammar_of_calls(self._calls, schemas, self._special, many=many, answer=answer)
 
-    def reading(self, body: ChatBody, request: Request, *, held: bool) -> Reading:
+    def reading(self, body: ChatBody, prompt: Sequence[int], *, held: bool) -> Reading:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
         tools = self._tools(body)
         form = self._calls if tools else None
         splits = self._options.reasoning_parser == "auto" and any(map(self._pair.template.reads, THINK))
-        thinks = self._begins_thinking(body, request) if splits and not held else None
+        thinks = self._begins_thinking(body, prompt) if splits and not held else None
         signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
         return Reading(
             thinks=thinks,
@@ -125,9 +122,9 @@ class Chats:
 
         return replace(sampling, processors=[*(sampling.processors or ()), Stateless(closing)]), []
 
-    def _begins_thinking(self, body: ChatBody, request: Request) -> bool | None:
+    def _begins_thinking(self, body: ChatBody, prompt: Sequence[int]) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""
-        end = str(self._pair.tokenizer.decode(list(request.prompt)))
+        end = str(self._pair.tokenizer.decode(list(prompt)))
         end = end[max(0, end.rfind(THINK[0])) :]
         if not body.continue_final_message:
             return end.rstrip().endswith(THINK[0])

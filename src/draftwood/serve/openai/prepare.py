@@ -114,15 +114,17 @@ class Preparation:
 
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises a DraftwoodError or an ApiError for what cannot be honoured."""
-        start = self._chat_request(body.messages, body, self._limits(body))
+        prompt, limits = self.chat_prompt(body.messages, body), self._limits(body)
         own = max_new_tokens_of(self._pair.model)
-        fitted = self._fitted(len(start.prompt), body.longest, NO_LIMIT if own is None else own, "messages")
-        prepared = self._prepared(body, [start.prompt], start.limits, [fitted])
-        reading = self._chats.reading(body, start, held=prepared.sampling.grammar is not None)
+        fitted = self._fitted(len(prompt), body.longest, NO_LIMIT if own is None else own, "messages")
+        ends = () if body.ignore_eos else self._pair.template.ends
+        limits = replace(limits, stop_token_ids=(*limits.stop_token_ids, *ends))
+        prepared = self._prepared(body, [prompt], limits, [fitted])
+        reading = self._chats.reading(body, prompt, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
         sampling, said = prepared.sampling, self._unread(body)
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
-            sampling, more = self._chats.budgeted(budget, len(start.prompt), sampling)
+            sampling, more = self._chats.budgeted(budget, len(prompt), sampling)
             said += more
         warnings = [*prepared.warnings, *said]
         return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
@@ -147,10 +149,11 @@ class Preparation:
             prompt = list(self._pair.tokenizer(prompt, add_special_tokens=False)["input_ids"])
         return self._pair.encode(prompt)
 
-    def _chat_request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
+    def chat_prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
+        """Token ids of a chat; raises as :meth:`tokens`."""
         shown = body.model_dump(include={"chat_template_kwargs", "tools"})
         self._check_length("\n".join(_texts_in([[message.to_template() for message in messages], shown])), "messages")
-        return self._chats.request(messages, body, limits)
+        return self._chats.prompt(messages, body)
 
     def _unread(self, body: TemplateFields) -> list[str]:
         """Remarks about values that the chat template does not read; an effort may be refused for that."""
@@ -175,10 +178,6 @@ class Preparation:
         if body.add_special_tokens:
             return self._pair.encode(body.prompt or "")
         return list(self._pair.tokenizer(body.prompt, add_special_tokens=False)["input_ids"])
-
-    def chat_prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
-        """Token ids of a chat; raises as :meth:`tokens`."""
-        return list(self._chat_request(messages, body, Limits(max_new_tokens=1)).prompt)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special tokens included; raises an ApiError for unknown ones."""
