@@ -21,9 +21,9 @@ from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from tests.adaptive.clocked import ClockedRunner
+from tests.engine.test_decode import VOCAB
 from tests.helpers import Words, tiny_gpt
 from tests.tables import TableRunner
-from tests.engine.test_decode import VOCAB
 
 BASE, LOOK = 0.001, 0.0001  # seconds of a forward, and of looking for a draft
 ROUNDS = 400

@@ -13,8 +13,8 @@ from tests.adaptive.scenarios import written
 from tests.adaptive.simulator import World, best_fixed, steer
 from tests.adaptive.test_controller import lived
 from tests.differences import largest
-from tests.helpers import Words, tiny_gpt
 from tests.engine.test_decode import VOCAB
+from tests.helpers import Words, tiny_gpt
 
 LEVELS = 2
 

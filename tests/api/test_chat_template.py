@@ -10,8 +10,8 @@ import pytest
 import draftwood
 from draftwood import ConfigError, LoadOptions, Pair, load
 from draftwood.engine.arguments import tokenized
-from tests.faults.folders import save_tiny
 from tests.api.test_chat import user
+from tests.faults.folders import save_tiny
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_adding, save_chat
 
 TOOLS = (

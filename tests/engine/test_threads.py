@@ -12,8 +12,8 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.engine import in_use
-from tests.helpers import Words, tiny_gpt
 from tests.engine.test_decode import VOCAB
+from tests.helpers import Words, tiny_gpt
 
 PROMPTS = ["hello", "world", "what", "now"]
 LENGTH = 16

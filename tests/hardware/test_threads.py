@@ -26,8 +26,8 @@ from draftwood.hardware.cores import CoreMeter, FreeCores, usable_cores
 from draftwood.hardware.threads import ThreadRule, set_threads
 from draftwood.translation import load_translator
 from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
-from tests.helpers import Words, tiny_gpt
 from tests.engine.test_decode import VOCAB
+from tests.helpers import Words, tiny_gpt
 
 TAKEN = CoreMeter.taken  # which the fixture ``run`` replaces
 

@@ -8,8 +8,8 @@ from transformers import AutoModelForSeq2SeqLM, DynamicCache, GenerationConfig, 
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.hf import recipe
-from tests.runners.zoo import tiny
 from tests.hf.test_hf import METHODS, NEW, other, ours, plain, plain_text, ragged, target, tokenizer
+from tests.runners.zoo import tiny
 
 
 @pytest.mark.parametrize(

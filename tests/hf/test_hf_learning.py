@@ -12,8 +12,8 @@ import draftwood.engine.methods as methods
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.hf import recipe
-from tests.runners.zoo import tiny
 from tests.hf.test_hf import other, ours, plain, plain_text, ragged, target
+from tests.runners.zoo import tiny
 
 
 def model(seed: int = 0):

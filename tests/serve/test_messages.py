@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 import draftwood
 from draftwood import LoadOptions, Pair
 from draftwood.serve.openai.schemas import ToolCall
+from tests.api.test_chat_template import TOOLS
 from tests.serve import shapes
 from tests.serve.client import answer, chat, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving
-from tests.api.test_chat_template import TOOLS
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}

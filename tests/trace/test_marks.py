@@ -20,8 +20,8 @@ from draftwood.trace.figures import draw_round
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import round_data
 from draftwood.trace.text import describe_round
-from tests.helpers import output_of
 from tests.engine.test_output import WITH_SPACES, Bytes
+from tests.helpers import output_of
 from tests.tiny_chat import save_chat
 from tests.trace.runs import run
 

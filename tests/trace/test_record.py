@@ -23,9 +23,9 @@ from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
+from tests.engine.test_decode import VOCAB
 from tests.helpers import Words, decoder, hidden_pair, tiny_gpt
 from tests.tables import TableRunner
-from tests.engine.test_decode import VOCAB
 from tests.tiny_chat import save_chat
 from tests.tiny_translation import sentences
 from tests.trace.replay import replay

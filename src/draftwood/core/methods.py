@@ -1,7 +1,8 @@
 """The facts about every method, for the command line, ``info``, ``tune``, tables of the documentation and errors.
 
 This module imports nothing heavy; :mod:`draftwood.engine.methods` builds the drafters. A new method needs a
-:class:`MethodSpec` here, its name in :data:`MethodName` and a builder there; ``tests/core/test_methods.py`` finds missing parts.
+:class:`MethodSpec` here, its name in :data:`MethodName` and a builder there; ``tests/core/test_methods.py`` finds missing
+parts.
 """
 
 from __future__ import annotations
