@@ -23,7 +23,7 @@ class AnswerReader:
     def __init__(self, reading: Reading) -> None:
         self._form = reading.form
         self._thoughts = _Thoughts(reading.thinks)
-        self._reader = None if reading.form is None else CallReader(reading, reading.form)
+        self._reader = None if reading.form is None else CallReader(reading)
         self._thought: list[str] = []
         self._content: list[str] = []
         self._calls: list[Call] = []

@@ -78,8 +78,8 @@ class CallReader:
         open: the arguments of the last call have not ended.
     """
 
-    def __init__(self, reading: Reading, form: ToolFormat) -> None:
-        self._reading, self._form = reading, form
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self.unread, self._at = "", 0  # and the place in it behind which a call may begin
         self.open = self._last = self._said = False
         self._step: Callable[[], bool] = self._read_content  # reads on, and returns whether there may be more
@@ -88,6 +88,11 @@ class CallReader:
         self._nesting = Nesting()  # of what is read on
         self._tried: dict[int, tuple[Nesting, int]] = {}  # of values whose ends decide: by place, and how far they are read
         self._found: list[Part] = []
+
+    @property
+    def _form(self) -> ToolFormat:
+        assert self._reading.form is not None  # else nothing is called
+        return self._reading.form
 
     def push(self, text: str, *, last: bool) -> list[Part]:
         """What is new."""
