@@ -21,9 +21,17 @@ def drive(
         AssertionError: with what the program says on standard error.
     """
     with TemporaryDirectory() as folder:
-        sources = [f"-I{build.HERE}", str(Path(__file__).with_name("driver.cpp")), str(library)]
+        files = Path(__file__).with_name("driver.cpp"), build.HERE / "codes.cpp", library
         found = compiler or str(build.compiler())
-        command = [found, "-std=c++17", *flags, *sources, f"-Wl,-rpath,{library.parent}", "-pthread"]
+        command = [
+            found,
+            "-std=c++17",
+            *flags,
+            f"-I{build.HERE}",
+            *map(str, files),
+            f"-Wl,-rpath,{library.parent}",
+            "-pthread",
+        ]
         subprocess.run([*command, "-o", f"{folder}/driver"], check=True)
         env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
         done = subprocess.run([*emulator, f"{folder}/driver", isa], capture_output=True, text=True, env=env, check=False)

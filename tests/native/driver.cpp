@@ -56,14 +56,14 @@ struct Digest {
 enum Drafts { NOTHING, BY_FEATURES, BY_BLOCKS };
 enum Codes { NUMBERS, OF_32, OF_256 };
 
-// Types of codes: GGML's number, numbers of a block, its bytes, and where its scale and its other scale are.
+// Types of codes: GGML's number, and where a block has its scale and its other scale.
 struct Type {
-    int kind, block, bytes, scale, low;
+    int kind, scale, low;
 };
 const std::vector<Type> TYPES[] = {
     {},
-    {{2, 32, 18, 0, -1}, {3, 32, 20, 0, 2}, {6, 32, 22, 0, -1}, {7, 32, 24, 0, 2}, {8, 32, 34, 0, -1}, {20, 32, 18, 0, -1}, {39, 32, 17, -1, -1}},
-    {{10, 256, 84, 80, 82}, {11, 256, 110, 108, -1}, {12, 256, 144, 0, 2}, {13, 256, 176, 0, 2}, {14, 256, 210, 208, -1}, {23, 256, 136, 0, -1}},
+    {{2, 0, -1}, {3, 0, 2}, {6, 0, -1}, {7, 0, 2}, {8, 0, -1}, {20, 0, -1}, {39, -1, -1}},
+    {{10, 80, 82}, {11, 108, -1}, {12, 0, 2}, {13, 0, 2}, {14, 208, -1}, {23, 0, -1}},
 };
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
@@ -174,10 +174,11 @@ class Tiny {
         if (!codes_) return {weights((size_t)rows * columns), -1, 0, 0};
         const Type& type = TYPES[codes_][matrices_++ % TYPES[codes_].size()];
         const uint16_t scale = codes_ == OF_32 ? 0x1c00 : 0x0400;  // 2 ** -8, and 2 ** -14
-        const int count = rows * columns / type.block;
-        char* found = (char*)numbers((size_t)count * type.bytes / 4 + 1);
+        const CodeKind& codes = *code_kind(type.kind);
+        const int count = rows * columns / codes.block;
+        char* found = (char*)numbers((size_t)count * codes.bytes / 4 + 1);
         for (int block = 0; block < count; block++) {
-            char* place = found + (size_t)block * type.bytes;
+            char* place = found + (size_t)block * codes.bytes;
             if (type.scale >= 0) memcpy(place + type.scale, &scale, 2);
             else place[0] = 119;  // 2 ** -9
             if (type.low >= 0) memcpy(place + type.low, &scale, 2);

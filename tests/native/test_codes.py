@@ -86,13 +86,13 @@ def test_products_in_integers_are_those_of_rounded_inputs(isa: str, kind: Kind, 
     assert difference(found.logits[0].double(), exact) > 1e-4 * float(exact.abs().max())  # the control: inputs are rounded
 
 
-@pytest.mark.parametrize("kinds", [{}, MIXTURE], ids=["one", "mixed"])
-def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds: dict[str, Kind]) -> None:
+@pytest.mark.parametrize(("kinds", "inner"), [({}, 512), (MIXTURE, 512), ({"down_proj": Kind.Q4_1}, 544)])
+def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds: dict[str, Kind], inner: int) -> None:
     found = []
     for name in instruction_sets():
         library().use(name.encode())
         for kind in (None,) if kinds else CODES:
-            model = coded(kinds, kind)
+            model = coded(kinds, kind, intermediate_size=inner)
             model.activations = 8
             found.append(scores(model))
             assert found[-1].isfinite().all()
