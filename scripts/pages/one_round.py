@@ -54,7 +54,7 @@ def shown(pair: draftwood.Pair) -> Shown:
 
 def _shown(made: draftwood.Round, tokenizer: Any) -> Shown:
     tree, words = made.tree, made.tree.host.tokens[0]
-    draft, target = tree.draft_logp, made.target_log_probs.dense()
+    draft, target = tree.draft_logp, made.target.settled.dense()
     assert draft is not None
     fates, rows = _fates(tree.children[0], made.paths[0]), _rows(tree.children[0])
     nodes = []

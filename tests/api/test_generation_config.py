@@ -90,7 +90,7 @@ def steps(pair: Pair, sampling: Sampling) -> list[tuple[torch.Tensor, torch.Tens
         prefix = text[: len(PROMPT) + step]
         sampler = sampler_of(sampling, [prefix], VOCAB, prompts=[len(PROMPT)])
         logits = pair.target.model(torch.tensor([prefix])).logits[:, -1:]
-        found.append((scores[0].softmax(-1), sampler.target(logits, lambda: [[[]]]).dense()[0, 0].softmax(-1)))
+        found.append((scores[0].softmax(-1), sampler.target(logits, lambda: [[[]]]).settled.dense()[0, 0].softmax(-1)))
     return found
 
 

@@ -60,7 +60,7 @@ def reference(
         line = scores[at - 1]
         if wanted.of == "sampled":
             own = sampler_of(sampling, [(prompt + tokens)[:at]], VOCAB, prompts=[len(prompt)])
-            line = own.target(line.expand(1, 1, -1), lambda: [[[]]]).dense()[0, 0]
+            line = own.target(line.expand(1, 1, -1), lambda: [[[]]]).settled.dense()[0, 0]
         found.append(line.log_softmax(-1))
     return found
 

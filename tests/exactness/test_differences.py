@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import NumericsError
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.exactness import enumeration, evidence, tape
 from draftwood.exactness.goodness import BINS, Evidence, goodness_of_fit
 from draftwood.exactness.rounds import Rounds, Trial, drafted
@@ -195,7 +195,7 @@ def test_control_drafted_tokens_of_a_distribution_that_is_nan_count():
     [pieces] = [next(decoder(*new_pair("model"), "rsd-s", "2x2").stream(ragged(), Sampling()))]
     tree = pieces[0].round.tree
     logp = torch.full_like(tree.draft_logp, NAN)
-    spoilt_tree = replace(tree, draft_log_probs=LogProbs(logp=logp, vocab=VOCAB))
+    spoilt_tree = replace(tree, draft_log_probs=Distributions(logp=logp, vocab=VOCAB))
     values = [[value for _, value in drafted(one, torch.Generator())] for one in (tree, spoilt_tree)]
     assert not any(map(isnan, values[0]))
     assert all(map(isnan, values[1]))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.engine.decode import Decoder
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
@@ -110,7 +110,7 @@ def sorted_siblings(tree):
     if draft is not None:
         logp = draft.dense()
         at = torch.from_numpy(order).clamp(max=logp.shape[1] - 1).unsqueeze(-1)
-        draft = LogProbs(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
+        draft = Distributions(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
     return replace(
         tree,
         tokens=tree.tokens[row, order],

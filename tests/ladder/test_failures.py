@@ -182,7 +182,7 @@ def test_a_text_that_has_ended_cannot_fail_after_its_end(method, shape, verifier
 
 def test_control_texts_that_fail_where_only_a_draft_gets(monkeypatch):
     monkeypatch.setattr(
-        "draftwood.core.log_probs.LogProbs.dead_end",
+        "draftwood.core.log_probs.Pending.dead_end",
         lambda self, row, path: next(((0, e) for (r, _), e in self.dead_ends.items() if r == row), None),
     )
 

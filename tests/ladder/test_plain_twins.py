@@ -46,7 +46,7 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
     for part in (draft, target):
         begin(part, [t[:-1] for t in texts])
     tree = drafter.draft([t[-1] for t in texts], sampler, rng, [5] * (ROWS - 1) + [1])
-    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()
+    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).settled.dense()
     return tree, logp, rng
 
 

@@ -13,7 +13,7 @@ import torch
 
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.policies import ConstantBranching
 from draftwood.engine.decode import Decoder
@@ -257,7 +257,7 @@ def other_temperature(tree):
     """Record another distribution than the one that was drawn from."""
     if (logp := tree.draft_logp) is None:
         return tree
-    return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.7).log_softmax(-1), vocab=logp.shape[-1]))
+    return replace(tree, draft_log_probs=Distributions(logp=(logp * 0.7).log_softmax(-1), vocab=logp.shape[-1]))
 
 
 def end_at_unlikely(tree):

@@ -12,7 +12,7 @@ import torch
 
 import draftwood
 from draftwood.core.limits import Limits
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
@@ -51,7 +51,7 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
     def flatter(tree):
         if (logp := tree.draft_logp) is None:
             return tree
-        return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
+        return replace(tree, draft_log_probs=Distributions(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
 
     lying = tampered(honest, flatter, tokenizer=pair.tokenizer)
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact

@@ -147,15 +147,15 @@ def test_a_forward_of_other_sizes_is_refused(change: dict[str, Any], said: str) 
     ({"bases": torch.arange(6)}, "more scores than tokens with noise"),
     ({"columns": torch.tensor([0, 1, 2, 3, 4, 5, 7])}, "a score of a token without noise"),
     ({"columns": torch.arange(6)}, r"takes torch.int64 \[7\] in order on the CPU, and was given torch.int64 \[6\]"),
-    ({"keys": torch.ones(3, dtype=torch.long)}, r"\[2\] in order"),
+    ({"keys": np.ones(3, dtype=np.int64)}, r"\[2, 1\] in order"),
     ({"bases": torch.arange(7.0)}, r"takes torch.int64 \[7\]"),
     ({"count": 0}, "the best of no scores, or none of them"),
 ])  # fmt: skip
 @pytest.mark.parametrize("cut", [None, Truncation(5)])
 def test_scores_and_noise_of_other_sizes_are_refused(cut: Any, change: dict[str, Any], said: str) -> None:
-    given = {"keys": torch.tensor([5, 6]), "bases": torch.arange(7), "columns": None, "count": 7}
+    given = {"keys": np.array([[5], [6]]), "bases": torch.arange(7), "columns": None, "count": 7}
     with pytest.raises((RuntimeError, ValueError), match=said):
-        sampling.best(torch.zeros(2, 7), cut, **{**given, **change})
+        sampling.best(torch.zeros(2, 1, 7), [cut] * 2, **{**given, **change})
 
 
 @pytest.mark.parametrize(("layers", "wider"), [(2, False), (30, True)])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.draft.none import root_alone
 from draftwood.native import sampling as native
 from draftwood.native.library import instruction_sets, library
@@ -75,8 +75,8 @@ def test_best_tokens_are_those_of_pytorch(vocab: int, kind: str, greedy: Any) ->
 def compare(scores: Tensor, rng: Any, cut: Truncation | None, monkeypatch: pytest.MonkeyPatch, *, ties: bool) -> None:
     """The best tokens at all nodes, and the choices at one, by the library and by PyTorch; tokens that tie may differ."""
     vocab = scores.shape[-1]
-    log_probs, tree = LogProbs(scores=scores, cut=cut, vocab=vocab), root_alone([0] * len(scores))
-    one = LogProbs(scores=scores[:, 1:2], cut=cut, vocab=vocab)
+    log_probs, tree = Pending(scores=scores, cuts=[cut] * 2, vocab=vocab), root_alone([0] * len(scores))
+    one = Pending(scores=scores[:, 1:2], cuts=[cut] * 2, vocab=vocab)
     found = best_tokens(log_probs, rng, 2, 4)
     chosen = matched(tree, one, rng).next_tokens[1]  # of a node with possible tokens
     monkeypatch.setattr(native, "runs", lambda scores: False)
@@ -93,9 +93,9 @@ def test_a_token_that_is_chosen_has_a_probability() -> None:
     scores = torch.full((1, 1, 100), -torch.inf)
     scores[..., ::15] = 0.0
     for share in (1 / 7, 2 / 7, 0.5, 6 / 7):
-        log_probs, tree = LogProbs(scores=scores, cut=Truncation(0, share), vocab=100), root_alone([0])
+        log_probs, tree = Pending(scores=scores, cuts=[Truncation(0, share)], vocab=100), root_alone([0])
         chosen = {matched(tree, log_probs, CounterRng([seed]).at([3])).next_tokens[0] for seed in range(200)}
-        assert chosen == set((log_probs.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
+        assert chosen == set((log_probs.settled.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
 
 
 @pytest.mark.parametrize("by_depth", [False, True])
@@ -104,7 +104,7 @@ def test_noise_belongs_to_the_depth_and_to_common_tokens(cut: Any, by_depth: boo
     tokens, more = torch.arange(5, 69).flip(0), {"depths": 3} if by_depth else {}
 
     def best(depth: int) -> Any:
-        log_probs = LogProbs(scores=scores_of(64, "plain"), cut=cut, common=tokens, vocab=80)
+        log_probs = Pending(scores=scores_of(64, "plain"), cuts=[cut] * 2, tokens=tokens, vocab=80)
         return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4, **more).tokens
 
     found, other = best(2), best(3)

@@ -82,7 +82,7 @@ def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     """However the token came into the tree: by the target's scores it can never be reached."""
     sampler = sampler_of(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], VOCAB, prompts=[len(PROMPT)])
     paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
-    found = sampler.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
+    found = sampler.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).settled.logp
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
 
 

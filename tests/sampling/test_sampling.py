@@ -46,7 +46,7 @@ def distribution(sampling: Sampling, text: list[int] | None = None, prompt: int 
 
 
 def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
-    return distribution(sampling).target(scores, lambda: [paths]).logp
+    return distribution(sampling).target(scores, lambda: [paths]).settled.logp
 
 
 def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
@@ -102,7 +102,7 @@ def kept_by_top_p(scores: list[float], top_p: float) -> set[int]:
 def test_of_equal_scores_at_the_cut_of_top_p_the_largest_ids_stay(spread, top_p):
     vocab = 1000  # more equal scores than are sorted at first
     scores = (spread * torch.randn(1, 3, vocab, generator=torch.Generator().manual_seed(5))).round()
-    found = sampler_of(Sampling(top_p=top_p), [[0]], vocab).target(scores, lambda: [[[]] * 3]).logp[0] > -torch.inf
+    found = sampler_of(Sampling(top_p=top_p), [[0]], vocab).target(scores, lambda: [[[]] * 3]).settled.logp[0] > -torch.inf
     for line, own in zip(scores[0].tolist(), found, strict=True):
         assert set(own.nonzero().flatten().tolist()) == kept_by_top_p(line, top_p)
 
@@ -111,7 +111,7 @@ def test_all_tokens_that_tie_with_the_last_one_of_top_k_belong_to_the_sum_of_top
     vocab = 2500  # many more ties than are looked at first
     scores = torch.zeros(1, 1, vocab)
     scores[..., 40:50] = 1.0
-    found = sampler_of(Sampling(top_k=12, top_p=0.2), [[0]], vocab).target(scores, lambda: [[[]]]).logp[0, 0]
+    found = sampler_of(Sampling(top_k=12, top_p=0.2), [[0]], vocab).target(scores, lambda: [[[]]]).settled.logp[0, 0]
     assert set((found > -torch.inf).nonzero().flatten().tolist()) == kept_by_top_p(scores.flatten().tolist(), 0.2)
 
 
@@ -143,7 +143,7 @@ def test_penalties_count_each_nodes_own_path():
     scores = scores_of()
     nodes = target(sampling, scores)
     for i, path in enumerate(PATHS):
-        alone = distribution(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).logp
+        alone = distribution(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).settled.logp
         assert torch.allclose(nodes[:, i], alone[:, 0], atol=1e-6)
     assert not torch.allclose(nodes[:, 4], target(sampling, scores, [[]] * len(PATHS))[:, 4])  # the path matters
 
@@ -163,7 +163,7 @@ def test_penalties_are_those_of_vllm(generated, presence, frequency, repetition)
         expected[token] -= frequency * count
         expected[token] -= presence * (count > 0)
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
-    got = distribution(sampling, prompt + generated).target(scores, lambda: [[[]]]).logp
+    got = distribution(sampling, prompt + generated).target(scores, lambda: [[[]]]).settled.logp
     assert torch.allclose(got[0, 0], torch.tensor(expected).log_softmax(-1), atol=1e-5)
 
 
@@ -181,10 +181,10 @@ def test_rows_keep_their_own_text_and_processor_when_others_leave():
     sampling, texts = Sampling(repetition_penalty=2.0, processors=[processors]), [[1, 2], [3], [4, 4, 4]]
     scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
     sampler = sampler_of(sampling, texts, VOCAB)
-    everyone = sampler.target(scores, lambda: paths).logp
+    everyone = sampler.target(scores, lambda: paths).settled.logp
     for rows in ([2, 0], [2]):
         some = Sampler([sampler.rows[r] for r in rows], VOCAB)
-        found = some.target(scores[rows], lambda rows=rows: [paths[r] for r in rows]).logp
+        found = some.target(scores[rows], lambda rows=rows: [paths[r] for r in rows]).settled.logp
         assert torch.equal(found, everyone[rows])
     assert everyone[:, 0].argmax(-1).tolist() == [0, 1, 2]
 
@@ -196,32 +196,31 @@ UNLIKE = [
 
 
 @pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("scores", [True, False])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [5, 1], [2, 0, 1]])
-def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(rows, scores, certain):
+def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(rows, certain):
     logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
     paths = [[[], [r]] for r in range(6)]
     alone = [
-        sampler_of(UNLIKE[r], [texts[r]], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).dense()
+        sampler_of(UNLIKE[r], [texts[r]], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).settled.dense()
         for r in rows
     ]
     sampler = sampler_of([UNLIKE[r] for r in rows], [texts[r] for r in rows], VOCAB)
-    found = sampler.target(logits[rows], lambda: [paths[r] for r in rows], certain=certain, scores=scores).dense()
-    torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-6 if scores else 0)
+    found = sampler.target(logits[rows], lambda: [paths[r] for r in rows], certain=certain).settled.dense()
+    assert torch.equal(found, torch.cat(alone))
     assert (found[:, 0].exp().amax(-1) == 1).tolist() == [UNLIKE[r].greedy and certain for r in rows]
 
 
 def test_drafts_of_rows_with_unlike_settings():
     logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
     sampler, own = sampler_of(UNLIKE, texts, VOCAB), [[[], [3]]]
-    alone = [sampler_of(UNLIKE[r], [texts[r]], VOCAB).draft(logits[[r]], lambda: own).dense() for r in range(6)]
-    assert torch.equal(sampler.draft(logits, lambda: own * 6).dense(), torch.cat(alone))
+    alone = [sampler_of(UNLIKE[r], [texts[r]], VOCAB).draft(logits[[r]], lambda: own).settled.dense() for r in range(6)]
+    assert torch.equal(sampler.draft(logits, lambda: own * 6).settled.dense(), torch.cat(alone))
     assert not sampler.greedy
     assert sampler.looks_back
     some = torch.tensor([0, 2, 5, 7])
     listed = sampler_of([Sampling(), Sampling(temperature=0.5)], texts[:2], VOCAB).draft(logits[:2, :, :4], list, some)
-    assert listed.common is some
-    assert torch.equal(listed.logp[1], (logits[1, :, :4] / 0.5).log_softmax(-1))
+    assert listed.tokens is some
+    assert torch.equal(listed.settled.logp[1], (logits[1, :, :4] / 0.5).log_softmax(-1))
 
 
 def test_logit_bias_is_added():
@@ -236,14 +235,14 @@ def test_logit_bias_is_added():
 def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
     scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
     greedy = sampler_of(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], 3)
-    assert greedy.target(scores, lambda: [[[], [1]]]).dense().exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
-    assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).logp, scores.log_softmax(-1))  # a ranking, not cut
+    assert greedy.target(scores, lambda: [[[], [1]]]).settled.dense().exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
+    assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).settled.logp, scores.log_softmax(-1))  # a ranking, not cut
 
 
 def test_scores_that_round_to_one_distribution_are_still_told_apart():
     scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
     assert scores.log_softmax(-1).unique().numel() == 1
-    best = sampler_of(Sampling(temperature=0.0), [[0]], 3).target(scores, lambda: [[[]]]).dense()
+    best = sampler_of(Sampling(temperature=0.0), [[0]], 3).target(scores, lambda: [[[]]]).settled.dense()
     assert best.exp().tolist() == [[[0, 1, 0]]]
 
 
@@ -255,7 +254,7 @@ def test_low_precision_scores_become_float32_and_float64_stays():
 @pytest.mark.parametrize("scored", [VOCAB - 3, VOCAB, VOCAB + 4])
 def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
     scores = scores_of(vocab=scored)
-    got = distribution(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS]).logp
+    got = distribution(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS]).settled.logp
     assert got.shape[-1] == VOCAB
     assert torch.allclose(got.exp().sum(-1), torch.ones(()))
     assert (got[..., scored:] == -torch.inf).all()

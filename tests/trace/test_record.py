@@ -58,7 +58,7 @@ def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, 
         taken[piece.row] += 1
         tree, row = piece.round.tree, piece.round_row
         real = [i for i, valid in enumerate(tree.host.valid[row]) if valid]
-        target_logp, draft_logp = piece.round.target_log_probs.dense()[row], tree.draft_logp
+        target_logp, draft_logp = piece.round.target.settled.dense()[row], tree.draft_logp
         assert [node.token for node in one.nodes] == [tree.host.tokens[row][i] for i in real]
         assert [real[node] for node in one.path] == piece.round.paths[row]
         for i, node in zip(real[1:], one.nodes[1:], strict=True):

@@ -10,7 +10,7 @@ import torch
 
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions, Pending
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.none import root_alone
 from draftwood.engine.requests import Request
@@ -18,6 +18,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling import truncation
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
+from draftwood.sampling.truncation import Truncation
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
@@ -82,16 +83,16 @@ def test_the_draft_may_say_what_the_target_cannot():
     torch.manual_seed(0)
     scores = torch.randn(1, 1, 6, dtype=torch.float64)
     tokens = torch.tensor([[[4, 1, 0, 3]]])
-    draft = LogProbs(logp=scores[..., [4, 1, 0, 3]].log_softmax(-1), tokens=tokens, vocab=6)
-    certain = torch.tensor([0.3, 0.7], dtype=torch.float64).log().expand(1, 4, 2)
-    target = LogProbs(logp=certain, tokens=torch.tensor([1, 0]).expand(1, 4, 2), vocab=6)
+    draft = Distributions(logp=scores[..., [4, 1, 0, 3]].log_softmax(-1), tokens=tokens, vocab=6)
+    two = torch.tensor([0.7, 0.3, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64).log().expand(1, 4, 6)
+    target = Pending(scores=two, cuts=[Truncation(2).likeliest], vocab=6)
     outcomes = set()
     for seed in range(60):
         rng = CounterRng([seed]).at([1])
         builder = TreeBuilder([0])
         builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0].tolist(), [[0, 0, 0]])
         tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
-        one = Recursive().verify(tree, target.dense(), rng)
+        one = Recursive().verify(tree, target.settled.dense(), rng)
         other = sparse.verify(Recursive(), tree, target, rng)
         assert one == other
         outcomes.add((len(one.paths[0]), one.next_tokens[0]))
@@ -102,12 +103,12 @@ def test_distributions_over_named_tokens_are_the_distributions_over_all():
     torch.manual_seed(1)
     scores = torch.randn(2, 3, 50)
     values, tokens = Sampling(top_p=0.8, top_k=9).cuts.likeliest(scores)
-    log_probs = LogProbs(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
-    columns = log_probs.support().unique()
+    log_probs = Distributions(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
+    columns = tokens[values > -torch.inf].unique()
     assert torch.equal(log_probs.dense()[..., columns], log_probs.on(columns))
     total = log_probs.on(columns).exp().sum(-1)
     assert difference(total, torch.ones_like(total)) < 1e-6
-    joined = LogProbs.joined([log_probs, log_probs.at([1])])
+    joined = Distributions.joined([log_probs, log_probs.at([1])])
     assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
 
 
@@ -115,17 +116,15 @@ def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
     """A constant of a node changes no match; it would change the distribution under any other verifier."""
     torch.manual_seed(2)
     logp = torch.randn(2, 1, 30).log_softmax(-1)
-    shifted = LogProbs(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
+    shifted = Pending(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), cuts=[None, None], vocab=30)
     tree = root_alone([1, 2])
     for seed in range(50):
         rng = CounterRng([seed, seed + 1]).at([4, 5])
         for matching in (Coupled(), Greedy()):
             chosen = sparse.verify(matching, tree, shifted, rng)
             assert chosen == matching.verify(tree, logp, rng)
-    assert shifted._logp is None
-    assert torch.allclose(shifted.logp, logp, atol=1e-6)
-    with pytest.raises(ValueError, match="one of them"):
-        LogProbs(vocab=30)
+    assert "settled" not in vars(shifted)
+    assert torch.allclose(shifted.settled.logp, logp, atol=1e-6)
 
 
 @pytest.mark.parametrize("match", [matched, matched_at_once])
@@ -136,7 +135,7 @@ def test_noise_keeps_its_digits_next_to_large_scores(match, native, monkeypatch)
         monkeypatch.setattr("draftwood.native.sampling.runs", lambda scores: False)
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
     tree = root_alone([1])
-    given = LogProbs(scores=scores, vocab=4) if match is matched else scores
+    given = Pending(scores=scores, cuts=[None], vocab=4) if match is matched else scores
     rngs = [CounterRng([seed]).at([4]) for seed in range(4000)]
     noises = rngs if match is matched else [rng.shared(0, 1, 4) for rng in rngs]
     chosen = Counter(match(tree, given, noise).next_tokens[0] for noise in noises)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, final, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 
 
 class Beam(NamedTuple):
@@ -101,16 +101,14 @@ class SubsetRng:
         return self._rng.shared(offset, count, self._vocab, own)
 
 
-def drawing_space(
-    log_probs: LogProbs, rng: RoundRng
-) -> tuple[Float[Tensor, "row node n"], RoundRng, Int[Tensor, "n"] | None]:
+def drawing_space(scores: Pending, rng: RoundRng) -> tuple[Float[Tensor, "row node n"], RoundRng, Int[Tensor, "n"] | None]:
     """What children are drawn from: log-probabilities, the choices over their columns, and the columns' tokens.
 
     The tokens are None where columns are tokens.
     """
-    if log_probs.common is None:
-        return log_probs.dense(), rng, None
-    return log_probs.logp, SubsetRng(rng, log_probs.common, log_probs.vocab), log_probs.common
+    if scores.tokens is None or any(scores.cuts):
+        return scores.settled.dense(), rng, None
+    return scores.settled.logp, SubsetRng(rng, scores.tokens, scores.vocab), scores.tokens
 
 
 @runtime_checkable

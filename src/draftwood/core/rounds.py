@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.limits import FinishReason
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.core.scores import Scores
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.tree import DraftTree
@@ -42,7 +42,7 @@ class Round:
     Attributes:
         tree: what was drafted.
         scores: what the target's forward returned for it.
-        target_log_probs: the target's distributions at its nodes.
+        target: the target's distributions at its nodes.
         verdict: what the verifier decided.
         seconds: wall time by stage; complete once the round's pieces are out.
         taken: per row, how many of :attr:`tokens` its text took, which may end before the others; empty if all. It is
@@ -51,7 +51,7 @@ class Round:
 
     tree: DraftTree
     scores: Scores
-    target_log_probs: LogProbs
+    target: Pending
     verdict: Verdict
     seconds: dict[str, float] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, final
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 
 
 class HostTree(NamedTuple):
@@ -50,8 +50,8 @@ class DraftTree:
     ancestors: Bool[np.ndarray, "row node node"]
     branching: int
     draw: Draw
-    draft_log_probs: LogProbs | None = None
-    ranking: Callable[[], LogProbs] | None = None
+    draft_log_probs: Distributions | None = None
+    ranking: Callable[[], Distributions] | None = None
     stop: str | None = None
     error: Exception | None = None
 
@@ -68,13 +68,6 @@ class DraftTree:
     def size(self) -> int:
         """Number of nodes, with the root and padding."""
         return int(self.tokens.shape[1])
-
-    def of(self, rows: Sequence[int]) -> DraftTree:
-        """The trees of some rows, without distributions."""
-        some, arrays = list(rows), (self.tokens, self.parents, self.depths, self.valid, self.ancestors)
-        tokens, parents, depths, valid, ancestors = (part[some] for part in arrays)
-        own = {"tokens": tokens, "parents": parents, "depths": depths, "valid": valid, "ancestors": ancestors}
-        return replace(self, **own, draft_log_probs=None, ranking=None)
 
     @cached_property
     def max_depth(self) -> int:
@@ -212,8 +205,8 @@ class TreeBuilder:
         *,
         branching: int,
         draw: Draw,
-        draft_log_probs: LogProbs | None = None,
-        ranking: Callable[[], LogProbs] | None = None,
+        draft_log_probs: Distributions | None = None,
+        ranking: Callable[[], Distributions] | None = None,
         stop: str | None = None,
         error: Exception | None = None,
     ) -> DraftTree:

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree, TreeBuilder
@@ -61,7 +61,7 @@ class BlockChain:
         if max(limits) <= 0:
             return root_alone(root)
         try:
-            log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
+            log_probs = sampler.draft(self.runner.score_block(root, self.length), list).settled
             self._scored = True
         except Exception as error:
             return root_alone(root, FAILED, error)
@@ -102,7 +102,7 @@ def _length(tokens: list[int], stops: frozenset[int]) -> int:
 
 
 def _chain(
-    root: Sequence[int], tokens: Sequence[Sequence[int]], lengths: Sequence[int], log_probs: LogProbs, *, certain: bool
+    root: Sequence[int], tokens: Sequence[Sequence[int]], lengths: Sequence[int], log_probs: Distributions, *, certain: bool
 ) -> DraftTree:
     """A chain per row; the tokens were drawn from ``log_probs``, or are the likeliest ones."""
     builder, depth = TreeBuilder(root), max(lengths)

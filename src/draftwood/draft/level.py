@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions, Pending
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree, TreeBuilder
@@ -108,15 +108,15 @@ class LevelDrafter:
         roots = torch.tensor([[int(token)] for token in root], device=self.runner.device)
         level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=roots, parents=torch.zeros_like(roots))
         drafted = [[0]] * len(limits)  # a root never ends the text
-        log_probs: list[LogProbs] = []
+        scores: list[Pending] = []
         self._evaluated, stop, failure = 0, None, None
         for _ in widths:
             try:
-                log_probs.append(self._score(builder, sampler))
+                scores.append(self._score(builder, sampler))
             except Exception as error:  # the levels so far stay: their nodes were drawn before anything read them
                 stop, failure = FAILED, error
                 break
-            logp, columns_rng, tokens = drawing_space(log_probs[-1], rng)
+            logp, columns_rng, tokens = drawing_space(scores[-1], rng)
             possible = _possible(logp, drafted, level.depth, sampler, limits)
             level = self.policy.expand(level, possible, columns_rng)
             if tokens is not None:
@@ -127,17 +127,17 @@ class LevelDrafter:
                 stop = "no token is left possible"
                 break
         certain = sampler.greedy
-        keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
+        keeps_log_probs = bool(scores) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.policy.branching,
             draw=Draw.POINT_MASS if certain else self.draw,
-            draft_log_probs=LogProbs.joined(log_probs) if keeps_log_probs else None,
-            ranking=partial(LogProbs.joined, log_probs) if log_probs and not keeps_log_probs else None,
+            draft_log_probs=_joined(scores) if keeps_log_probs else None,
+            ranking=partial(_joined, scores) if scores and not keeps_log_probs else None,
             stop=stop,
             error=failure,
         )
 
-    def _score(self, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
+    def _score(self, builder: TreeBuilder, sampler: Sampler) -> Pending:
         """The draft's distributions at the newest level."""
         scores = self.runner.extend(*builder.level())
         self._evaluated = builder.size
@@ -146,6 +146,10 @@ class LevelDrafter:
     def commit(self, this_round: Round) -> None:
         seen = [[node for node in chain if node < self._evaluated] for chain in this_round.joined]
         self.runner.commit(seen, this_round.hidden)
+
+
+def _joined(levels: Sequence[Pending]) -> Distributions:
+    return Distributions.joined([level.settled for level in levels])
 
 
 def _possible(

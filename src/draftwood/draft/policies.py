@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.core.rng import Beam, RoundRng
 from draftwood.draft.level import Level
 from draftwood.sampling.best import best_tokens
@@ -99,6 +99,6 @@ class SharedNoiseBranching:
         self.branching = max(branching)
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        log_probs = LogProbs(logp=logp, vocab=logp.shape[-1])
-        best = best_tokens(log_probs, rng, level.depth, self._branching[level.depth])
+        scores = Pending(scores=logp, cuts=[None] * len(logp), vocab=logp.shape[-1])
+        best = best_tokens(scores, rng, level.depth, self._branching[level.depth])
         return level.below_each(torch.as_tensor(best.tokens, device=logp.device))

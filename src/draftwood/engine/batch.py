@@ -234,19 +234,13 @@ class Batch:
             before = target.forward_seconds
             scores = target.extend(tree.tokens, tree.depths, tree.ancestors)
             clock.seconds["target"] += target.forward_seconds - before
-            matches = verifier.reads == "argmax"
-            target_log_probs = own.target(
-                scores.logits,
-                tree.prefixes,
-                certain=matches or not verifier.greedy_only,
-                scores=matches,
-                peaks=scores.peaks,
-            )
+            certain = verifier.reads == "argmax" or not verifier.greedy_only
+            pending = own.target(scores.logits, tree.prefixes, certain=certain, peaks=scores.peaks)
             drafting.look_at(own)
             began = perf_counter()
-            verdict = verify(verifier, tree, target_log_probs, rng)
+            verdict = verify(verifier, tree, pending, rng)
             clock.seconds["verify"] += perf_counter() - began
-        return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
+        return Round(tree=tree, scores=scores, target=pending, verdict=verdict, seconds=clock.seconds)
 
     def _take(self, index: int, this_round: Round) -> Piece | None:
         """A row's piece; None if the row has failed."""
@@ -265,7 +259,7 @@ class Batch:
 def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
     """What the round adds to a row; raises the error of a dead end, unless the text has ended before it."""
     row, output = entry.row, entry.output
-    dead = this_round.target_log_probs.dead_end(index, this_round.paths[index])
+    dead = this_round.target.dead_end(index, this_round.paths[index])
     count, text = output.take(this_round.tokens[index][: None if dead is None else dead[0]])
     if dead is not None and output.finish_reason is None:
         raise dead[1]

@@ -43,10 +43,8 @@ def of_round(
     certain = [TokenLogprob(token=token, logprob=0.0, top=((token, 0.0),)[: wanted.top]) for token in tokens]
     if greedy:
         return certain
-    columns = made.target_log_probs.tokens
-    found = scored(
-        made.target_log_probs.scores[row, nodes], tokens, wanted.top, None if columns is None else columns[row, nodes]
-    )
+    scores, columns = made.target.possible(row, nodes)
+    found = scored(scores, tokens, wanted.top, columns)
     drawn = made.tokens[row][: len(tokens)]
     return [own if own.token == token else one for own, one, token in zip(found, certain, drawn, strict=True)]
 

@@ -175,7 +175,7 @@ def target_distribution(
     scores = scores_of(pair.model, prompt + ids, len(ids) - first)
     found = _sampler(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(first, len(ids))]])
     found.require_all()
-    return found.dense()[0]
+    return found.settled.dense()[0]
 
 
 def pit_values(
@@ -198,7 +198,9 @@ def pit_values(
     reads_text = model is not None and model.can_generate()  # a drafter of hidden states does not
     if reads_text and (longest is None or len(prompt) + len(ids) <= longest):
         scores = scores_of(model, prompt + ids, len(ids))
-        draft_logp = _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+        draft_logp = (
+            _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).settled.dense()[0]
+        )
         order = torch.nan_to_num(draft_logp - logp, 0.0)
     share = torch.rand(len(ids), generator=generator, dtype=torch.float64)
     return pit(logp.exp(), torch.tensor(ids), share, order)

@@ -118,12 +118,12 @@ void draftwood_exponentials(const int64_t* keys, long count, const int64_t* base
     kernels().exponentials(keys, count, bases, numbers, out);
 }
 
-int draftwood_best(const float* scores, long lines, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
-                   long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest,
-                   const double* weights, double* chances) {
+int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys,
+                   const int64_t* bases, long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens,
+                   float* likeliest, const double* weights, double* chances) {
     return done([&] {
-        best(scores, lines, vocab, *cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
-        if (weights) accept(weights, lines, count, values, tokens, likeliest, chances);
+        best(scores, rows, nodes, vocab, cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
+        if (weights) accept(weights, rows * nodes, count, values, tokens, likeliest, chances);
     });
 }
 
@@ -131,7 +131,7 @@ int draftwood_follow(const float* scores, long rows, long nodes, long vocab, con
                      const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents,
                      const uint8_t* valid, int64_t* paths, int64_t* next) {
     return done([&] {
-        follow(scores, rows, nodes, vocab, *cuts, keys, depths, bases, bases_count, tokens, parents, valid, paths, next);
+        follow(scores, rows, nodes, vocab, cuts, keys, depths, bases, bases_count, tokens, parents, valid, paths, next);
     });
 }
 }

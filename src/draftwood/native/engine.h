@@ -132,12 +132,12 @@ struct Cuts {
     double top_p, min_p;
 };
 
-// The ``count`` best possible tokens of each line under Gumbel noise: [line][count], in falling order, of equal scores the first
-// token first; -inf and token -1 where there are fewer.
-// ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of ``bases_count`` tokens, and ``columns`` the tokens
-// of the scores, or null. Values are log-probabilities with noise, and ``likeliest`` is the highest without, NaN where no token is
-// possible. Null: values are known up to a constant.
-void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
+// The ``count`` best possible tokens of each line, [row][node], under Gumbel noise: [line][count], in falling order, of equal
+// scores the first token first; -inf and token -1 where there are fewer.
+// ``cuts`` are those of the rows. ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of
+// ``bases_count`` tokens, and ``columns`` the tokens of the scores, or null. Values are log-probabilities with noise, and
+// ``likeliest`` is the highest without, NaN where no token is possible. Null: values are known up to a constant.
+void best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
           long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
 
 // Logarithms of the probabilities that the target chooses each of the best tokens of a line, [line][count]: a multinomial logit of
@@ -148,7 +148,7 @@ void accept(const double* weights, long lines, long count, const float* values, 
 // The longest path from the root of each row's tree on which every token is the best possible one at its parent, and the best
 // token after it. ``keys`` are those of the noise of each depth, [row][depth], or null; a tree is [row][node], and so are the
 // nodes of the paths, which end with zeros.
-void follow(const float* scores, long rows, long nodes, long vocab, const Cuts& cuts, const int64_t* keys, long depths,
+void follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
             const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
             int64_t* paths, int64_t* next);
 

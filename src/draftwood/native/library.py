@@ -121,7 +121,7 @@ _SIGNATURES = {
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),
-    "best": (c_int, [c_void_p, c_long, c_long, POINTER(Cuts), *[c_void_p] * 2, c_long, c_void_p, c_long, *[c_void_p] * 5]),
+    "best": (c_int, [c_void_p, *[c_long] * 3, POINTER(Cuts), *[c_void_p] * 2, c_long, c_void_p, c_long, *[c_void_p] * 5]),
     "follow": (c_int, [c_void_p, *[c_long] * 3, POINTER(Cuts), c_void_p, c_long, c_void_p, c_long, *[c_void_p] * 5]),
 }
 STRUCTURES: Final = Facts, Matrix, LayerSource, DrafterSource, NewTokens, NewHidden, BlockShape, Cuts

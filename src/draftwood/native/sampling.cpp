@@ -164,14 +164,15 @@ void write_best(Candidates& candidates, size_t count, const int64_t* columns, fl
 }
 }  // namespace
 
-void best(const float* scores, long lines, long vocab, const Cuts& cuts, const int64_t* keys, const int64_t* bases,
+void best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
           long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
-    if (vocab < 1 || count < 1 || cuts.top_k < 0) throw std::invalid_argument("the best of no scores, or none of them");
+    if (vocab < 1 || count < 1) throw std::invalid_argument("the best of no scores, or none of them");
     if (!columns && vocab > bases_count) throw std::invalid_argument("more scores than tokens with noise");
-    const bool whole = !cuts.top_k && cuts.top_p == 1 && cuts.min_p == 0;
     Noise noise(bases, bases_count, columns);
     Candidates candidates;
-    for (long l = 0; l < lines; l++, scores += vocab, values += count, tokens += count) {
+    for (long l = 0; l < rows * nodes; l++, scores += vocab, values += count, tokens += count) {
+        const Cuts& cut = cuts[l / nodes];
+        const bool whole = !cut.top_k && cut.top_p == 1 && cut.min_p == 0;
         const Line line(scores, vocab);
         float offset = line.highest();
         if (likeliest) likeliest[l] = NAN;
@@ -180,7 +181,7 @@ void best(const float* scores, long lines, long vocab, const Cuts& cuts, const i
             write_best(candidates, count, columns, values, tokens);
             continue;
         }
-        if (!whole) truncate(line, vocab, cuts, candidates);
+        if (!whole) truncate(line, vocab, cut, candidates);
         if (likeliest) {
             const double all = whole ? line.sum_of_exponentials(offset) : sum_of_exponentials(candidates, offset);
             likeliest[l] = -(float)log(all), offset -= likeliest[l];
@@ -231,7 +232,7 @@ struct Walker {
             float value;
             int64_t choice;
             const int64_t* key = keys ? keys + depth : nullptr;
-            best(scores + node * vocab, 1, vocab, cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
+            best(scores + node * vocab, 1, 1, vocab, &cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
             std::vector<long> matching;  // several, where siblings were drawn independently
             for (long child = node + 1; child < nodes; child++)
                 if (valid[child] && parents[child] == node && tokens[child] == choice) matching.push_back(child);
@@ -257,12 +258,12 @@ struct Walker {
 
 }  // namespace
 
-void follow(const float* scores, long rows, long nodes, long vocab, const Cuts& cuts, const int64_t* keys, long depths,
+void follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
             const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
             int64_t* paths, int64_t* next) {
     for (long row = 0; row < rows; row++) {
         const long first = row * nodes;
-        const Walker walker{scores + first * vocab, nodes, vocab, cuts, keys ? keys + row * depths : nullptr, bases, bases_count,
+        const Walker walker{scores + first * vocab, nodes, vocab, cuts[row], keys ? keys + row * depths : nullptr, bases, bases_count,
                             tokens + first, parents + first, valid + first};
         std::vector<int64_t> path;
         next[row] = walker.walk(0, 0, path);

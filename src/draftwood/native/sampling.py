@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_double
+from ctypes import Array, c_double
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -29,8 +29,8 @@ def runs(scores: Tensor) -> bool:
 
 
 def best(
-    scores: Float[Tensor, "*batch vocab"],
-    cut: Any,
+    scores: Float[Tensor, "row node vocab"],
+    cuts: Sequence[Any],
     keys: Int[np.ndarray, "*batch"] | None,
     bases: Int[Tensor, "tokens"],
     columns: Int[Tensor, "vocab"] | None,
@@ -44,7 +44,7 @@ def best(
 
     Args:
         scores: log-probabilities up to a constant.
-        cut: a :class:`draftwood.sampling.truncation.Truncation`; None for none.
+        cuts: per row, a :class:`draftwood.sampling.truncation.Truncation`; None for none.
         keys, bases: those of the noise, as for :func:`draftwood.sampling.counters.exponential`; a key of 0, or no keys, for
             none.
         columns: the tokens of the scores; None for all in order.
@@ -55,13 +55,13 @@ def best(
         ValueError: tensors have other sizes or types.
         RuntimeError: tokens have no noise, or memory does not suffice.
     """
-    scores = scores.contiguous()
-    shape, vocab = scores.shape[:-1], scores.shape[-1]
+    scores, (rows, nodes, vocab) = scores.contiguous(), scores.shape
+    shape = rows, nodes
     values, tokens = np.empty((*shape, count), np.float32), np.empty((*shape, count), np.int64)
     likeliest, chances = np.empty(shape, np.float32), np.empty((*shape, count)) if weights else None
     columns = None if columns is None else columns.long().contiguous()
     done = _library().best(
-        address(scores, torch.float32, *shape, vocab), likeliest.size, vocab, byref(cuts_of(cut, vocab)),
+        address(scores, torch.float32, *shape, vocab), rows, nodes, vocab, cuts_of(cuts, vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, *shape),
         address(bases, torch.long, len(bases)), len(bases),
         None if columns is None else address(columns, torch.long, vocab), count,
@@ -77,7 +77,7 @@ def best(
 
 def follow(
     scores: Float[Tensor, "row node vocab"],
-    cut: Any,
+    cuts: Sequence[Any],
     keys: Int[np.ndarray, "row depth"] | None,
     bases: Int[Tensor, "tokens"],
     tree: Any,
@@ -86,7 +86,7 @@ def follow(
     at its end.
 
     Args:
-        scores, cut, bases: as for :func:`best`.
+        scores, cuts, bases: as for :func:`best`.
         keys: of the noise of each depth; None for none.
         tree: a :class:`draftwood.core.tree.DraftTree`.
 
@@ -97,7 +97,7 @@ def follow(
     paths, last = np.empty((rows, nodes), np.int64), np.empty(rows, np.int64)
     depths = 0 if keys is None else keys.shape[1]
     done = _library().follow(
-        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, byref(cuts_of(cut, vocab)),
+        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, cuts_of(cuts, vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, rows, depths), depths,
         address(bases, torch.long, len(bases)), len(bases), array_address(tree.tokens, np.int64, rows, nodes),
         array_address(tree.parents, np.int64, rows, nodes), array_address(tree.valid, np.bool_, rows, nodes),
@@ -108,9 +108,10 @@ def follow(
     return [[node for node in path if node] for path in paths.tolist()], last.tolist()
 
 
-def cuts_of(cut: Any, vocab: int) -> Cuts:
-    """A :class:`draftwood.sampling.truncation.Truncation`, or none, for the library."""
-    return _EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p)
+def cuts_of(cuts: Sequence[Any], vocab: int) -> Array[Cuts]:
+    """The cut of each row, a :class:`draftwood.sampling.truncation.Truncation` or none, for the library."""
+    found = (_EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p) for cut in cuts)
+    return (Cuts * len(cuts))(*found)
 
 
 def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"] | None:

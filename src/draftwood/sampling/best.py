@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending, best_alone
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.tree import DraftTree
 from draftwood.native import sampling as native
@@ -38,28 +38,26 @@ class Best(NamedTuple):
 
 
 def best_tokens(
-    log_probs: LogProbs, rng: RoundRng, depth: int, count: int, *, depths: int = 1, weights: Sequence[float] = ()
+    pending: Pending, rng: RoundRng, depth: int, count: int, *, depths: int = 1, weights: Sequence[float] = ()
 ) -> Best:
     """The tokens with the highest sums of log-probability and noise below nodes of this depth (one host sync).
 
     Args:
-        log_probs: at the nodes.
+        pending: the scores at the nodes.
         rng: the noise.
         depth: of all nodes, or of the first where each node is one level deeper than the one before.
         count: number of tokens of a node, at most.
         depths: the number of nodes in that case.
         weights: as for :func:`draftwood.native.sampling.best`.
     """
-    uncut, count = log_probs.uncut, min(count, log_probs.vocab)
-    if uncut is not None and isinstance(rng, CounterRoundRng) and native.runs(uncut[0]):
-        scores, cut, columns = uncut
-        keys, bases = rng.shared_keys(depth, depths), token_bases(log_probs.vocab, scores.device)
-        keys = None if keys is None else np.broadcast_to(keys, scores.shape[:2])
-        values, tokens, log_probs.likeliest, chances = native.best(
-            scores, cut, keys, bases, columns, min(count, scores.shape[-1]), weights
-        )
-        return Best(tokens, values, log_probs.likeliest, chances)
-    logp, rng, space = drawing_space(log_probs, rng)
+    scores, count = pending.scores, min(count, pending.vocab)
+    if isinstance(rng, CounterRoundRng) and native.runs(scores):
+        keys, bases = rng.shared_keys(depth, depths), token_bases(pending.vocab, scores.device)
+        keys = keys if keys is None or depths > 1 else keys.repeat(scores.shape[1], axis=1)
+        count = min(count, scores.shape[-1])
+        values, tokens, *rest = native.best(scores, pending.cuts, keys, bases, pending.tokens, count, weights)
+        return Best(tokens, values, *rest)
+    logp, rng, space = drawing_space(pending, rng)
     noise = rng.shared(depth, depths, logp.shape[-1])
     perturbed = logp if noise is None else logp + noise
     found, at = perturbed.nan_to_num(nan=-torch.inf, neginf=-torch.inf).topk(min(count, logp.shape[-1]), dim=-1)
@@ -67,36 +65,29 @@ def best_tokens(
     return Best(chosen.cpu().numpy(), found.cpu().numpy(), logp.amax(dim=-1).cpu().numpy())
 
 
-def follow_best(
-    tree: DraftTree, log_probs: LogProbs, rng: RoundRng | None, rows: Sequence[int]
-) -> tuple[Sequence[list[int]], Sequence[int]] | None:
-    """:func:`draftwood.native.sampling.follow`; None where the library does not take the distributions or the noise.
-
-    ``rows`` are the numbers that the rows have in ``rng``.
-    """
-    uncut = log_probs.uncut if rng is None or isinstance(rng, CounterRoundRng) else None
-    if uncut is None or uncut[2] is not None or not native.runs(uncut[0]):
+def follow_best(tree: DraftTree, target: Pending, rng: RoundRng | None) -> tuple[list[list[int]], list[int]] | None:
+    """:func:`draftwood.native.sampling.follow`; None where the library does not take the scores or the noise."""
+    if not native.runs(target.scores) or not (rng is None or isinstance(rng, CounterRoundRng)):
         return None
-    keys = rng.shared_keys(0, tree.max_depth + 1) if isinstance(rng, CounterRoundRng) else None
-    keys = None if keys is None else keys[list(rows)]
-    return native.follow(uncut[0], uncut[1], keys, token_bases(log_probs.vocab, uncut[0].device), tree)
+    keys = None if rng is None else rng.shared_keys(0, tree.max_depth + 1)
+    if keys is not None and best_alone in target.cuts:
+        keys = np.where([[cut is best_alone] for cut in target.cuts], 0, keys)
+    cuts = [None if cut is best_alone else cut for cut in target.cuts]
+    return native.follow(target.scores, cuts, keys, token_bases(target.vocab, target.scores.device), tree)
 
 
-def chooser(log_probs: LogProbs, rng: RoundRng | None, rows: Sequence[int]) -> Choose:
-    """The choice of the token with the highest sum of log-probability and noise at a node on the host; None is no noise.
-
-    ``rows`` are the numbers that the rows have in ``rng``.
-    """
-    noise_of_all = cache(lambda depth: None if rng is None else rng.shared(depth, 1, log_probs.vocab))
+def chooser(target: Pending, rng: RoundRng | None) -> Choose:
+    """The choice of the token with the highest sum of log-probability and noise at a node on the host; None is no noise."""
+    noise_of_all = cache(lambda depth: None if rng is None else rng.shared(depth, 1, target.vocab))
 
     def choose(row: int, node: int, depth: int) -> int:
-        if log_probs.certain is not None:
-            return int(log_probs.certain[row, node])
-        values, tokens = log_probs.line(row, node)
+        values, tokens = target.possible(row, node)
+        if tokens is not None and len(tokens) == 1:
+            return int(tokens)
         line = values.detach().numpy()
-        noise = noise_of_all(depth) if rng is None or tokens is None else rng.shared(depth, 1, log_probs.vocab, tokens)
+        noise = noise_of_all(depth) if rng is None or tokens is None else rng.shared(depth, 1, target.vocab, tokens)
         if noise is not None:  # added to large scores, it would lose its digits
-            line = line - line.max() + noise[rows[row], 0].detach().numpy()
+            line = line - line.max() + noise[row, 0].detach().numpy()
         best = int(line.argmax())
         return best if tokens is None else int(tokens[best])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import final
 
 import torch
@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.log_probs import LogProbs, RoundChecks
-from draftwood.core.scores import Peaks
+from draftwood.core.log_probs import Cut, DeadEnds, Pending, RoundChecks, best_alone, highest_of
+from draftwood.core.scores import Peaks, dense
 from draftwood.sampling.processing import permits
 from draftwood.sampling.processors import may_forbid
 from draftwood.sampling.rows import Row
@@ -53,6 +53,8 @@ class Sampler:
             (numbers, Warper(sampling, [self.rows[i] for i in numbers], vocab))
             for sampling, numbers in _alike([row.sampling for row in rows])
         ]
+        cuts = {row: warper.cut for numbers, warper in self._groups for row in numbers}
+        self._cuts: list[Cut | None] = [cuts[row] for row in range(len(self.rows))]
 
     def for_round(self) -> Sampler:
         """A copy for one round, with checks that the drafter and the target share."""
@@ -91,19 +93,29 @@ class Sampler:
 
     def draft(
         self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, tokens: Int[Tensor, "scored"] | None = None
-    ) -> LogProbs:
-        """Log-probabilities of a draft model, warped like the target's; at temperature 0 they are unwarped, as a ranking.
+    ) -> Pending:
+        """Scores of a draft model, warped like the target's; at temperature 0 they are unwarped, as a ranking.
 
         ``tokens`` are those of the logits, where a draft model can propose some only.
 
-        They are NaN where no token is possible, so nothing is drafted there. NaN scores are an error of the round's checks,
-        which :meth:`target` looks for.
+        Nothing is drafted where no token is possible. NaN scores are an error of the round's checks, which :meth:`target`
+        looks for.
         """
-        if len(self._groups) == 1:
-            return self._groups[0][1].draft(logits, prefixes, tokens, self.checks)
-        paths = cache(prefixes)
-        parts = [(rows, warper.draft(logits[rows], _of(rows, paths), tokens, self.checks)) for rows, warper in self._groups]
-        return LogProbs.of_rows(parts, scores=False)
+        if tokens is None or not all(warper.only_scales for _, warper in self._groups):
+            logits, tokens = self._whole(logits, tokens), None
+        scores, _ = self._warped(logits, prefixes, drafts=True)
+        if self.checks is not None:
+            self.checks.note_draft(highest_of(scores))
+        return Pending(scores=scores, cuts=self._cuts, tokens=tokens, vocab=self.vocab)
+
+    def _whole(
+        self, logits: Float[Tensor, "row node scored"], tokens: Int[Tensor, "scored"] | None
+    ) -> Float[Tensor, "row node vocab"]:
+        """The logits over the target's vocabulary; -inf for tokens that have none."""
+        logits = logits if tokens is None else dense(logits, tokens, self.vocab)
+        if (missing := self.vocab - logits.shape[-1]) > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return logits[..., : self.vocab]
 
     def target(
         self,
@@ -111,10 +123,9 @@ class Sampler:
         prefixes: Prefixes,
         *,
         certain: bool = True,
-        scores: bool = False,
         peaks: Peaks | None = None,
-    ) -> LogProbs:
-        """Log-probabilities of the target at every node.
+    ) -> Pending:
+        """The target's distributions at every node.
 
         At temperature 0 they are point masses on the best token or, if not ``certain``, unwarped as a ranking. Nodes whose
         scores are NaN, and nodes without any possible token, are dead ends.
@@ -123,17 +134,36 @@ class Sampler:
             logits: of the target's forward.
             prefixes: the paths of the nodes.
             certain: see above.
-            scores: where rows have unlike settings, log-probabilities up to a constant of each node are enough.
             peaks: of the logits, where they are known.
         """
-        checks = self.checks or RoundChecks()
+        scores, dead_ends = self._warped(logits, prefixes, drafts=False)
+        highest, (_, first) = None, self._groups[0]
+        if peaks is not None and len(self._groups) == 1 and first.only_scales:
+            highest = peaks.scores / (first.sampling.temperature or 1.0)
+        if unusable := (self.checks or RoundChecks()).check(scores, highest):
+            dead_ends = unusable | dead_ends
+            scores = scores.clone()
+            for row, node in unusable:
+                scores[row, node] = 0.0
+        cuts = self._cuts
+        if certain:
+            cuts = [best_alone if row.sampling.greedy else cut for row, cut in zip(self.rows, cuts, strict=True)]
+        return Pending(scores=scores, cuts=cuts, vocab=self.vocab, dead_ends=dead_ends)
+
+    def _warped(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool) -> tuple[Tensor, DeadEnds]:
+        """The scores of all rows before their cuts, and the nodes without a distribution."""
         if len(self._groups) == 1:
-            return self._groups[0][1].target(logits, prefixes, checks, certain=certain, peaks=peaks)
-        paths = cache(prefixes)
-        parts = [
-            (rows, warper.target(logits[rows], _of(rows, paths), checks, certain=certain)) for rows, warper in self._groups
-        ]
-        return LogProbs.of_rows(parts, scores=scores)
+            return self._groups[0][1].warp(logits, prefixes, drafts=drafts)
+        paths, dead_ends = cache(prefixes), DeadEnds()
+        parts = []
+        for rows, warper in self._groups:
+            scores, dead = warper.warp(logits[rows], _of(rows, paths), drafts=drafts)
+            parts.append(scores)
+            dead_ends |= {(rows[row], node): error for (row, node), error in dead.items()}
+        out = logits.new_empty(logits.shape, dtype=reduce(torch.promote_types, [part.dtype for part in parts]))
+        for (rows, _), part in zip(self._groups, parts, strict=True):
+            out[rows] = part
+        return out, dead_ends
 
 
 def _alike(samplings: Sequence[Sampling]) -> list[tuple[Sampling, list[int]]]:

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks
-from draftwood.core.scores import Peaks, dense
+from draftwood.core.log_probs import DeadEnds
 from draftwood.sampling.processing import processed
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
@@ -34,78 +33,31 @@ def check_bias(sampling: Sampling, vocab: int) -> None:
         raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {vocab - 1}")
 
 
-def _argmax(scores: Float[Tensor, "row node vocab"]) -> Int[Tensor, "row node"]:
-    if scores.is_cpu:  # where NumPy is several times as fast
-        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
-    return scores.argmax(dim=-1)
-
-
 @final
 class Warper:
-    """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.sampling.sampler.Sampler`."""
+    """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.sampling.sampler.Sampler`.
+
+    Attributes:
+        cut: what of the warped scores stays possible; None for everything.
+        only_scales: nothing but the temperature changes the scores before that.
+    """
 
     def __init__(self, sampling: Sampling, rows: Sequence[Row], vocab: int) -> None:
         self.sampling = sampling
         self.rows = rows
         self.vocab = vocab
         # Where truncation comes last: with warpers, it happens before them.
-        self._cut = sampling.cuts if sampling.truncates and not sampling.greedy and not sampling.warps else None
-        self._only_scales = sampling.only_scales
+        self.cut = sampling.cuts if sampling.truncates and not sampling.greedy and not sampling.warps else None
+        self.only_scales = sampling.only_scales
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
-    def draft(
-        self,
-        logits: Float[Tensor, "row node scored"],
-        prefixes: Prefixes,
-        tokens: Int[Tensor, "scored"] | None,
-        checks: RoundChecks | None,
-    ) -> LogProbs:
-        """As :meth:`draftwood.sampling.sampler.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
-        common = tokens if self._only_scales else None
-        if common is None and (tokens is not None or logits.shape[-1] != self.vocab):
-            logits = logits if tokens is None else dense(logits, tokens, self.vocab)
-            if (missing := self.vocab - logits.shape[-1]) > 0:
-                logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-            logits = logits[..., : self.vocab]
-        scores, _ = self._warp(logits, prefixes, drafts=True)
-        log_probs = LogProbs(scores=scores, cut=self._cut, common=common, vocab=self.vocab)
-        if checks is not None:
-            checks.note_draft(scores, log_probs)
-        return log_probs
-
-    def target(
-        self,
-        logits: Float[Tensor, "row node vocab"],
-        prefixes: Prefixes,
-        checks: RoundChecks,
-        *,
-        certain: bool,
-        peaks: Peaks | None = None,
-    ) -> LogProbs:
-        """As :meth:`draftwood.sampling.sampler.Sampler.target`."""
-        scores, dead_ends = self._warp(logits, prefixes)
-        highest = None
-        if not self._only_scales:
-            peaks = None
-        elif peaks is not None:
-            temperature = self.sampling.temperature
-            highest = peaks.scores if temperature in (0, 1) else peaks.scores / temperature
-        if unusable := checks.check(scores, highest):
-            dead_ends = unusable | dead_ends
-            scores = scores.clone()
-            for row, node in unusable:
-                scores[row, node] = 0.0
-        if self.sampling.greedy and certain:
-            # From the scores: in log-probabilities, close scores may round to a tie.
-            best = _argmax(scores) if peaks is None else peaks.tokens
-            return LogProbs(certain=best, vocab=self.vocab, dead_ends=dead_ends)
-        # Neither cut nor normalised: verifiers that only match need neither at nodes that no text reaches.
-        return LogProbs(scores=scores, cut=self._cut, vocab=self.vocab, dead_ends=dead_ends)
-
-    def _warp(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool = False) -> tuple[Tensor, DeadEnds]:
+    def warp(
+        self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, *, drafts: bool
+    ) -> tuple[Float[Tensor, "row node scored"], DeadEnds]:
+        """The scores before :attr:`cut`, and the nodes without a distribution."""
         s, dead = self.sampling, DeadEnds()
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        if self._only_scales:
+        if self.only_scales:
             return (scores if s.temperature in (0, 1) else scores / s.temperature), dead
         paths: Paths = []
         if s.looks_back:

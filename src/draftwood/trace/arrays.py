@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.core.rounds import Round
 from draftwood.trace.records import Distribution
 from draftwood.verify.sparse import reduced
@@ -108,12 +108,12 @@ class RoundArrays:
 
     def __init__(self, made: Round, *, argmax: bool) -> None:
         self.made = made
-        self.tree, values, self.columns = reduced(made.tree, made.target_log_probs, scores=argmax)
+        self.tree, values, self.columns = reduced(made.tree, made.target, scores=argmax)
         self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
         scores = argmax and self.columns is None
         self.norm = self.target.logsumexp(dim=-1) if scores else torch.zeros(()).expand(self.target.shape[:2])
         tree = made.tree
-        self.draft: LogProbs | None = tree.draft_log_probs
+        self.draft: Distributions | None = tree.draft_log_probs
         if self.draft is None and tree.ranking is not None:
             self.draft = tree.ranking()
 
@@ -125,8 +125,6 @@ class RoundArrays:
         """At the first nodes of a row, arbitrary at those without children; empty without a draft model."""
         if (draft := self.draft) is None:
             return []
-        if draft.common is not None:
-            return distributions(draft.logp[row], draft.common, count)
         return distributions(draft.logp[row], None if draft.tokens is None else draft.tokens[row], count)
 
     def target_probs(self, row: int) -> list[float]:

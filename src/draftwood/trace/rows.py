@@ -125,7 +125,7 @@ class RowRecord:
         wanted = sorted(own.union(self._arrays.made.tokens[self._row]))
         count = max(self._tree.max_depth if shared else 0, len(self._path) + 1)
         found = self._rng.shared(
-            0, count, self._arrays.made.target_log_probs.vocab, torch.tensor(wanted, device=self._arrays.target.device)
+            0, count, self._arrays.made.target.vocab, torch.tensor(wanted, device=self._arrays.target.device)
         )
         assert found is not None
         return [dict(zip(wanted, line, strict=True)) for line in found[0].tolist()]

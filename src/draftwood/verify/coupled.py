@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree, HostTree
@@ -57,22 +57,17 @@ def _walk(tree: HostTree, row: int, choose: Choose, node: int, depth: int) -> tu
         path.append(node)
 
 
-def matched(tree: DraftTree, target: LogProbs, rng: RoundRng | None) -> Verdict:
+def matched(tree: DraftTree, target: Pending, rng: RoundRng | None) -> Verdict:
     """Follow the token with the best sum of its score and the shared noise of the node's depth; None for no noise.
 
-    On the host only the nodes of the path are read, in one call of the native library where it takes them.
+    On the host only the nodes of the path are read, in one call of the native library where it takes them. On an accelerator
+    no row may have a cut, or all have temperature 0.
     """
-    parts = target.parts or [(range(tree.rows), target)]
-    paths, next_tokens = list[list[int]]([[]] * tree.rows), [0] * tree.rows
-    for rows, part in parts:
-        own = tree if len(parts) == 1 else tree.of(rows)
-        found = None if part.certain is not None else follow_best(own, part, rng, rows)
-        if found is None:
-            verdict = follow(own, chooser(part, rng, rows))
-            found = verdict.paths, verdict.next_tokens
-        for row, path, token in zip(rows, *found, strict=True):
-            paths[row], next_tokens[row] = path, token
-    return Verdict(paths=paths, next_tokens=next_tokens)
+    if not target.scores.is_cpu:
+        noise = None if rng is None else rng.shared(0, tree.max_depth + 1, target.vocab)
+        return matched_at_once(tree, target.scores, noise)
+    found = follow_best(tree, target, rng)
+    return follow(tree, chooser(target, rng)) if found is None else Verdict(paths=found[0], next_tokens=found[1])
 
 
 def matched_at_once(
@@ -86,10 +81,7 @@ def matched_at_once(
 
 
 def _match(tree: DraftTree, scores: Float[Tensor, "row node vocab"], rng: RoundRng | None) -> Verdict:
-    vocab = scores.shape[-1]
-    if scores.is_cpu:
-        return matched(tree, LogProbs(scores=scores, vocab=vocab), rng)
-    return matched_at_once(tree, scores, None if rng is None else rng.shared(0, tree.max_depth + 1, vocab))
+    return matched(tree, Pending(scores=scores, cuts=[None] * tree.rows, vocab=scores.shape[-1]), rng)
 
 
 @final

@@ -12,24 +12,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions, Pending
 from draftwood.core.rng import RoundRng, SubsetRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.verify import Verifier
-from draftwood.verify.coupled import Coupled, follow_table, matched
+from draftwood.verify.coupled import Coupled, matched
 
 
-def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng) -> Verdict:
+def verify(verifier: Verifier, tree: DraftTree, target: Pending, rng: RoundRng) -> Verdict:
     """``verifier.verify``, on fewer tokens where that is possible.
 
     Where the target's distributions list their tokens, the verifier sees only tokens that are drafted, or possible for
     target or draft (one host sync). A verifier that reads the best token only is not called where only one is possible.
     """
     reads_argmax = verifier.reads == "argmax"
-    if reads_argmax and target.certain is not None:
-        return follow_table(tree, target.certain)
-    if type(verifier) is Coupled and target.on_host:
+    if reads_argmax and target.certain:
+        return matched(tree, target, None)
+    if type(verifier) is Coupled and target.scores.is_cpu:
         return matched(tree, target, rng)
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
@@ -39,7 +39,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng)
 
 
 def reduced(
-    tree: DraftTree, target: LogProbs, *, scores: bool = False
+    tree: DraftTree, target: Pending, *, scores: bool = False
 ) -> tuple[DraftTree, Float[Tensor, "row node n"], Int[Tensor, "n"] | None]:
     """The tree and the target's log-probabilities on the union of supports, and the tokens of the union in rising order.
 
@@ -48,15 +48,23 @@ def reduced(
     Args:
         scores: in that case, log-probabilities up to a constant of each node are enough.
     """
-    if target.tokens is None:
-        return tree, target.scores if scores else target.logp, None
-    draft = tree.draft_log_probs
-    drafted = torch.as_tensor(tree.tokens, device=target.tokens.device)
-    supports = [target.support(), drafted.flatten(), *([] if draft is None else [draft.support()])]
-    tokens: Int[Tensor, "n"] = torch.unique(torch.cat(supports))
+    if scores and not any(target.cuts):
+        return tree, target.scores, None
+    settled, draft = target.settled, tree.draft_log_probs
+    if settled.tokens is None:
+        return tree, settled.logp, None
+    drafted = torch.as_tensor(tree.tokens, device=settled.logp.device)
+    tokens: Int[Tensor, "n"] = torch.unique(torch.cat([drafted.flatten(), *map(_support, filter(None, (settled, draft)))]))
     smaller = replace(
         tree,
         tokens=torch.searchsorted(tokens, drafted).cpu().numpy(),
-        draft_log_probs=None if draft is None else LogProbs(logp=draft.on(tokens), vocab=len(tokens)),
+        draft_log_probs=None if draft is None else Distributions(logp=draft.on(tokens), vocab=len(tokens)),
     )
-    return smaller, target.on(tokens), tokens
+    return smaller, settled.on(tokens), tokens
+
+
+def _support(found: Distributions) -> Int[Tensor, "n"]:
+    """The tokens that are possible at some node, with repetitions."""
+    if found.tokens is None:
+        return (found.logp > -torch.inf).flatten(0, 1).any(dim=0).nonzero().squeeze(1)
+    return found.tokens[found.logp > -torch.inf]

@@ -26,7 +26,7 @@ from typing import final
 import torch
 
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Distributions
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.shapes import MAX_NODES
@@ -183,9 +183,9 @@ class BestFirstDrafter:
             self.runner.commit(seen, this_round.hidden)
 
 
-def _distributions(draft: DraftRound, kept: Sequence[list[int]], inner: int) -> LogProbs:
+def _distributions(draft: DraftRound, kept: Sequence[list[int]], inner: int) -> Distributions:
     """The draft's distributions at the first ``inner`` nodes; arbitrary at nodes without children."""
-    found = LogProbs.joined(draft.distributions)
+    found = Distributions.joined([level.settled for level in draft.distributions])
     numbers = []
     for tree, nodes in zip(draft.trees, kept, strict=True):
         known = tree.numbers

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, final
 import torch
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import Children
@@ -102,10 +102,10 @@ class GumbelExpander:
         self.model = AcceptanceModel() if model is None else model
 
     def expand(
-        self, log_probs: LogProbs, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
+        self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
     ) -> list[list[Children]]:
         """The children of ``n`` nodes of each row at this depth, or at ``n`` depths from this one on."""
-        best = best_tokens(log_probs, rng, depth, self.count, depths=depths, weights=self.model.weights)
+        best = best_tokens(pending, rng, depth, self.count, depths=depths, weights=self.model.weights)
         tokens, scores, likeliest = best.tokens.tolist(), best.scores.tolist(), best.likeliest.tolist()
         if best.chances is not None:
             chances: list[list[list[float]]] = best.chances.tolist()
@@ -152,13 +152,13 @@ class SampledExpander:
         self.count = count
 
     def expand(
-        self, log_probs: LogProbs, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
+        self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
     ) -> list[list[Children]]:
         """The children of ``n`` nodes of each row, of which those from ``sizes`` on are padding.
 
         ``first`` is the first node's noise slot.
         """
-        logp, rng, columns = drawing_space(log_probs, rng)
+        logp, rng, columns = drawing_space(pending, rng)
         if min(sizes) < logp.shape[1]:
             padding = [[i >= size for i in range(logp.shape[1])] for size in sizes]
             logp = logp.masked_fill(torch.tensor(padding, device=logp.device).unsqueeze(-1), -torch.inf)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.adaptive.budget import Budget
@@ -54,7 +54,7 @@ class DraftRound:
     behind: bool
     learns: bool
     drafting: float = 0.0
-    distributions: list[LogProbs] = field(default_factory=list)
+    distributions: list[Pending] = field(default_factory=list)
     by_depth: bool = False
     stop: str = ""
     _began: float = 0.0
