@@ -10,7 +10,6 @@ import torch
 
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
-from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
@@ -67,12 +66,23 @@ def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
     assert min(lookup.probabilities) > 0.7
     sampler = sampler_of(Sampling(), [[1, 2, 1]], VOCAB)
     lookup.guess(sampler, [4])
-    assert lookup.guesses == [constants.LOOKUP_TEXT] * 16
     before = lookup.probabilities[0]
     for _ in range(3):
         lookup.guess(sampler, [4])
         lookup.learn([[9]])
     assert lookup.probabilities[0] < 0.75 * before
+
+
+def test_guesses_that_were_seldom_right_in_earlier_texts_are_not_shown_until_a_text_repeats_itself():
+    lookup = PromptLookup(hits=[11.0] * 16, guesses=[100.0] * 16)
+    sampler = sampler_of(Sampling(), [[1, 2, 3, 4, 5, 1]], VOCAB)
+    [guess] = lookup.guess(sampler, [4])
+    assert max(guess.probabilities) < 0.13
+    for _ in range(6):
+        lookup.learn([[2, 3, 4, 5]])
+    assert min(lookup.probabilities[:4]) > 0.5
+    [again] = lookup.guess(sampler_of(Sampling(), [[1, 2, 3, 4, 5, 1]], VOCAB), [4])
+    assert max(again.probabilities) < 0.2  # another text
 
 
 @pytest.mark.parametrize("world", ["usual", "dear"])

@@ -25,15 +25,16 @@ class Guess(NamedTuple):
 class PromptLookup:
     """Guesses from the texts themselves, and from grammars that admit only one text.
 
-    The probability that a match goes on depends on the number of tokens that agree so far. Its prior is the estimate for
-    one token fewer. A verifier that only matches is exact for any guess.
+    The probability that a match goes on depends on the number of tokens that agree so far. What all texts have shown is its
+    prior, and their own prior is that for one token fewer. The present texts move it from there: chats seldom repeat
+    themselves, and an edited file does. A verifier that only matches is exact for any guess.
 
     Args:
         length: the most tokens of a guess.
         hits, guesses: the attributes of another one, to start from.
 
     Attributes:
-        hits, guesses: weights of right guesses and of all guesses, by the number of tokens that agree, less 1.
+        hits, guesses: weights of right guesses and of all guesses in all texts, by the number of tokens that agree, less 1.
         probabilities: that the next token of a guess is right, by the same number.
     """
 
@@ -41,19 +42,12 @@ class PromptLookup:
         self._length = length
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
         self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
-        self.probabilities = self._estimates()
+        self._begin_texts()
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
-        """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token.
-
-        Hits in earlier texts count less where all rows are new.
-        """
+        """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token."""
         if not any(row.has_state(self) for row in sampler.rows):
-            for at, weight in enumerate(self.guesses):
-                if weight > constants.LOOKUP_TEXT:
-                    keep = constants.LOOKUP_TEXT / weight
-                    self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
-            self.probabilities = self._estimates()
+            self._begin_texts()
         self._found, guesses = [], []
         for number, (row, limit) in enumerate(zip(sampler.rows, limits, strict=True)):
             index = row.state(self, partial(NgramIndex, row.source, row.draft_text))
@@ -68,26 +62,34 @@ class PromptLookup:
             guesses.append(Guess(tokens[:count], [self.probabilities[_at(agreed + i)] for i in range(count)]))
         return guesses
 
+    def _begin_texts(self) -> None:
+        """Nothing is known of the present texts."""
+        self._texts_hits, self._texts_guesses = [0.0] * MAX_AGREED, [0.0] * MAX_AGREED
+        self.probabilities = self._estimates()
+
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
         """Compare the last guesses, drafted or not, with the new tokens of each row. Equal rows are one observation."""
-        forget = constants.LOOKUP_FORGET
         rows = [(tuple(found), agreed, tuple(new)) for (found, agreed), new in zip(self._found, tokens, strict=True)]
         for found, agreed, new in dict.fromkeys(rows):
             for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
                 at = _at(agreed + i)
-                self.hits[at] = forget * self.hits[at] + (guessed == token)
-                self.guesses[at] = forget * self.guesses[at] + 1.0
+                for forget, hits, guesses in (
+                    (constants.FORGET_CALIBRATION, self.hits, self.guesses),
+                    (constants.LOOKUP_FORGET, self._texts_hits, self._texts_guesses),
+                ):
+                    hits[at] = forget * hits[at] + (guessed == token)
+                    guesses[at] = forget * guesses[at] + 1.0
                 if guessed != token:
                     break
         if any(found for found, _ in self._found):
             self.probabilities = self._estimates()
 
     def _estimates(self) -> list[float]:
-        """By tokens that agree, less 1. Each estimate is the prior of the next, so a few lucky tokens are not certainty."""
-        out, estimate, prior = [], constants.LOOKUP_FIRST, constants.LOOKUP_PRIOR
-        for right, of in zip(self.hits, self.guesses, strict=True):
-            estimate = (right + prior * estimate) / (of + prior)
-            out.append(min(max(estimate, _SMALLEST), 1.0 - _SMALLEST))
+        """By tokens that agree, less 1. Each estimate has a prior, so a few lucky tokens are not certainty."""
+        out, known, prior = [], constants.LOOKUP_FIRST, constants.LOOKUP_PRIOR
+        for hits, guesses, right, of in zip(self.hits, self.guesses, self._texts_hits, self._texts_guesses, strict=True):
+            known = (hits + prior * known) / (guesses + prior)
+            out.append(min(max((right + prior * known) / (of + prior), _SMALLEST), 1.0 - _SMALLEST))
         return out
 
 
