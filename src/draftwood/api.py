@@ -23,8 +23,8 @@ from draftwood.core.unknown import known_arguments
 from draftwood.engine import arguments, tracing
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, Prompt, limits_of, sampling_of
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
+from draftwood.engine.knowledge import known_of
 from draftwood.engine.logprobs import of_prompt
-from draftwood.engine.memory import calibration_of, memory_of
 from draftwood.engine.messages import Message
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
@@ -34,7 +34,7 @@ from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
 from draftwood.loading.names import locate, named_or_bundled, recommended
-from draftwood.loading.profile import find, profile_key_of
+from draftwood.loading.profile import profile_key_of
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
@@ -107,12 +107,9 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     backend = "torch" if options.tensor_parallel or options.device_map is not None else options.backend
     runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
-    profile, memory = find(options.profile, key), memory_of(options.profile, key)
+    known = known_of(options.profile, key, draft)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
-    return cls(
-        model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, calibration=calibration_of(draft),
-        runners=runners,
-    )  # fmt: skip
+    return cls(model, draft_model, tokenizer, known=known, runners=runners)
 
 
 @final

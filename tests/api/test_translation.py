@@ -228,8 +228,8 @@ def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("draftwood.loading.names.bundled_pairs", lambda: {"translation": pair})
     translator = draftwood.load_translator()
     assert translator.method().method == "block"
-    assert translator.profile_key is not None
-    assert translator.profile_key["draft"]["name"] == str(pair["draft"])
+    assert translator.known.profile_key is not None
+    assert translator.known.profile_key["draft"]["name"] == str(pair["draft"])
     assert "MarianMTModel" in repr(translator)
 
 

@@ -15,6 +15,7 @@ import draftwood
 from benchmarks.opening import with_draft
 from draftwood import Limits, LoadOptions, Method, Pair, Request, Sampling
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.engine.knowledge import default_path, read, save
 from draftwood.hardware import machine
 from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
@@ -300,27 +301,26 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
 
 def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, pairs, monkeypatch, tmp_path):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-    key = pairs["native"].profile_key
+    key = pairs["native"].known.profile_key
     assert key is not None
-    path = profile.default_path(key)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(profile.document(key, {1.0: Method(method="chain", shape="3")}, {})))
+    path = default_path(key)
+    save(path, key, choices={1.0: Method(method="chain", shape="3")})
     assert load(models).method().method == "chain"
     engine = key["engine"]
-    said = f"{path}, was measured with engine '{engine}', but here it is 'torch', so the default method is used"
+    said = f"({path}): there engine is '{engine}', here 'torch', so the default method is used"
     with pytest.warns(UserWarning, match=re.escape(said)):
-        assert load(models, backend="torch").profile is None
-    assert load(models, profile="none").profile is None
+        assert not load(models, backend="torch").known.choices
+    assert not load(models, profile="none").known.choices
     with pytest.raises(ConfigError, match=f"there engine is '{engine}', here 'torch'"):
         load(models, backend="torch", profile=str(path))
     assert "    applies: chain 3 at 1\n" in run("info").stdout
     monkeypatch.setenv(VARIABLE, "torch")
     assert "    applies with --backend native: chain 3 at 1\n" in run("info").stdout
-    assert profile.why_not(profile.read(path)) is None
+    assert profile.why_not(read(path).profile_key) is None
     monkeypatch.setattr(profile, "why_missing", lambda: "it was not compiled")
-    assert profile.why_not(profile.read(path)) == f"there is no engine '{engine}' here"
-    path.write_text(json.dumps(profile.document({**key, "engine": "openvino"}, {1.0: Method(method="chain")}, {})))
-    assert profile.why_not(profile.read(path)) == "there is no engine 'openvino' here"
+    assert profile.why_not(read(path).profile_key) == f"there is no engine '{engine}' here"
+    save(path, {**key, "engine": "openvino"})
+    assert profile.why_not(read(path).profile_key) == "there is no engine 'openvino' here"
 
 
 def test_pytorch_translates_and_nothing_else(run: Run):

@@ -32,6 +32,11 @@ def texts(tmp_path: Path) -> Path:
     return path
 
 
+def tuned(cache: Path) -> list[Path]:
+    """The files with chosen methods; those of sessions that have ended hold what their texts taught."""
+    return [path for path in (cache / "known").glob("*.json") if '"choices"' in path.read_text()]
+
+
 def forget(cache: Path) -> None:
     for path in cache.rglob("*.json"):
         path.unlink()
@@ -40,12 +45,13 @@ def forget(cache: Path) -> None:
 def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
     result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "0", "--temperature", "1")
     assert result.exit_code == 0, result.output
-    [path] = (cache / "profiles").iterdir()
+    [path] = tuned(cache)
     assert str(path) in result.stdout
     assert result.stdout.startswith("temperature  method ")
     for word in ("ar", "ngram 5", "adaptive", "shared-noise as it pays", "chain", "rsd-s", "rsd-c"):
         assert f"{word} " in result.stdout
     assert result.stdout.count("<- choice") == 2
+    assert result.stdout.count("(nothing was measured before).") == 2
 
     found = json.loads(path.read_text())
     assert [c["temperature"] for c in found["choices"]] == [0.0, 1.0]
@@ -76,7 +82,7 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "1", "--out", mine)
     assert result.exit_code == 0, result.output
     assert f"--profile {mine}" in result.stdout
-    assert not list((cache / "profiles").glob("*"))
+    assert not tuned(cache)
     # Written over, so that the outcome is known whatever was fastest.
     document = json.loads(mine.read_text())
     document["choices"] = [{"temperature": 1.0, "method": {"method": "rsd-s", "shape": "2x2", "verifier": "traversal"}}]
@@ -107,7 +113,7 @@ def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[st
     forget(cache)
     result = run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1")
     assert result.exit_code == 0, result.output
-    [path] = (cache / "profiles").iterdir()
+    [path] = tuned(cache)
     assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "lookup", "ngram"}
 
 
@@ -130,19 +136,19 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
     assert "Stopped" in result.stderr
     assert mine.read_text() == "older"
     assert sorted(p.name for p in mine.parent.iterdir()) == ["mine.json", "texts.jsonl"]
-    assert not list((cache / "profiles").glob("*"))
+    assert not tuned(cache)
 
 
 def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
     forget(cache)
-    folder = cache / "profiles"
+    folder = cache / "known"
     folder.mkdir(exist_ok=True)
     (folder / "broken.json").write_text("{")
     assert run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1").exit_code == 0
-    [path] = [p for p in folder.iterdir() if p.name != "broken.json"]
+    [path] = tuned(cache)
     document = json.loads(path.read_text())
     document["profile_key"]["machine"]["cpu"] = "another"
     path.write_text(json.dumps(document))
     text = run("info").stdout
     assert "does not apply: there cpu is 'another'" in text
-    assert "broken.json is not one" in text
+    assert "broken.json is not a file that this version writes" in text

@@ -8,8 +8,9 @@ import pytest
 
 import draftwood
 from draftwood import LoadOptions
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.engine.memory import Memory, memory_of
+from draftwood.engine.knowledge import Known, default_path, known_of, read, save
 
 KEY = {
     "target": {"name": "one", "fingerprint": "1"}, "draft": None, "dtype": "float32", "device": "cpu", "engine": "torch",
@@ -30,12 +31,12 @@ def loaded(profile: str = "auto"):
 def test_a_pair_writes_what_it_has_learnt_once_it_is_gone_and_the_next_one_begins_there(cache):
     pair = loaded()
     text = pair.generate("Once upon a time", seed=1, max_new_tokens=24, temperature=1.0).token_ids
-    assert not list(cache.glob("learnt/*"))
+    assert not list(cache.glob("known/*"))
     learnt = pair._decoders.learnt
     assert learnt["adaptive, sampling"].by_rows[1].costs.base > 0
     del pair
     gc.collect()
-    [file] = cache.glob("learnt/*")
+    [file] = cache.glob("known/*")
     assert file.stat().st_size < 10_000
     pair = loaded()
     assert pair._decoders.learnt == learnt
@@ -51,34 +52,45 @@ def test_without_a_profile_nothing_is_read_or_written(cache):
     pair.generate("Once upon a time", seed=1, max_new_tokens=8)
     del pair
     gc.collect()
-    assert not list(cache.glob("learnt/*"))
-    assert memory_of("none", KEY) is None
-    assert memory_of("auto", None) is None
+    assert not list(cache.glob("known/*"))
+    assert known_of("none", KEY).path is None
+    assert known_of("auto", None).path is None
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "{", "[]", '{"format": 0, "learnt": {}}', '{"format": 2, "learnt": {"adaptive": {}}}']
+    "damaged", ["", "{", "[]", '{"format": 3, "learnt": {}}', '{"format": 4, "learnt": {"adaptive": {}}}']
 )
 def test_a_damaged_file_gives_a_warning_and_is_replaced(damaged):
-    memory = Memory(KEY)
-    assert memory.read() == {}
-    memory.path.parent.mkdir()
-    memory.path.write_text(damaged)
-    with pytest.warns(UserWarning, match="cannot be used .* drafting learns anew, and replaces it"):
-        assert memory.read() == {}
-    memory.write({})
-    assert memory.read() == {}
-    assert [path.name for path in memory.path.parent.iterdir()] == [memory.path.name]
+    path = default_path(KEY)
+    path.parent.mkdir()
+    path.write_text(damaged)
+    with pytest.warns(UserWarning, match="is not a file that this version writes .* drafting learns anew"):
+        known = known_of("auto", KEY)
+    assert not known.learnt
+    known.keep({"adaptive, sampling": Controllers().knowledge})
+    assert list(known_of("auto", KEY).learnt) == ["adaptive, sampling"]
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_what_tune_chooses_and_what_texts_teach_stay_when_the_other_is_written():
+    path, learnt = default_path(KEY), {"adaptive, sampling": Controllers().knowledge}
+    Known(profile_key=KEY, path=path).keep(learnt)
+    save(path, KEY, choices={1.0: Method(method="ar")}, seconds=2.0)
+    assert read(path).learnt == learnt
+    Known(profile_key=KEY, path=path).keep({})  # nothing was learnt
+    Known(profile_key=KEY, path=path).keep({"lookup, sampling": Controllers().knowledge})
+    assert read(path).choose(0.3) == Method(method="ar")
+    assert list(read(path).learnt) == ["lookup, sampling"]
 
 
 def test_another_number_of_threads_has_its_own_file():
     other = {**KEY, "machine": {**KEY["machine"], "threads": 1}}
-    assert Memory(other).path != Memory(KEY).path == Memory(dict(KEY)).path
+    assert default_path(other) != default_path(KEY) == default_path(dict(KEY))
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
-    (cache / "learnt").write_text("a file where the folder should be")
-    Memory(KEY).write({})
+    (cache / "known").write_text("a file where the folder should be")
+    Known(profile_key=KEY, path=default_path(KEY)).keep({"adaptive, sampling": Controllers().knowledge})
 
 
 def test_the_costs_of_a_draft_are_measured_when_a_pair_is_loaded_and_then_known(cache, monkeypatch):

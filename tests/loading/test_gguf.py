@@ -11,14 +11,13 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ModelError
-from draftwood.engine.memory import memory_of
+from draftwood.engine.knowledge import default_path, known_of, read, save
 from draftwood.loading import gguf_model
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.gguf_model import convert, stored_config
-from draftwood.loading.profile import default_path, document, read, why_not
+from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_sets
 from draftwood.runners.native.stored import StoredModel
-from draftwood.tune.documents import text_of
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
 
 TEXT = "the fox ran to the red hill"
@@ -130,15 +129,16 @@ def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(
     path, keys = write_gguf(file.with_name("codes.gguf"), *source(), Q8_0), []
     for isa in instruction_sets():
         monkeypatch.setattr("draftwood.runners.native.runner.instruction_set", lambda isa=isa: isa)
-        keys += [draftwood.load(path, options={"backend": "native", "activations": bits}).profile_key for bits in (8, 16)]
-    assert len({memory_of("auto", key).path for key in keys}) == len({default_path(key) for key in keys}) == len(keys) > 1
+        keys += [
+            draftwood.load(path, options={"backend": "native", "activations": bits}).known.profile_key for bits in (8, 16)
+        ]
+    assert len({known_of("auto", key).path for key in keys}) == len(keys) > 1
     for key, shape in zip(keys[-2:], "57", strict=True):
-        default_path(key).parent.mkdir(parents=True, exist_ok=True)
-        default_path(key).write_text(text_of(document(key, {1.0: draftwood.Method(method="ngram", shape=shape)}, {})))
-        assert why_not(read(default_path(key))) is None
+        save(default_path(key), key, choices={1.0: draftwood.Method(method="ngram", shape=shape)})
+        assert why_not(read(default_path(key)).profile_key) is None
     assert draftwood.load(path, options={"backend": "native"}).method(temperature=1.0).shape == "5"
     default_path(keys[-2]).unlink()
-    with pytest.warns(UserWarning, match="measured with engine 'native .*, or --activations 16"):
+    with pytest.warns(UserWarning, match="there engine is 'native .*, or --backend or --activations"):
         draftwood.load(path, options={"backend": "native"})
 
 

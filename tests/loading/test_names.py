@@ -42,7 +42,7 @@ def package(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_an_installed_package_is_found_and_not_imported(package: Path) -> None:
     pair = draftwood.load("fox", options=OPTIONS)
-    assert pair.profile_key["target"]["name"] == str(package / "fox.gguf")
+    assert pair.known.profile_key["target"]["name"] == str(package / "fox.gguf")
     assert "llm_fox" not in sys.modules
 
 

@@ -14,6 +14,7 @@ import draftwood
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
+from draftwood.engine import knowledge
 from draftwood.loading import profile
 from draftwood.sampling.settings import Sampling
 from tests.cli.conftest import models  # noqa: F401  # a fixture
@@ -37,9 +38,8 @@ def profile_key(folders, dtype=torch.float32):
 
 def write(folders, path=None, **changes) -> Path:
     found = profile_key(folders)
-    path = path or profile.default_path(found)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(profile.document(found, RNGS, {"seconds": 1.0}) | changes))
+    path = path or knowledge.default_path(found)
+    knowledge.save(path, found, choices=RNGS, seconds=1.0, **changes)
     return path
 
 
@@ -48,13 +48,13 @@ def load(folders, **options):
 
 
 def test_the_nearest_measured_temperature_counts(folders):
-    found = profile.read(write(folders))
+    found = knowledge.read(write(folders))
     nearest = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: RNGS[1.0], 5.0: RNGS[1.0]}
     assert {t: found.choose(t) for t in nearest} == nearest
 
 
 def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
-    assert load(folders).profile is None
+    assert not load(folders).known.choices
     write(folders)
     pair = load(folders)
     assert pair.method(temperature=0.0) == Method(method="rsd-s", shape="2x2", verifier="greedy")
@@ -100,18 +100,18 @@ def test_a_profile_of_something_else_is_not_used(folders, tmp_path, monkeypatch,
     named = write(folders, tmp_path / "mine.json")
     write(folders)
     change(folders, monkeypatch)
-    assert load(folders).profile is None
+    assert not load(folders).known.choices
     with pytest.raises(ConfigError, match=message):
         load(folders, profile=str(named))
-    assert profile.why_not(profile.read(named)) is not None
+    assert profile.why_not(knowledge.read(named).profile_key) is not None
 
 
 def test_another_number_format_or_pair_has_no_profile(folders, tmp_path):
     named = write(folders, tmp_path / "mine.json")
     write(folders)
-    assert load(folders, dtype="float64").profile is None
-    assert draftwood.load(folders["target"], folders["target"]).profile is None
-    assert draftwood.load(folders["target"]).profile is None
+    assert not load(folders, dtype="float64").known.choices
+    assert not draftwood.load(folders["target"], folders["target"]).known.choices
+    assert not draftwood.load(folders["target"]).known.choices
     with pytest.raises(ConfigError, match="dtype is 'float32', here 'float64'"):
         load(folders, dtype="float64", profile=str(named))
     with pytest.raises(ConfigError, match=r"draft is '.*draft', here None"):
@@ -121,7 +121,7 @@ def test_another_number_format_or_pair_has_no_profile(folders, tmp_path):
 def test_a_copied_model_is_the_same_model(folders, tmp_path):
     write(folders)
     shutil.copytree(folders["target"], tmp_path / "copy")
-    assert load({**folders, "target": tmp_path / "copy"}).profile is not None
+    assert load({**folders, "target": tmp_path / "copy"}).known.choices
 
 
 SENSELESS: list[dict[str, object]] = [
@@ -131,23 +131,28 @@ SENSELESS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("", "is not one that this 'draftwood tune' writes"),
-    ("[1, 2]", "is not one that this 'draftwood tune' writes"),
-    ('{"format": 99}', "its format is 99, this version reads 2"),
-    ('{"format": 2, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
-    (None, "chooses nothing"),
-    *((json.dumps({"format": 2, "choices": [entry]}), r"\.json") for entry in SENSELESS),
+    ("", "is not a file that this version writes"),
+    ("[1, 2]", "is not a file that this version writes"),
+    ('{"format": 2}', "its format is 2, this version reads 4"),
+    ('{"format": 4, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
+    ('{"format": 4, "learnt": {"adaptive": {}}}', "Knowledge was read from"),
+    *((json.dumps({"format": 4, "choices": [entry]}), r"\.json") for entry in SENSELESS),
 ])  # fmt: skip
 def test_a_broken_profile_is_named(folders, tmp_path, content, message):
-    path = write(folders, choices=[])
-    if content is not None:
-        path.write_text(content)
+    path = write(folders)
+    path.write_text(content)
     with pytest.warns(UserWarning, match=message):
         pair = load(folders)
     assert pair.method(temperature=0.6).method == "adaptive"
     with pytest.raises(ConfigError, match=message) as caught:
         load(folders, profile=str(path))
     assert str(path) in str(caught.value)
+
+
+def test_a_named_file_that_chooses_nothing_is_refused(folders, tmp_path):
+    knowledge.save(tmp_path / "mine.json", profile_key(folders))
+    with pytest.raises(ConfigError, match=r"mine\.json chooses nothing: run 'draftwood tune' again"):
+        load(folders, profile=str(tmp_path / "mine.json"))
 
 
 def test_a_file_that_is_not_there_is_named(folders, tmp_path):
@@ -157,9 +162,9 @@ def test_a_file_that_is_not_there_is_named(folders, tmp_path):
 
 def test_where_profiles_lie(monkeypatch, tmp_path):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "own"))
-    assert profile.cache_folder() == tmp_path / "own"
+    assert knowledge.cache_folder() == tmp_path / "own"
     monkeypatch.delenv("DRAFTWOOD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert profile.cache_folder() == tmp_path / "xdg" / "draftwood"
+    assert knowledge.cache_folder() == tmp_path / "xdg" / "draftwood"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert profile.cache_folder() == Path.home() / ".cache" / "draftwood"
+    assert knowledge.cache_folder() == Path.home() / ".cache" / "draftwood"

@@ -16,11 +16,12 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.fit import resolve
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
+from draftwood.engine.knowledge import read
 from draftwood.hardware.cores import FREE, usable_cores
 from draftwood.hardware.machine import cache_folder
 from draftwood.hardware.threads import RULE, loading_threads
-from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
+from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
 from draftwood.runners.backends import BACKENDS, VARIABLE, requested_backend
 
@@ -69,15 +70,19 @@ def _native() -> dict[str, Any]:
 def profiles() -> list[dict[str, Any]]:
     """The profiles in the user's cache, and whether they apply here."""
     with loading_threads(None):
-        return [_profile(path) for path in sorted((cache_folder() / "profiles").glob("*.json"))]
+        found = [_profile(path) for path in sorted((cache_folder() / "known").glob("*.json"))]
+        return [one for one in found if one is not None]
 
 
-def _profile(path: Path) -> dict[str, Any]:
+def _profile(path: Path) -> dict[str, Any] | None:
+    """What a file says of the fastest methods; None if it says nothing of them."""
     try:
-        one = profile.read(path)
+        one = read(path)
     except ConfigError as error:
         return {"file": str(path), "applies": False, "reason": str(error)}
-    reason, key = profile.why_not(one), one.profile_key
+    if not one.choices or (key := one.profile_key) is None:
+        return None
+    reason = why_not(key)
     return {
         "file": str(path),
         "applies": reason is None,

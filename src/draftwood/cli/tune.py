@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import duration, shares
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import check_writable, replace_file
+from draftwood.core.files import check_writable
 from draftwood.core.settings import LoadOptions
-from draftwood.tune.documents import text_of
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -41,27 +40,28 @@ def command(out: Path | None, **options: Any) -> None:
     prompts = pick(PromptFile, options).prompts(sizes.prompts)
     if out is not None:
         check_writable(out, "--out")
-    pair = load_fixed(models, replace(loading, profile="none"))
+    pair = load_fixed(models, loading)
 
+    from draftwood.cli.results import name_of
+    from draftwood.engine.knowledge import default_path, save
     from draftwood.hardware.machine import versions
-    from draftwood.loading.profile import default_path, document
     from draftwood.tune.run import tune
 
-    profile_key = pair.profile_key
+    profile_key = pair.known.profile_key
     if profile_key is None:
         raise ConfigError(
             f"a profile belongs to model files, and those of {models.target} or its draft were not found: give folders"
         )
     path = default_path(profile_key) if out is None else out
-    path.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"Measuring for about {duration(60 * sizes.minutes)} (--minutes).", err=True)
     with shares("tune") as on_progress:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
-    replace_file(path, text_of(document(profile_key, found.choices, rest)))
+    save(path, profile_key, choices=found.choices, **rest)
     click.echo(_table(found))
+    click.echo("\n" + "\n".join(found.changes(pair.known.choices, name_of)))
     used = "It is used from now on" if out is None else f"Use it with --profile {path}"
-    click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
+    click.echo(f"Profile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
 
 
 def _table(found: Findings) -> str:

@@ -20,7 +20,7 @@ from draftwood.draft.adaptive.controllers import TRIAL, Controllers, CostTrial
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
-from draftwood.engine.memory import Memory
+from draftwood.engine.knowledge import Known
 from draftwood.engine.methods import build
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
@@ -86,10 +86,9 @@ class Decoders:
             self._controllers[name] = Controllers(known=self._known.get(name))
         return self._controllers[name]
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, known: Known) -> None:
         """Write what was learnt since the start, if anything."""
-        if (learnt := self.learnt) != self._known:
-            memory.write(learnt)
+        known.keep(self.learnt)
 
     def of(self, method: Method, *, greedy: bool) -> Decoder:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""

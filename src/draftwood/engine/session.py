@@ -27,12 +27,11 @@ from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLi
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.in_use import in_worker
-from draftwood.engine.memory import Memory
+from draftwood.engine.knowledge import Known
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request, Result
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import check_parts, eos_of
-from draftwood.loading.profile import Profile, ProfileKey
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.sampling.settings import Sampling
@@ -47,9 +46,7 @@ class Session(ABC):
     Args:
         model, draft_model: the target, a model of ``transformers``, and the draft model, or None.
         tokenizer: the tokenizer of both.
-        profile_key: identifies matching profiles, where the models' files are known.
-        profile: the methods that were measured as fastest; method ``auto`` uses it.
-        memory, calibration: keeps what adaptive methods learn from process to process; what is known of the drafter.
+        known: the methods that were measured as fastest, which method ``auto`` uses, and what adaptive methods know.
         runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
@@ -62,7 +59,7 @@ class Session(ABC):
         remarks: settings of the target's generation config that are not honoured, in sentences.
 
     Raises:
-        ConfigError: a model, tokenizer or profile of another type.
+        ConfigError: a model, a tokenizer or knowledge of another type.
         ModelError: a model that cannot score a tree.
         PairingError: a drafter that was trained for another target.
     """
@@ -81,25 +78,20 @@ class Session(ABC):
         draft_model: Any,
         tokenizer: Any,
         *,
-        profile_key: ProfileKey | None = None,
-        profile: Profile | None = None,
-        memory: Memory | None = None,
-        calibration: Mapping[str, Knowledge] | None = None,
+        known: Known | None = None,
         runners: Runners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.model, self.draft_model, self.tokenizer = model, draft_model, tokenizer
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        _check("profile", profile, Profile, "a profile of draftwood.loading.profile")
-        _check("profile_key", profile_key, Mapping, "what profile_key_of returns")
-        self.profile_key, self.profile = profile_key, profile
+        _check("known", known, Known, "what draftwood.engine.knowledge.known_of returns")
+        self.known = known or Known()
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self.final_token = final_token(model)
-        known = dict(calibration or {}) | ({} if memory is None else memory.read())
-        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=known)
+        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=self.known.learnt)
         self._reuse = getattr(self.target, "same_bits", False)  # no text changes, and the engine's weights are its own
-        if memory is not None:  # written once, when the process ends or the session is gone
-            finalize(self, self._decoders.remember, memory)
+        if self.known.path is not None:  # written once, when the process ends or the session is gone
+            finalize(self, self._decoders.remember, self.known)
         self._set_defaults()
 
     @staticmethod
@@ -142,12 +134,12 @@ class Session(ABC):
     def method(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Method:
         """The method with every ``auto`` replaced, for a temperature or that of :attr:`sampling`.
 
-        A method without any setting is that of the profile, if there is one.
+        A method without any setting is the one that ``tune`` has chosen, if it has.
         """
         wanted = arguments.method_of(method)
         temperature = self.sampling.temperature if temperature is None else temperature
-        if wanted == Method() and self.profile is not None:
-            wanted = self.profile.choose(temperature)
+        if wanted == Method():
+            wanted = self.known.choose(temperature)
         return self._decoders.resolve(wanted, greedy=temperature == 0)
 
     def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:

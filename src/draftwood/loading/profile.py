@@ -1,8 +1,6 @@
-"""Profiles: what ``draftwood tune`` measured for a pair on this machine, and the methods that it chose.
+"""The key of what is known of a pair: both models (by their files), number format, device, engine, processor and threads.
 
-A profile is a JSON file with a key that says what it was measured for: the two models (by their files), number format,
-device, engine, processor and number of threads. It is used only where the key is the same. A profile changes the speed of
-generation, never the distribution of the text.
+What was measured is used only where the key is the same.
 """
 
 from __future__ import annotations
@@ -10,49 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
-from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method
-from draftwood.hardware.cores import usable_cores
-from draftwood.hardware.machine import cache_folder, cpu_name
+from draftwood.hardware.machine import cpu_name
 from draftwood.loading.checkpoint import folder_of
 from draftwood.native.library import instruction_sets, why_missing
 
-FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
 _HEADER = 1 << 16  # bytes of a GGUF file that are read whole
 _EIGHT = "8-bit activations "
-_AGAIN = "run 'draftwood tune' again, or use --profile none"
 
 ProfileKey = Mapping[str, Any]
-"""What a profile was measured for: models, number format, device, engine and machine, as plain values."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """The fastest methods of a pair.
-
-    Attributes:
-        path: the profile's file.
-        profile_key: what it was measured for.
-        choices: temperature -> method.
-    """
-
-    path: Path
-    profile_key: ProfileKey
-    choices: Mapping[float, Method]
-
-    def choose(self, temperature: float) -> Method:
-        """The method at the nearest measured temperature."""
-        return self.choices[min(self.choices, key=lambda measured: (abs(measured - temperature), measured))]
+"""What was measured: models, number format, device, engine and machine, as plain values."""
 
 
 def profile_key_of(
@@ -80,58 +51,15 @@ def profile_key_of(
     }
 
 
-def default_path(profile_key: ProfileKey) -> Path:
-    """The path of this key's profile in the user's cache."""
-    digest = hashlib.sha256(json.dumps(_comparable(profile_key), sort_keys=True).encode()).hexdigest()
-    return cache_folder() / "profiles" / f"{digest[:16]}.json"
+def digest_of(profile_key: ProfileKey) -> str:
+    """A digest of the values that must be equal; raises what a mapping of another shape raises."""
+    return hashlib.sha256(json.dumps(_comparable(profile_key), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
-    """The profile to use, or None.
-
-    Args:
-        wanted: ``auto`` looks in the user's cache, ``none`` means no profile, anything else is the path of a file.
-        profile_key: the key that the profile must have.
-
-    Raises:
-        ConfigError: the named file does not fit. For a broken profile in the cache there is a warning instead.
-    """
-    if wanted == "none" or (wanted == "auto" and profile_key is None):
-        return None
-    if wanted != "auto":
-        return _fitting(Path(wanted), profile_key)
-    assert profile_key is not None
-    path = default_path(profile_key)
-    if not path.exists():
-        _warn_of_others(profile_key)
-        return None
-    try:
-        return _fitting(path, profile_key)
-    except ConfigError as error:
-        warnings.warn(f"{error}. The default method is used", stacklevel=4)
-        return None
-
-
-def _warn_of_others(profile_key: ProfileKey) -> None:
-    """Warn if this pair has a profile for another engine or another number of threads."""
-    engine, machine = profile_key["engine"], profile_key["machine"]
-    others: list[tuple[str, Any, Any, ProfileKey, str]] = []
-    for other in ("torch", *_natives()):
-        backend, bits = other.split()[0], 8 if _EIGHT in other else 16
-        if engine.split()[0] != backend:
-            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {backend}"))
-        elif other.replace(_EIGHT, "") == engine.replace(_EIGHT, ""):
-            others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--activations {bits}"))
-    for count in range(1, usable_cores() + 1):
-        there = {**machine, "threads": count}
-        others.append(("threads", count, machine["threads"], {**profile_key, "machine": there}, f"--threads {count}"))
-    for name, theirs, ours, other_key, option in others:
-        if theirs != ours and (path := default_path(other_key)).exists():
-            warnings.warn(
-                f"the profile of this pair, {path}, was measured with {name} {theirs!r}, but here it is "
-                f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
-                stacklevel=5,
-            )
+def same_models(one: ProfileKey, other: ProfileKey) -> bool:
+    """Whether both keys are of the same files."""
+    sides = _comparable(one), _comparable(other)
+    return all(sides[0][name] == sides[1][name] for name in ("target", "draft"))
 
 
 def _natives() -> list[str]:
@@ -139,42 +67,8 @@ def _natives() -> list[str]:
     return [] if why_missing() else [f"native {bits}{name}" for name in instruction_sets() for bits in ("", _EIGHT)]
 
 
-def _fitting(path: Path, profile_key: ProfileKey | None) -> Profile:
-    profile = read(path)
-    if unlike := difference(profile.profile_key, profile_key):
-        raise ConfigError(f"profile {path} was measured for something else: {unlike}; {_AGAIN}")
-    return profile
-
-
-def read(path: Path) -> Profile:
-    """A profile from its file.
-
-    Raises:
-        ConfigError: the file does not exist, or is not a profile of this format.
-    """
-    try:
-        found = json.loads(path.read_bytes())
-        written = found["format"]
-        if written != FORMAT:
-            raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
-        choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
-        profile_key = found["profile_key"]
-        _comparable(profile_key)
-        torch.device(profile_key["device"])
-        getattr(torch, profile_key["dtype"])
-    except OSError as error:
-        raise ConfigError(f"profile {path} cannot be read ({error.strerror or error}): {_AGAIN}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"profile {path} is not one that this 'draftwood tune' writes ({what}): {_AGAIN}") from error
-    if not choices:
-        raise ConfigError(f"profile {path} chooses nothing: {_AGAIN}")
-    return Profile(path=path, profile_key=profile_key, choices=choices)
-
-
-def why_not(profile: Profile) -> str | None:
-    """The reason why a profile does not apply here; None if it applies."""
-    profile_key = profile.profile_key
+def why_not(profile_key: ProfileKey) -> str | None:
+    """The reason why what was measured with a key does not apply here; None if it applies."""
     device, dtype = torch.device(profile_key["device"]), getattr(torch, profile_key["dtype"])
     if device.type == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA here"
@@ -187,22 +81,8 @@ def why_not(profile: Profile) -> str | None:
     )
 
 
-def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """A profile as JSON values.
-
-    Args:
-        rest: other measurements to keep in the file.
-    """
-    return {
-        "format": FORMAT,
-        "profile_key": dict(profile_key),
-        "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(choices.items())],
-        **rest,
-    }
-
-
 def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
-    """The first difference between a profile's key and the wanted one; None if there is none."""
+    """The first difference between the key of a measurement and the wanted one; None if there is none."""
     if wanted is None:
         return "the models' files, to compare with, cannot be found"
     theirs, ours = _comparable(measured), _comparable(wanted)

@@ -112,6 +112,13 @@ class Findings:
             for method, speed in sorted(found.items(), key=lambda entry: (-entry[1].texts, -entry[1].tokens_per_second)):
                 yield temperature, method, speed
 
+    def changes(self, before: Mapping[float, Method], name_of: Callable[[Method], str]) -> Iterator[str]:
+        """What method ``auto`` is from now on at each temperature, and what it was before, in sentences."""
+        for temperature, method in sorted(self.choices.items()):
+            was = before.get(temperature)
+            old = "nothing was measured before" if was is None else f"before: {name_of(was)}"
+            yield f"At temperature {temperature:g}, auto is {name_of(method)} ({'as before' if was == method else old})."
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; one entry per method and temperature."""
         return {
