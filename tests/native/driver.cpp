@@ -19,7 +19,7 @@ void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, co
 int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
 int draftwood_drafter(void* model, const DrafterSource*);
 long draftwood_read(void* model, int threads);
-long draftwood_page_bytes(void* model);
+long draftwood_memory_bytes(void* model);
 void* draftwood_row(void* model);
 void* draftwood_fork(const void* row, int length);
 int draftwood_cut(void* row, int length);
@@ -260,9 +260,9 @@ uint64_t everything(bool bfloat16, int threads) {
         need(!draftwood_cut(first, 65), "cut");
         need(draftwood_commit(third, none, 1) < 0, "a node that is not there");
         model.read({third, first, second}, {{1}, {2, 3}, {}}, {9}, {0}, threads, &digest);
-        need(draftwood_page_bytes(model.handle) > 0, "pages");
+        need(draftwood_memory_bytes(model.handle) > 0, "pages");
         for (void* row : {first, second, third}) draftwood_free_row(row);
-        need(!draftwood_page_bytes(model.handle), "pages that stay");
+        need(!draftwood_memory_bytes(model.handle), "pages that stay");
         draftwood_read(model.handle, threads);
     }
     Tiny features(bfloat16, false, 0, NUMBERS, 16, BY_FEATURES), blocks(bfloat16, false, 0, NUMBERS, 16, BY_BLOCKS);

@@ -46,7 +46,7 @@ def test_encoder_decoders_layers_with_a_state_and_models_without_a_head_are_refu
         TorchRunner(tiny("gpt2").transformer)
     config = SimpleNamespace(model_type="new", layer_types=["full_attention", "conv"])  # it says enough
     config.get_text_config = lambda: config
-    with pytest.raises(ModelError, match=r"'new' .*type conv keep a state"):
+    with pytest.raises(ModelError, match=r"'new' .*type conv keep a running state"):
         check_architecture(SimpleNamespace(config=config, get_output_embeddings=lambda: object()))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftwood.runners.native.families import why_not
+from draftwood.runners.native.refusals import why_not
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.torch_runner import TorchRunner
 
@@ -82,6 +82,15 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "moe_intermediate_size": 24,
         "mlp_only_layers": [0],
     },
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
 }
 
 

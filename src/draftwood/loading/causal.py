@@ -20,7 +20,8 @@ from draftwood.loading.gguf_model import quantized, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of, why_not_config
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of
+from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -115,7 +116,7 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_config(config) is not None:
         return None
-    weights, shapes = _weights(folder), shapes_of(config)
+    weights, shapes = _text_weights(_weights(folder), FAMILIES[config.model_type].others), shapes_of(config)
     if HEAD in weights and config.tie_word_embeddings:
         if np.array_equal(weights[HEAD].data, weights[EMBEDDING].data):
             del weights[HEAD]
@@ -167,8 +168,19 @@ def _filled(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoConfig, GenerationConfig
 
     config = AutoConfig.from_pretrained(folder)
+    if config.model_type in (family.whole for family in FAMILIES.values() if family.whole):
+        text, tied = config.get_text_config(), config.tie_word_embeddings
+        config, text.tie_word_embeddings, text._name_or_path = text, tied or text.tie_word_embeddings, str(folder)
     own = (folder / GENERATION_CONFIG).is_file()
     return config, GenerationConfig.from_pretrained(folder) if own else GenerationConfig.from_model_config(config)
+
+
+def _text_weights(weights: dict[str, Weight], others: tuple[str, ...]) -> dict[str, Weight]:
+    """The weights of the text of a model of several parts, by their names in a model of text."""
+    if not others:
+        return weights
+    named = {key.replace("model.language_model.", "model.", 1): weight for key, weight in weights.items()}
+    return {key: weight for key, weight in named.items() if not key.startswith(others)}
 
 
 def _weights(folder: Path) -> dict[str, Weight]:

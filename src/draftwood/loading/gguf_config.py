@@ -12,7 +12,8 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import OWN_SCALE, refuse_unread, rotary_scaling, unread, values_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
-from draftwood.runners.native.families import FAMILIES, HEAD, NORM, gguf_names, why_not_config
+from draftwood.runners.native.families import FAMILIES, HEAD, NORM, gguf_names
+from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.weights import BLOCKS
 from draftwood.runners.plain_config import PlainConfig

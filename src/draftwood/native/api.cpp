@@ -71,11 +71,8 @@ int draftwood_rotate(void* model, const float* cos, const float* sin, int tables
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }
 
-// Bytes that all pages of keys and values take.
-long draftwood_page_bytes(void* model) {
-    Engine& engine = **(Handle*)model;
-    return engine.pages.load() * (long)Buffer::whole(engine.page_bytes());
-}
+// Bytes that the memory of all rows takes.
+long draftwood_memory_bytes(void* model) { return (*(Handle*)model)->memory_bytes(); }
 
 // Bytes of a page for each of its tokens.
 long draftwood_token_bytes(void* model) { return Buffer::whole((*(Handle*)model)->page_bytes()) / PAGE; }

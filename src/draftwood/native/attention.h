@@ -15,7 +15,7 @@ struct Attention : PhasesOf<N> {
     using Base::threads, Base::work;
 
     Weight* keys(int row, int page, int layer, int head) const {
-        return (Weight*)work.pages[row][page] + head_at(facts, layer, head, dim);
+        return (Weight*)work.pages[row][page] + head_at(facts, model.layer[layer].number, head, dim);
     }
     Weight* values(int row, int page, int layer, int head) const { return keys(row, page, layer, head) + head_size(dim); }
 
@@ -188,8 +188,11 @@ struct Attention : PhasesOf<N> {
             for (int m = 0; m < n; m++) {
                 Input* to = attended + at * heads_width + (size_t)(q.head * head_group + head_in_group + m) * dim;
                 const Lanes factor = splat(1.f / totals[r + m]);
-                for (int d = 0; d < dim; d += LANES)
-                    N::store_input(to + d, load(own.sums + (size_t)(r + m) * dim + d) * factor);
+                const float* gate = qkv + (at + 1) * qkv_width - heads_width + (to - attended) % heads_width;
+                for (int d = 0; d < dim; d += LANES) {
+                    const Lanes found = load(own.sums + (size_t)(r + m) * dim + d) * factor;
+                    N::store_input(to + d, facts.gated ? found * sigmoid(load(gate + d)) : found);
+                }
             }
         }
     }

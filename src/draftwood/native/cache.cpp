@@ -20,7 +20,7 @@ struct Page {
 template <class W>
 void move_token(const char* from_page, char* to_page, int from, int to, const Model& m, int step) {
     const int dim = m.padded_dim;
-    for (int l = 0; l < m.facts.layers; l++)
+    for (int l = 0; l < m.attending; l++)
         for (int h = 0; h < m.facts.kv_heads; h++) {
             const size_t at = head_at(m.facts, l, h, dim);
             const W* keys = (const W*)from_page + at;
@@ -41,8 +41,17 @@ std::shared_ptr<char> Row::new_page() const {
     return {memory, page};
 }
 
+Row::Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
+    if (engine_->model().block_numbers) states_ = std::make_unique<States>(*engine_);
+}
+
 Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
     if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
+    if (other.states_) {
+        const bool held = other.states_->hold(other.text, length);
+        states_ = held ? std::make_unique<States>(*other.states_) : std::make_unique<States>(*engine_);
+        text = length = held ? length : 0;
+    }
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
     if (length % PAGE) own(length / PAGE);
 }
@@ -56,6 +65,8 @@ void Row::own(int page) {
 
 void Row::cut(int length) {
     if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
+    if (length < text && states_ && !states_->hold(text, length)) length = 0;
+    if (length == 0 && states_) states_->clear();
     text = std::min(text, length), nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
     if (text % PAGE) own(text / PAGE);
@@ -75,6 +86,7 @@ void Row::commit(const int* kept, int count) {
         if (kept[i] < i || kept[i] >= nodes) throw std::invalid_argument("a node that the round does not have");
     for (int i = 0; i < count; i++)
         if (kept[i] != i) move(text + kept[i], text + i);
+    if (states_) states_->commit(text, kept, count);
     text += count, nodes = 0;
 }
 }  // namespace draftwood

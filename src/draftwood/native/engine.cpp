@@ -27,12 +27,17 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
     model_.norm = packer_.copy(norm, facts.width, width);
     for (int l = 0; l < facts.layers; l++) {
         Layer layer{};
-        pack_attention(layers[l], layer);
+        layer.kind = layers[l].kind;
+        place_layer(layer);
+        if (layer.kind == DELTA_RULE) pack_delta_rule(layers[l], layer);
+        else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(layers[l], layer);
+        else pack_attention(layers[l], layer);
         pack_feed_forward(layers[l], layer);
         pack_norms(layers[l], layer);
         layer.window = layers[l].window, layer.rotary = layers[l].rotary;
         layers_.push_back(layer);
     }
+    model_.page_numbers = (size_t)model_.attending * facts.kv_heads * 2 * PAGE * model_.padded_dim;
     model_.layer = layers_.data();
     model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
     take_embedding(embedding);
@@ -51,7 +56,7 @@ void Engine::take_facts(const Facts& facts) {
     const int experts_inner = facts.experts_per_token * padded_to(facts.expert_inner, STRIP);
     m.padded_inner = std::max(padded_to(facts.inner, STRIP), experts_inner);
     m.tap = taps_.data();
-    m.page_numbers = (size_t)facts.layers * facts.kv_heads * 2 * PAGE * m.padded_dim;
+    lay_out_states();
 }
 
 // The embedding stays where it is, unless it is in another format.
@@ -66,37 +71,52 @@ void Engine::take_embedding(const Matrix& embedding) {
     model_.embedding = to;
 }
 
+// Outputs of all segments, and their biases if there are any.
+Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns& columns) {
+    int outputs = 0;
+    bool biased = false;
+    Matrices matrices;
+    for (const Segment& one : segments) {
+        outputs += one.parts * one.padded, biased |= one.bias != nullptr;
+        matrices.push_back(one.matrix);
+    }
+    auto find = [&](int output, int& row) -> const Segment* {  // null for padding
+        for (const Segment& one : segments) {
+            const int part = output / one.padded, number = output % one.padded;
+            output -= one.parts * one.padded;
+            if (output >= 0) continue;
+            row = one.first + part * one.stride + number;
+            return number < one.size ? &one : nullptr;
+        }
+        return nullptr;
+    };
+    int row;
+    outputs = padded_to(outputs, STRIP);
+    Linear packed = packer_.pack(outputs, columns, matrices, [&](int output) {
+        int from;
+        const Segment* one = find(output, from);
+        if (one && one->matrix->flags & INTERLEAVED) from = interleaved(from, one->size);  // biases are in order
+        return one ? MatrixRow{one->matrix, (size_t)from} : MatrixRow{};
+    });
+    if (biased)
+        packed.bias = packer_.fill(outputs, [&](int output) {
+            const Segment* one = find(output, row);
+            return one && one->bias ? one->bias[row] : 0.f;
+        });
+    return packed;
+}
+
 // Heads are padded one by one: an output or input of all heads is one of a head, or none.
 void Engine::pack_attention(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int width = model_.padded_width, dim = model_.padded_dim, inputs = from.hidden_norm ? 2 : 1;
-    struct Part {
-        const Matrix* matrix;
-        const float* bias;
-        int heads;
-    } parts[] = {{&from.query, from.query_bias, facts.heads},
-                 {&from.key, from.key_bias, facts.kv_heads},
-                 {&from.value, from.value_bias, facts.kv_heads}};
-    auto part_of = [&](int& output) {  // and the output becomes one of the part's numbers, or -1
-        const Part* part = parts;
-        for (; output >= part->heads * dim; part++) output -= part->heads * dim;
-        output = place_in_parts(output, facts.head_dim, dim);
-        return part;
-    };
-    const int outputs = (facts.heads + 2 * facts.kv_heads) * dim;
-    const Columns columns = columns_in_parts(inputs, facts.width, width);
-    to.qkv = packer_.pack(outputs, columns, {&from.query, &from.key, &from.value}, [&](int output) {
-        const Part* part = part_of(output);
-        if (output < 0) return MatrixRow{};
-        if (part->matrix->flags & INTERLEAVED) output = interleaved(output, facts.head_dim);
-        return MatrixRow{part->matrix, (size_t)output};
-    });
-    if (from.query_bias || from.key_bias || from.value_bias)
-        to.qkv.bias = packer_.fill(outputs, [&](int output) {
-            const Part* part = part_of(output);
-            return output < 0 || !part->bias ? 0.f : part->bias[output];
-        });
-    to.out = packer_.pack(from.out, facts.width, columns_in_parts(facts.heads, facts.head_dim, dim));
+    const int width = model_.padded_width, dim = model_.padded_dim, size = facts.head_dim, heads = facts.heads;
+    const int inputs = from.hidden_norm ? 2 : 1, stride = facts.gated ? 2 * size : size;
+    std::vector<Segment> segments{{&from.query, from.query_bias, 0, heads, size, dim, stride},
+                                  {&from.key, from.key_bias, 0, facts.kv_heads, size, dim, size},
+                                  {&from.value, from.value_bias, 0, facts.kv_heads, size, dim, size}};
+    if (facts.gated) segments.push_back({&from.query, from.query_bias, size, heads, size, dim, stride});
+    to.qkv = pack_segments(segments, columns_in_parts(inputs, facts.width, width));
+    to.out = packer_.pack(from.out, facts.width, columns_in_parts(heads, size, dim));
     to.out.bias = packer_.copy(from.out_bias, facts.width, width);
 }
 

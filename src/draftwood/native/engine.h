@@ -14,6 +14,11 @@ struct LayerSource {
     int window, rotary;
     // [expert][width]; [expert][gates, ups][width]; [expert][width][inner]; or null
     const void *router, *experts_up, *experts_down;
+    // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
+    // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of.
+    int kind;
+    Matrix mixed, mixed_gate, share, decay;
+    const float *convolution, *decay_rate, *decay_bias, *state_norm;  // [channel][tap]; [head], below 0; [head]; [value]
 };
 
 // What a drafter of hidden states has in addition to its layers.
@@ -23,6 +28,13 @@ struct DrafterSource {
     const void* features;
     const float *source_norm, *feature_norm;
     const void *markov_in, *markov_out;
+};
+
+// Outputs of a matrix: parts of ``size`` rows, each ``stride`` rows behind the one before, and padded.
+struct Segment {
+    const Matrix* matrix;
+    const float* bias;
+    int first, parts, size, padded, stride;
 };
 
 // A model whose weights are packed in the order in which they are read.
@@ -35,15 +47,22 @@ class Engine {
     void drafter(const DrafterSource& source);
     void rotate(const float* cos, const float* sin, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
+    // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
+    long memory_bytes() const { return pages.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
-    std::atomic<long> pages{0};  // of all rows; those that rows share count once
+    std::atomic<long> pages{0}, state_bytes{0};
 
   private:
     void take_facts(const Facts& facts);
     void take_embedding(const Matrix& embedding);
+    void lay_out_states();
+    void place_layer(Layer& layer);
     void pack_attention(const LayerSource& from, Layer& to);
+    void pack_delta_rule(const LayerSource& from, Layer& to);
+    void pack_short_convolution(const LayerSource& from, Layer& to);
+    Linear pack_segments(const std::vector<Segment>& segments, const Columns& columns);
     void pack_feed_forward(const LayerSource& from, Layer& to);
     void pack_experts(const LayerSource& from, Layer& to);
     void pack_norms(const LayerSource& from, Layer& to);
@@ -60,18 +79,46 @@ class Engine {
 
 typedef std::vector<std::shared_ptr<char>> Pages;
 
+// What a row keeps for layers with a running state (states.h).
+class States {
+  public:
+    explicit States(Engine& engine);
+    States(const States& other);
+    ~States();
+    void operator=(const States&) = delete;
+    void clear();
+    // Room for so many nodes of a round.
+    RowStates reserve(int nodes);
+    // Nodes of a round behind ``text`` tokens become text.
+    void commit(int text, const int* nodes, int count);
+    // Whether the next token of the first ``length`` of ``text`` tokens can be read.
+    bool hold(int text, int length) const;
+
+  private:
+    void add_block();
+
+    Engine& engine_;
+    Buffer states_;
+    std::vector<int> checkpoints_;
+    std::vector<std::unique_ptr<Buffer>> memory_;
+    std::vector<float*> blocks_;
+    RowStates view_;
+};
+
 // The text of a row in memory, and the nodes of its round behind it.
 class Row {
   public:
-    explicit Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
-    // A row with the first tokens of another one, whose full pages they share.
+    explicit Row(std::shared_ptr<Engine> engine);
+    // A row with the first tokens of another one, whose full pages they share; with none if running states are not kept so far back.
     Row(const Row& other, int length);
+    // Keep the first tokens, and no node; or no token, for the same reason.
     void cut(int length);
     // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.
     void commit(const int* nodes, int count);
     void reserve(int slots);
     const std::shared_ptr<Engine>& shared() const { return engine_; }
     const Pages& pages() const { return pages_; }
+    RowStates states(int most) { return states_ ? states_->reserve(most) : RowStates{}; }
 
     int text = 0, nodes = 0;
 
@@ -82,6 +129,7 @@ class Row {
 
     std::shared_ptr<Engine> engine_;
     Pages pages_;
+    std::unique_ptr<States> states_;  // null if no layer has a running state
 };
 
 // New tokens of a row: those of its text that come next, then nodes. A node sees the text, and what ``seen`` says of the nodes

@@ -2,18 +2,18 @@
 //
 // This file is compiled once for each instruction set, so it must not instantiate templates of the standard library: the
 // linker would keep one of several copies, with instructions that another processor lacks.
-#include "feed_forward.h"
+#include "delta_rule.h"
 #include "sampling.h"
 
 namespace {
 template <class N>
-struct Forward : FeedForward<N> {
-    typedef FeedForward<N> Base;
+struct Forward : DeltaRule<N> {
+    typedef DeltaRule<N> Base;
     using typename Base::Input, typename Base::Weight;
-    using Base::activated_inputs, Base::attended, Base::attention, Base::count, Base::each_token, Base::facts;
-    using Base::feed_forward, Base::heads_width, Base::linear, Base::linear_added, Base::model, Base::norm_all, Base::normed;
-    using Base::own, Base::qkv, Base::qkv_width, Base::residual, Base::rms_norm, Base::store_queries_keys_values, Base::width;
-    using Base::work;
+    using Base::activated_inputs, Base::attended, Base::attention, Base::count, Base::delta_rule, Base::each_token;
+    using Base::facts, Base::feed_forward, Base::heads_width, Base::linear, Base::linear_added, Base::model, Base::norm_all;
+    using Base::normed, Base::own, Base::qkv, Base::qkv_width, Base::residual, Base::rms_norm, Base::short_convolution;
+    using Base::store_queries_keys_values, Base::width, Base::work;
     bool ends = false;  // hidden states after the last layer are wanted
 
     Forward(const Work& batch, const Worker& worker) : Base(batch, worker) {
@@ -68,26 +68,32 @@ struct Forward : FeedForward<N> {
         });
     }
 
-    void layer(int l) {
+    // Attention of a layer, or only the keys and values of its tokens.
+    void attend(int l, bool only_keys) {
         const Layer& here = model.layer[l];
         auto to_qkv = [&](int s, int r, const float* sums) {
             memcpy(qkv + r * qkv_width + s * STRIP, sums, sizeof(float) * STRIP);
         };
-        auto store_all = [&] {
-            each_token([&](int i) {
-                copy_taps(i, l);
-                store_queries_keys_values(i, l);
-            });
-        };
-        if (work.mode == FEATURES) {
-            linear(here.qkv, count, normed, heads_width / STRIP, [&] { norm_all(model.feature_norm); }, to_qkv);
-            return store_all();
-        }
-        const bool joined = here.hidden_norm;
-        linear(here.qkv, count, joined ? activated_inputs : normed, 0, [&] { if (!joined) norm_all(here.norm); }, to_qkv);
-        store_all();
-        if (l + 1 == facts.layers && !work.scored && !ends) return;  // of the last layer its keys and values are enough
-        attention(l);
+        const bool joined = here.hidden_norm, features = work.mode == FEATURES;
+        linear(here.qkv, count, joined && !features ? activated_inputs : normed, features ? heads_width / STRIP : 0, [&] {
+            if (features || !joined) norm_all(features ? model.feature_norm : here.norm);
+        }, to_qkv);
+        each_token([&](int i) {
+            copy_taps(i, l);
+            store_queries_keys_values(i, l);
+        });
+        if (!only_keys) attention(l);
+    }
+
+    void layer(int l) {
+        const Layer& here = model.layer[l];
+        auto begin = [&](int i) { copy_taps(i, l); };
+        // Of the last layer that is enough which later tokens read.
+        const bool only_memory = work.mode == FEATURES || (l + 1 == facts.layers && !work.scored && !ends);
+        if (here.kind == DELTA_RULE) delta_rule(here, begin);
+        else if (here.kind == SHORT_CONVOLUTION) short_convolution(here, begin);
+        else attend(l, only_memory);
+        if (only_memory) return;
         linear_added(here.out, attended, here.out_norm);
         feed_forward(here);
     }
@@ -209,5 +215,5 @@ void forward(const Work* work, const Worker& worker) {
 
 namespace draftwood {
 extern const Kernels DRAFTWOOD_KERNELS;
-const Kernels DRAFTWOOD_KERNELS{phases_of, forward, exponentials, perturb, sum_of_exponentials, segment_maxima};
+const Kernels DRAFTWOOD_KERNELS{phases_of, forward, advance, exponentials, perturb, sum_of_exponentials, segment_maxima};
 }  // namespace draftwood

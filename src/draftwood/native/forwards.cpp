@@ -13,6 +13,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
             throw std::logic_error("features are for drafters that read them, and no other model");
         if (row.nodes + news.nodes != news.width) throw std::logic_error("the round has another number of nodes");
         const int base = row.text + news.pending, all = row.nodes + news.nodes, number = plan->add(row, base + all);
+        plan->states.push_back(row.states(all));
         for (int i = 0; i < news.pending; i++) plan->text(number, news.text[i], row.text + i, 0);
         for (int i = 0; i < news.nodes; i++)
             plan->node(number, plan->known(news.tokens[i]), base + news.depths[i], base, row.nodes + i, all, true,
@@ -27,7 +28,13 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     work.logits = logits, work.hidden = hidden;
     if (!plan->sources.empty()) work.sources = plan->sources.data();
     if (!plan->features.empty()) work.features = plan->features.data();
-    run({{plan, work}}, threads, highest, best);
+    work.states = plan->states.data();
+    try {
+        run({{plan, work}}, threads, highest, best);
+    } catch (...) {
+        for (int r = 0; m.block_numbers && r < count; r++) rows[r].row->cut(0);  // states may lie behind the text
+        throw;
+    }
     for (int r = 0; r < count; r++) rows[r].row->text += rows[r].pending, rows[r].row->nodes += rows[r].nodes;
 }
 

@@ -93,6 +93,8 @@ inline Lanes capped(Lanes x, float cap) {
     return splat(cap) * (splat(1.f) - splat(2.f) / (exponential(x * splat(2.f / cap)) + splat(1.f)));
 }
 
+inline Lanes sigmoid(Lanes x) { return splat(1.f) / (splat(1.f) + exponential(splat(0.f) - x)); }
+
 // SiLU, x times its sigmoid; or GELU by tanh, x times the sigmoid of 2 sqrt(2 / pi) (x + 0.044715 x^3).
 inline Lanes activated(Lanes x, bool gelu) {
     Lanes minus = splat(0.f) - x;

@@ -24,7 +24,8 @@ class Facts(Structure):
         *((name, c_float) for name in ("epsilon", "scale")),
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
-        *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts")),
+        *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts", "gated")),
+        *((name, c_int) for name in ("taps_of_convolution", "key_heads", "value_heads", "key_size", "value_size")),
     ]
 
 
@@ -40,16 +41,24 @@ class LayerSource(Structure):
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
     NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "query_norm", "key_norm", "hidden_norm")
+    MIXED, STATE = ("mixed", "mixed_gate", "share", "decay"), ("convolution", "decay_rate", "decay_bias", "state_norm")
+    ATTENTION, DELTA_RULE, SHORT_CONVOLUTION = range(3)
     _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
     _fields_ += [*((name, c_void_p) for name in NORMS), ("window", c_int), ("rotary", c_int)]
-    _fields_ += [(name, c_void_p) for name in ("router", "experts_up", "experts_down")]
+    _fields_ += [*((name, c_void_p) for name in ("router", "experts_up", "experts_down")), ("kind", c_int)]
+    _fields_ += [*((name, Matrix) for name in MIXED), *((name, c_void_p) for name in STATE)]
 
     @classmethod
     def shapes(cls, facts: Facts, inputs: int) -> dict[str, tuple[int, ...]]:
         """Shapes of all weights of a layer whose attention reads ``inputs`` numbers."""
         width, inner, experts, heads = facts.width, facts.inner, facts.experts, (facts.heads, facts.kv_heads)
         queries, keys = (number * facts.head_dim for number in heads)
-        outputs = {"query": (queries, inputs), "key": (keys, inputs), "value": (keys, inputs), "out": (width, queries)}
+        outputs = {
+            "query": (queries * (2 if facts.gated else 1), inputs),
+            "key": (keys, inputs),
+            "value": (keys, inputs),
+            "out": (width, queries),
+        }
         outputs |= {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
         normed = (queries, keys) if facts.joint_norms else (facts.head_dim, facts.head_dim)
         return {
@@ -109,7 +118,7 @@ _SIGNATURES = {
     "free_model": (None, [c_void_p]),
     "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "read": (c_long, [c_void_p, c_int]),
-    **dict.fromkeys(("page_bytes", "token_bytes"), (c_long, [c_void_p])),
+    **dict.fromkeys(("memory_bytes", "token_bytes"), (c_long, [c_void_p])),
     "row": (c_void_p, [c_void_p]),
     "fork": (c_void_p, [c_void_p, c_int]),
     "free_row": (None, [c_void_p]),

@@ -17,6 +17,8 @@
 //     layer 0, head 1 ..                 [token / 16][number / step][token % 16][step]    [token / step][number][step]
 //
 // so products of queries with keys, and of weights with values, are those of a matrix (page.h has the places).
+//
+// A layer with a running state keeps entries of tokens instead, and the state before a checkpoint (states.h).
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +36,13 @@ const int QUERIES = 48;        // rows of queries that attend together, at most
 const int EXPERTS = 512;       // of a layer, at most
 const int SEGMENT = 64;        // tokens of a segment in which the largest scores are looked for, and noise is made
 const int EXPANDED = 128;      // inputs whose codes are expanded together
+const int INTERVAL = 16;       // tokens from a checkpoint of running states to the next one
+
+const int MAX_TAPS = 8;        // of a convolution
+const int MAX_STATE = 256;     // numbers of a value of the delta rule, at most
+
+// How a layer mixes tokens.
+enum LayerKind { ATTENTION, DELTA_RULE, SHORT_CONVOLUTION };
 
 // A matrix in the order in which it is read: [strip][input / step][panel of the strip][output of the panel][step].
 // Outputs are padded to whole strips and inputs to the lanes, with zeros.
@@ -53,6 +62,10 @@ struct Layer {
     float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
     int rotary;                      // its table of rotations; below 0: none
+    int kind;                        // of LayerKind; for the others ``qkv`` makes all that the layer reads of a token
+    int number;                      // among the layers of attention, or of the delta rule
+    size_t entries;                  // place in a block of entries
+    float *convolution, *decay, *decay_bias, *state_norm;  // [tap][channel]; [head], below 0; [head]; of a head's output
     // Of a mixture of experts, each with matrices of its own instead of gate_up and down, or null.
     Linear router;
     const Linear *experts_up, *experts_down;
@@ -71,6 +84,9 @@ struct Facts {
     float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
     // Of a mixture of experts: those of a layer and of a token; whether the weights of a token's experts add up to one.
     int experts, experts_per_token, expert_inner, normalise_experts;
+    int gated;  // attention is multiplied by the sigmoids of gates, which follow each head's queries in its matrix
+    // Of layers with a running state: taps of the convolution, and heads of the delta rule with their numbers.
+    int taps_of_convolution, key_heads, value_heads, key_size, value_size;
 };
 
 struct Rotary {
@@ -78,9 +94,19 @@ struct Rotary {
     int positions;
 };
 
+// What a row keeps for layers with a running state (states.h).
+struct RowStates {
+    float* states;
+    int* checkpoints;
+    float* const* blocks;
+};
+
 struct Model {
     Facts facts;
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
+    int padded_key, padded_value;                // of a head of the delta rule
+    int channels, attending, ruled;  // inputs of a convolution; layers of attention, and of the delta rule
+    size_t block_numbers;            // of a block of entries of all layers; 0: no layer has a running state
     Layer* layer;
     const void* embedding;  // [tokens][width], as it came
     const struct CodeKind* embedding_codes;  // its type, or null for numbers
@@ -90,7 +116,7 @@ struct Model {
     // Which hidden states are returned: 0 is the embedding, i the output of layer i, the last one is normed; layers + 1 is that
     // one before its norm.
     const int* tap;
-    size_t page_numbers;  // numbers of a page: [layer][kv head][keys, values][PAGE * padded_dim]
+    size_t page_numbers;  // numbers of a page: [layer of attention][kv head][keys, values][PAGE * padded_dim]
     // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
     // to the scores of the next one is a product of low rank.
     int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
@@ -128,6 +154,7 @@ struct Work {
     int count, scored, first_scored;
     const int* path;
     void* const* const* pages;  // [row][page]
+    const RowStates* states;    // [row]
     float* logits;              // [scored][vocab]
     float* hidden;              // [state][tap][width], or null
     const float* mask;          // [width]: the input of tokens below 0
@@ -144,6 +171,7 @@ struct Shared {
     void* queries;   // [head of keys][token][head of the group][dim]
     void* attended;  // [token][heads * dim]; also inputs of experts, and of the head
     void* activated; // [token][inner]; also inputs of the first layer of a drafter, and of features
+    float* mixed;    // [token][channel], then of each head of the delta rule its share of an update and its decay
     int* experts;    // [token][choice]
     float* expert_weights;  // [token][choice]
 };
@@ -156,6 +184,7 @@ struct Scratch {
     void* codes;       // inputs in 8 bits, and their groups
     float* scores;     // [query][slot]
     float* sums;       // [query][dim] of attention
+    float* state;      // [key][value]: behind nodes, of a head of the delta rule
     int tile_rows;     // of the processor's tiles, as they are configured; -1: for codes
     // Of the scores that this thread computed, for each scored token: the highest one, the token that has it, and the lanes of
     // the scores' sum, which is NaN if a score is.
@@ -183,6 +212,7 @@ struct Worker {
 struct Kernels {
     int (*phases)(int layers);  // of a forward of a batch, at most
     void (*forward)(const Work* work, const Worker& worker);
+    void (*advance)(const Model& model, const RowStates& row, int checkpoint);  // make states of those one before
     void (*exponentials)(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
     void (*perturb)(const float* scores, const float* arrivals, long vocab, float offset, float* out);
     double (*sum_of_exponentials)(const float* scores, long vocab, float offset);

@@ -98,7 +98,7 @@ void* Packer::reserve(size_t bytes) {
     return start;
 }
 
-Linear Packer::pack(int outputs, const Columns& columns, Matrices parts, const RowOf& row) {
+Linear Packer::pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row) {
     const int inputs = columns.size(), strips = outputs / STRIP;
     const int count = std::count_if(columns.begin(), columns.end(), [](int column) { return column >= 0; });
     bool codes = bfloat16_ && count == inputs;  // codes stay codes if no input is padded
@@ -128,13 +128,13 @@ Linear Packer::pack(const Matrix& matrix, int outputs, const Columns& columns) {
 }
 
 // The outputs of a panel are rows of one matrix; those of a panel of padding have the format of the first one.
-Linear Packer::pack_codes(int outputs, int inputs, Matrices parts, const RowOf& row) {
+Linear Packer::pack_codes(int outputs, int inputs, const Matrices& parts, const RowOf& row) {
     const int count = outputs / PANEL;
     std::vector<const CodeKind*> kinds(count);
     std::vector<size_t> starts(count + 1);
     for (int p = 0; p < count; p++) {
         const MatrixRow from = row(p * PANEL);
-        kinds[p] = code_kind((from.matrix ? from.matrix : *parts.begin())->kind);
+        kinds[p] = code_kind((from.matrix ? from.matrix : parts[0])->kind);
         starts[p + 1] = starts[p] + kinds[p]->format.panel_bytes(inputs);
     }
     uint8_t* codes = (uint8_t*)reserve(starts[count]);
@@ -154,7 +154,7 @@ Linear Packer::pack_codes(int outputs, int inputs, Matrices parts, const RowOf& 
 }
 
 // ``one(i)`` for 0 .. count - 1 on all threads; the pages of the parts leave the process piece by piece.
-void Packer::in_pieces(int count, Matrices parts, const std::function<void(int)>& one) const {
+void Packer::in_pieces(int count, const Matrices& parts, const std::function<void(int)>& one) const {
     for (int i = 0; i < count; i += PIECE) {
         in_parallel(threads_, std::min(count - i, PIECE), [&](int j) { one(i + j); });
         for (const Matrix* part : parts) let_go(*part);

@@ -1,7 +1,6 @@
 // Matrices as they come, and how they are packed in the order in which they are read.
 #pragma once
 #include <functional>
-#include <initializer_list>
 #include <utility>
 
 #include "threads.h"
@@ -41,7 +40,7 @@ Columns columns_in_parts(int parts, int numbers, int padded);
 
 inline int padded_to(int number, int unit) { return (number + unit - 1) / unit * unit; }
 
-typedef std::initializer_list<const Matrix*> Matrices;
+typedef std::vector<const Matrix*> Matrices;
 
 // The memory of a model, and what packs its weights into it.
 class Packer {
@@ -49,7 +48,7 @@ class Packer {
     // Numbers are bfloat16, or else float32; ``threads`` pack.
     Packer(bool bfloat16, int threads) : bfloat16_(bfloat16), threads_(threads) {}
     // A matrix whose outputs are rows of ``parts``.
-    Linear pack(int outputs, const Columns& columns, Matrices parts, const RowOf& row);
+    Linear pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row);
     // A whole matrix, with its outputs padded.
     Linear pack(const Matrix& matrix, int outputs, const Columns& columns);
     float* copy(const float* from, int size, int padded);  // null of null
@@ -59,8 +58,8 @@ class Packer {
     std::vector<std::pair<const char*, size_t>> weights;  // where all matrices lie, and their bytes
 
   private:
-    Linear pack_codes(int outputs, int inputs, Matrices parts, const RowOf& row);
-    void in_pieces(int count, Matrices parts, const std::function<void(int)>& one) const;
+    Linear pack_codes(int outputs, int inputs, const Matrices& parts, const RowOf& row);
+    void in_pieces(int count, const Matrices& parts, const std::function<void(int)>& one) const;
 
     bool bfloat16_;
     int threads_;

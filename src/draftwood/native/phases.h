@@ -34,7 +34,7 @@ struct PhasesOf {
         : work(batch), model(*work.model), facts(model.facts), phases(worker.phases), own(*worker.own), thread(worker.thread),
           threads(worker.threads), count(work.count), dim(model.padded_dim), head_group(facts.heads / facts.kv_heads),
           phase(work.phase), width(model.padded_width), heads_width((size_t)facts.heads * dim),
-          qkv_width((size_t)(facts.heads + 2 * facts.kv_heads) * dim), residual(worker.shared->residual),
+          qkv_width((size_t)(facts.heads * (facts.gated ? 2 : 1) + 2 * facts.kv_heads) * dim), residual(worker.shared->residual),
           qkv(worker.shared->qkv), queries((Input*)worker.shared->queries), attended((Input*)worker.shared->attended),
           activated_inputs((Input*)worker.shared->activated), normed((Input*)own.normed) {}
 

@@ -12,6 +12,7 @@ struct Plan {
     std::vector<int> path;
     std::vector<std::vector<void*>> pages;
     std::vector<void* const*> lists;
+    std::vector<RowStates> states;
     std::vector<float> sources, features;
     int nodes = 0, texts = 0;  // so many of each were added
 
@@ -38,6 +39,8 @@ struct Plan {
         for (int j = 0; j < all; j++)
             if (sees(j)) path.push_back(base + j);
         const int seen = (int)path.size() - first;
+        if (engine->model().block_numbers && position != base + seen - 1)
+            throw std::invalid_argument("layers with a running state need trees: a node sees one token of each depth");
         tokens.push_back({row, token, in_context(position), base + number, base, first, seen, scored ? 0 : -1, nodes++});
     }
 

@@ -32,14 +32,21 @@ class Parts {
     size_t numbers_ = 0;
 };
 
+size_t most_outputs(const Model& m) {
+    int most = 0;
+    for (int l = 0; l < m.facts.layers; l++) most = std::max(most, m.layer[l].qkv.outputs);
+    return most;
+}
+
 // Numbers of inputs and outputs of a token's products, at most.
 struct Widths {
     explicit Widths(const Model& m)
         : residual(m.padded_width), heads((size_t)m.facts.heads * m.padded_dim),
-          qkv(heads + 2 * (size_t)m.facts.kv_heads * m.padded_dim),
+          qkv(most_outputs(m)), mixed(m.channels + 2 * padded_to(m.facts.value_heads, LANES)),
+          attended(std::max({heads, residual, (size_t)m.facts.value_heads * m.padded_value})),
           inner(std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs})),
           choices(m.facts.experts_per_token) {}
-    const size_t residual, heads, qkv, inner, choices;
+    const size_t residual, heads, qkv, mixed, attended, inner, choices;
 };
 
 void reserve_shared(Job& job, const Model& m) {
@@ -49,7 +56,8 @@ void reserve_shared(Job& job, const Model& m) {
     parts.add(shared.residual, BATCH * w.residual);
     parts.add(shared.qkv, BATCH * std::max(w.qkv, std::max<size_t>(1, w.choices) * w.residual));
     parts.add(shared.queries, BATCH * w.heads);
-    parts.add(shared.attended, BATCH * std::max(w.heads, w.residual));
+    parts.add(shared.attended, BATCH * w.attended);
+    parts.add(shared.mixed, m.ruled ? BATCH * w.mixed : 0);
     parts.add(shared.activated, BATCH * w.inner);
     parts.add(shared.experts, BATCH * w.choices);
     parts.add(shared.expert_weights, BATCH * w.choices);
@@ -65,9 +73,10 @@ void reserve_own(Scratch& own, Buffer& memory, const Model& m, const Sizes& size
     parts.add(own.softmax, QUERIES * (stride + tail));
     parts.add(own.gathered, std::max(expert, tail * m.padded_dim));
     // A code is a byte, and a group of 32 has 16 bytes more.
-    parts.add(own.codes, m.facts.activations == 8 ? BATCH * std::max(w.heads, w.inner) / 8 * 3 : 0);
+    parts.add(own.codes, m.facts.activations == 8 ? BATCH * std::max(w.attended, w.inner) / 8 * 3 : 0);
     parts.add(own.scores, QUERIES * stride);
     parts.add(own.sums, QUERIES * (size_t)m.padded_dim);
+    parts.add(own.state, m.ruled ? (size_t)m.padded_key * m.padded_value : 0);
     parts.add(own.highest, sizes.scored);
     parts.add(own.best, sizes.scored);
     parts.add(own.totals, (size_t)sizes.scored * LANES);

@@ -8,7 +8,7 @@ longer than that. A size beyond ``MAX_CHECKED`` tokens would make loading slow, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,8 +97,11 @@ class CausalRunner:
         self._rows.commit(nodes)
 
 
-def check_architecture(model: Any) -> None:
+def check_architecture(model: Any, states: Collection[str] = ()) -> None:
     """Refuse models whose configuration shows that they cannot score a tree.
+
+    Args:
+        states: types of layers with a running state that the runner has code for.
 
     Raises:
         ModelError: an encoder-decoder, state-space or linear-attention model, or an attention that ignores masks.
@@ -107,9 +110,9 @@ def check_architecture(model: Any) -> None:
     reason = _ALIBI if getattr(config, "alibi", False) else _REFUSED.get(kind)
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
-    if getattr(model, "_is_stateful", False):
+    if getattr(model, "_is_stateful", False) and not states:
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
-    reason = attention_problem(config.get_text_config()) or reason
+    reason = attention_problem(config.get_text_config(), states) or reason
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
@@ -121,8 +124,9 @@ def model_kind(model: Any) -> str:
     return str(getattr(model.config, "model_type", type(model).__name__))
 
 
-def attention_problem(config: Any) -> str | None:
-    """Why the attention depends on more than a mask and positions; None if it does not."""
+def attention_problem(config: Any, states: Collection[str] = ()) -> str | None:
+    """Why the attention depends on more than a mask and positions, but for layers of types in ``states``; None if it does
+    not."""
     for name, what in _BY_CONTENT.items():
         if value := getattr(config, name, None):
             return f"its configuration says {name}={value}: {what}"
@@ -130,11 +134,11 @@ def attention_problem(config: Any) -> str | None:
         return "its configuration says is_causal=False: its tokens see later ones"
     if getattr(config, "attention_type", None) == "block_sparse":
         return "its block_sparse attention skips blocks that a mask cannot restore"
-    strange = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}
+    strange = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING, *states}
     if choosing := sorted(kind for kind in strange if kind.endswith("_attention") and kind != "linear_attention"):
         return f"its layers of type {', '.join(choosing)} choose what they attend to by more than a mask and positions"
     if strange:
-        return f"its layers of type {', '.join(sorted(strange))} keep a state that cannot be cut back to a tree's path"
+        return f"its layers of type {', '.join(sorted(strange))} keep a running state, which only the native engine scores"
     return None
 
 

@@ -26,8 +26,9 @@ from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, refuse, why_not_format
+from draftwood.runners.native.families import EMBEDDING, FAMILIES
 from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
+from draftwood.runners.native.refusals import refuse, why_not_format
 from draftwood.runners.native.sources import Held, layer_source
 from draftwood.runners.native.stored import source_of
 from draftwood.runners.native.table import MemoryTable

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-import torch
-
-from draftwood.core.errors import ModelError
 from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.rotary import Rotary, head_size
-from draftwood.runners.support import attention_problem, model_kind
+from draftwood.runners.native.states import DELTA_RULE, SHORT_CONVOLUTION, StateLayer
 from draftwood.runners.windows import SLIDING, Window, sliding_window
 
 _BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -19,7 +15,7 @@ _AFTER: Final = {"out_norm": "post_attention_layernorm", "down_norm": "post_feed
 _AROUND: Final = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm"}
 _ATTENTION: Final = {"self_attn.": "attention_bias"}
 _BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
-_LAYERS: Final = ("sliding_window", "layer_types")
+LAYERS: Final = ("sliding_window", "layer_types")
 
 
 class Family(NamedTuple):
@@ -43,6 +39,12 @@ class Family(NamedTuple):
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
         turned: heads of queries and keys are in llama.cpp's order there.
+        states: layers with a running state, by their type in the configuration.
+        gated: the projection of queries makes gates of what each head returns too.
+        names: of modules that others name otherwise, by the engine's name; ``last_norm`` is the one before the head.
+        epsilon: the setting of the norms' least square.
+        whole: the model type of a model of several parts, of which this one reads the text; weights of the others begin
+            with ``others``.
     """
 
     name: str
@@ -62,10 +64,16 @@ class Family(NamedTuple):
     interleaved: bool = False
     gguf: str | None = ""
     turned: bool = False
+    states: Mapping[str, StateLayer] = {}
+    gated: bool = False
+    names: Mapping[str, str] = {}
+    epsilon: str = "rms_norm_eps"
+    whole: str = ""
+    others: tuple[str, ...] = ()
 
 
 _GEMMA: Final = Family(
-    "Gemma2ForCausalLM", _AROUND, plus_one=True, biases=_ATTENTION, windows=_LAYERS, scale=("query_pre_attn_scalar", -0.5),
+    "Gemma2ForCausalLM", _AROUND, plus_one=True, biases=_ATTENTION, windows=LAYERS, scale=("query_pre_attn_scalar", -0.5),
     scaled=True, activation="hidden_activation",
     factors={"logit_cap": "final_logit_softcapping", "attention_cap": "attn_logit_softcapping"},
 )  # fmt: skip
@@ -76,11 +84,11 @@ FAMILIES: Final = {
     "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), turned=True),
     "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None),
     "qwen2": Family(
-        "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=_LAYERS,
+        "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=LAYERS,
         stated=(),
     ),
-    "qwen3": Family("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS, stated=()),
-    "smollm3": Family("SmolLM3ForCausalLM", biases=_BOTH, windows=_LAYERS, turned=True),
+    "qwen3": Family("Qwen3ForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS, stated=()),
+    "smollm3": Family("SmolLM3ForCausalLM", biases=_BOTH, windows=LAYERS, turned=True),
     "olmo2": Family("Olmo2ForCausalLM", _AFTER, "joint", biases=_ATTENTION, stated=()),
     "granite": Family(
         "GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0), factors=_GRANITE,
@@ -91,16 +99,28 @@ FAMILIES: Final = {
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"
     ),
-    "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=_LAYERS, full_unrotated=True),
+    "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=LAYERS, full_unrotated=True),
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
         "MixtralForCausalLM", windows=("sliding_window",),
         experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True}, gguf=None,
     ),
     "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=_LAYERS,
+        "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS,
         experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "normalise_experts": "norm_topk_prob"},
         gguf=None,
+    ),
+    "qwen3_5_text": Family(
+        "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
+        states={"linear_attention": DELTA_RULE}, gguf=None, whole="qwen3_5", others=("mtp.", "model.visual."),
+    ),
+    "lfm2": Family(
+        "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),
+        activation="", states={"conv": SHORT_CONVOLUTION}, epsilon="norm_eps", gguf=None,
+        names={
+            "out": "self_attn.out_proj", "gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2",
+            "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm", "last_norm": "model.embedding_norm",
+        },
     ),
 }  # fmt: skip
 """By model type."""
@@ -122,72 +142,7 @@ _STEMS: Final = {
 }  # fmt: skip
 """Names in GGUF files, by the engine's name."""
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
-_ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
-_ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
-"""Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
-_FORMATS: Final = (torch.float32, torch.bfloat16)
-
-
-def why_not_config(config: Any, name: str | None = None) -> str | None:
-    """Why the native engine has no code for a model of this configuration; None if it has.
-
-    Args:
-        name: of its class; by default what the configuration says.
-    """
-    kind = getattr(config, "model_type", "")
-    own, name = FAMILIES.get(kind), name or (getattr(config, "architectures", None) or [None])[0]
-    if own is None or name not in (None, own.name):
-        return f"it has no code for model type {kind!r}"
-    for rotary in rotary_settings(config):
-        if (form := rotary.get("rope_type", "default")) not in _ROTARY:
-            return f"it has no code for rotary embeddings of type {form!r}"
-        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not own.fused:
-            return "it has no code for rotary embeddings of parts of a head"
-    if (activation := getattr(config, own.activation)) not in _ACTIVATIONS:
-        return f"it has no code for {own.activation} {activation!r}"
-    for setting in (*_GRANITE.values(), *_GEMMA.factors.values()):  # the engine takes 0 as none
-        if getattr(config, setting, None) == 0:
-            return f"it has no code for {setting} 0"
-    if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
-        return "its no_rope_layers are more or fewer than its layers"
-    if getattr(config, "quantization_config", None) is not None:
-        return "it has no code for quantized checkpoints"
-    if getattr(config, "use_bidirectional_attention", None):
-        return "its tokens see later ones"
-    strange = [*({name for name in _LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
-    return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config)
-
-
-def why_not(model: Any) -> str | None:
-    """Why the native engine does not run a live causal model; None if it does."""
-    if not type(model).__module__.startswith("transformers."):
-        return f"it has no code for model type {model_kind(model)!r}"
-    if (reason := why_not_config(model.config, type(model).__name__) or why_not_format(model)) is not None:
-        return reason
-    weights = model.state_dict()
-    embedded, scored = len(weights[EMBEDDING]), len(weights[HEAD])
-    if scored > embedded:
-        return f"it scores {scored} tokens and has embeddings of {embedded}"
-    if others := weights.keys() ^ shapes_of(model.config).keys():
-        return f"it has no code for the weight {min(others)!r}"
-    return None
-
-
-def why_not_format(model: Any) -> str | None:
-    """Why the native engine does not run models of this number format on this device; None if it does."""
-    if model.device.type != "cpu":
-        return f"the model is on {model.device}"
-    formats = {p.dtype for p in model.parameters()}
-    if len(formats) > 1 or not formats <= set(_FORMATS):
-        found = ", ".join(sorted(str(one).removeprefix("torch.") for one in formats))
-        return f"it computes in float32 or bfloat16, and the model is in {found}"
-    return None
-
-
-def refuse(reason: str | None) -> None:
-    """Raise a ModelError if there is a reason not to run a model."""
-    if reason is not None:
-        raise ModelError(f"the native engine does not run this model: {reason}. Use --backend torch")
+ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 
 
 def embedding_scale(config: Any) -> float:
@@ -212,14 +167,27 @@ def facts_of(config: Any, **more: Any) -> Facts:
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=head,
-        inner=config.intermediate_size,
+        inner=_inner(config),
         rotary_dim=2 * Rotary(config)(1)[0].shape[-1],
-        epsilon=config.rms_norm_eps,
+        epsilon=getattr(config, own.epsilon),
         scale=(getattr(config, setting) if setting else head) ** power,
-        gelu=_ACTIVATIONS[getattr(config, own.activation)],
+        gelu=ACTIVATIONS[getattr(config, own.activation)] if own.activation else 0,
         joint_norms=own.head_norms == "joint",
+        gated=own.gated,
+        **{name: getattr(config, setting) for layer in own.states.values() for name, setting in layer.facts.items()},
         **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts else {}) | more,
     )  # fmt: skip
+
+
+def _inner(config: Any) -> int:
+    """The width of the feed-forward networks."""
+    size = int(config.intermediate_size)
+    if not getattr(config, "block_auto_adjust_ff_dim", False):
+        return size
+    size, multiple = int(2 * size / 3), config.block_multiple_of
+    if config.block_ffn_dim_multiplier is not None:
+        size = multiple * -(-int(config.block_ffn_dim_multiplier * size) // multiple)
+    return size
 
 
 def _sparse(config: Any, number: int) -> bool:
@@ -228,17 +196,34 @@ def _sparse(config: Any, number: int) -> bool:
     return bool(FAMILIES[config.model_type].experts) and number not in dense and (number + 1) % step == 0
 
 
-def _layer_shapes(config: Any, number: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
+    """Names of the matrices and of the norms of a layer, by the engine's name."""
+    products, norms = {**PRODUCTS, **own.names}, {**own.norms, **HEAD_NORMS, **own.names}
+    return {name: products[name] for name in PRODUCTS}, {name: norms[name] for name in (*own.norms, *HEAD_NORMS)}
+
+
+def last_norm(own: Family) -> str:
+    """The name of the norm before the head."""
+    return f"{own.names['last_norm']}.weight" if "last_norm" in own.names else NORM
+
+
+def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights of a layer."""
-    own, sparse = FAMILIES[config.model_type], _sparse(config, number)
-    modules = {module: shapes[name] for name, module in PRODUCTS.items()}
+    own, sparse, shapes = FAMILIES[config.model_type], _sparse(config, number), LayerSource.shapes(facts, facts.width)
+    products, norms = modules_of(own)
+    if (states := own.states.get(kinds_of(config)[number])) is not None:
+        yield from states.shapes(facts).items()
+        products = {name: products[name] for name in ("gate", "up", "down")}
+        norms = {name: norms[name] for name in own.norms}
+    elif not own.head_norms:
+        norms = {name: norms[name] for name in own.norms}
+    modules = {module: shapes[name] for name, module in products.items()}
     if own.fused:
         for module, parts in FUSED.items():
             width = [modules.pop(PRODUCTS[part]) for part in parts]
             modules[module] = sum(shape[0] for shape in width), width[0][1]
     modules = {module: shape for module, shape in modules.items() if not sparse or not module.startswith("mlp.")}
     biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
-    norms = {**own.norms, **(HEAD_NORMS if own.head_norms else {})}
     for module, shape in modules.items():
         yield f"{module}.weight", shape
         if module.startswith(biased):
@@ -250,17 +235,19 @@ def _layer_shapes(config: Any, number: int, shapes: Mapping[str, tuple[int, ...]
 def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights of such a model, with a head of its own."""
     facts, width = facts_of(config), config.hidden_size
-    shapes, outer = LayerSource.shapes(facts, width), (config.vocab_size, width)
-    found = {EMBEDDING: outer, NORM: (width,), HEAD: outer}
+    outer = config.vocab_size, width
+    found = {EMBEDDING: outer, last_norm(FAMILIES[config.model_type]): (width,), HEAD: outer}
     for number in range(facts.layers):
-        found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, shapes)}
+        found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, facts)}
     return found
 
 
 def gguf_names(kind: str) -> dict[str, str]:
     """Names in GGUF files of the modules of a layer of this model type."""
-    modules = {**PRODUCTS, **FAMILIES[kind].norms, **HEAD_NORMS}
-    return {module: _STEMS[name] for name, module in modules.items()} | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
+    products, norms = modules_of(FAMILIES[kind])
+    return {module: _STEMS[name] for name, module in {**products, **norms}.items()} | dict(
+        zip(FUSED, ("attn_qkv", "ffn_up"), strict=True)
+    )
 
 
 def rotates(config: Any, number: int) -> bool:
@@ -268,6 +255,12 @@ def rotates(config: Any, number: int) -> bool:
     flags = getattr(config, "no_rope_layers", None)
     everywhere = not FAMILIES[config.model_type].full_unrotated or config.sliding_window is None
     return bool(flags[number]) if flags else everywhere or kinds_of(config)[number] == SLIDING
+
+
+def with_states(config: Any) -> frozenset[str]:
+    """Types of layers with a running state that the engine has code for."""
+    own = FAMILIES.get(getattr(config, "model_type", ""))
+    return frozenset(own.states if own is not None else ())
 
 
 def kinds_of(config: Any) -> list[str]:

@@ -129,8 +129,8 @@ class Engine:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all pages of keys and values; rows that share a page count it once."""
-        return int(library().page_bytes(self.handle))
+        """Bytes of all rows: pages of keys and values, of which shared ones count once, and running states."""
+        return int(library().memory_bytes(self.handle))
 
     @property
     def token_bytes(self) -> int:

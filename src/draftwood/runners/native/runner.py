@@ -13,8 +13,9 @@ from draftwood.core.scores import Scores
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
-from draftwood.runners.native.families import refuse, why_not
+from draftwood.runners.native.families import with_states
 from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
+from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
@@ -45,7 +46,7 @@ class NativeRunner(CausalRunner):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         stored = is_stored(model)
         if not stored:
-            check_architecture(model)
+            check_architecture(model, with_states(model.config))
             check_evaluates(model)
             refuse(why_not(model))
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)

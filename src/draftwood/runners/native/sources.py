@@ -10,8 +10,9 @@ from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native import families
-from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HEAD, HEAD_NORMS, NORM, PRODUCTS, Family
+from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HEAD, Family, modules_of
 from draftwood.runners.native.rotary import Rotary
+from draftwood.runners.native.states import StateLayer
 from draftwood.runners.native.weights import Weight, sized, turned
 from draftwood.runners.windows import SLIDING
 
@@ -63,7 +64,8 @@ class Source(NamedTuple):
 
     def norm(self) -> Any:
         """What the norm before the head multiplies by."""
-        return _factor(self.weights[NORM], FAMILIES[self.config.model_type], self.dtype)
+        own = FAMILIES[self.config.model_type]
+        return _factor(self.weights[families.last_norm(own)], own, self.dtype)
 
     def layers(self, held: Held, facts: Facts) -> list[LayerSource]:
         """The weights of the layers."""
@@ -75,6 +77,7 @@ class Source(NamedTuple):
                 layer_source(
                     self.weights, f"model.layers.{number}.", held, facts, own,
                     window=window.size if window is not None and slides else 0,
+                    states=own.states.get(kind),
                     rotary=-1 if not families.rotates(config, number) else tables.index(kind) if kind in tables else 0,
                 )
             )  # fmt: skip
@@ -127,7 +130,14 @@ def _factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
 
 
 def layer_source(
-    weights: Mapping[str, Any], prefix: str, held: Held, facts: Facts, family: Family, window: int = 0, rotary: int = 0
+    weights: Mapping[str, Any],
+    prefix: str,
+    held: Held,
+    facts: Facts,
+    family: Family,
+    window: int = 0,
+    rotary: int = 0,
+    states: StateLayer | None = None,
 ) -> LayerSource:
     """The weights of a layer; raises a ModelError if one has another shape than the facts say.
 
@@ -138,6 +148,7 @@ def layer_source(
         family: of the model.
         window: tokens that a token sees at most; 0 for all.
         rotary: the layer's table of rotations; -1 for none.
+        states: the kind of a layer with a running state.
     """
 
     def part(name: str) -> Any:
@@ -145,15 +156,16 @@ def layer_source(
 
     joined = part("hidden_norm.weight")  # of a drafter that reads features
     shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
-    products = {name: part(f"{module}.weight") for name, module in PRODUCTS.items()}
+    modules, norm_modules = modules_of(family)
+    products = {name: part(f"{module}.weight") for name, module in modules.items()}
     for module, names in FUSED.items():
         if (both := part(f"{module}.weight")) is not None:
             products |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
-    biases = {f"{name}_bias": part(f"{module}.bias") for name, module in PRODUCTS.items()}
+    biases = {f"{name}_bias": part(f"{module}.bias") for name, module in modules.items()}
     if family.interleaved:
         for whole, names in ((products, ("query", "key")), (biases, ("query_bias", "key_bias"))):
             whole |= {name: whole[name] if whole[name] is None else turned(whole[name], facts.head_dim) for name in names}
-    norms = {name: part(f"{module}.weight") for name, module in {**family.norms, **HEAD_NORMS}.items()}
+    norms = {name: part(f"{module}.weight") for name, module in norm_modules.items()}
 
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
@@ -164,6 +176,7 @@ def layer_source(
         **taken(held.numbers, {name: _factor(one, family, held.dtype) for name, one in norms.items()}),
         **taken(held.numbers, {"hidden_norm": joined}),
         **taken(held.weights, {name: part(module) for name, module in EXPERTS.items()}),
+        **(states.source(part, held, facts) if states is not None else {}),
         window=window,
         rotary=rotary,
     )

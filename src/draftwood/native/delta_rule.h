@@ -1,0 +1,222 @@
+// The gated delta rule over the paths of a tree (Yang et al., "Gated Delta Networks", 2024).
+//
+// With S the state before the checkpoint, and G the sum of the logarithms of decays since then:
+//
+//     update_i = share_i (v_i - e^G_i S'k_i - sum over its path j < i of e^(G_i - G_j) (k_j . k_i) update_j)
+//     out_i    = e^G_i S'q_i + sum over its path j <= i of e^(G_i - G_j) (k_j . q_i) update_j
+#pragma once
+#include "short_convolution.h"
+
+namespace {
+// Entries of successive tokens become part of a state: [key][value], from one place to another or the same.
+inline void add_entries(const Model& m, const float* const* entries, int count, const float* from, float* to) {
+    const int keys = m.padded_key, values = m.padded_value;
+    float decays[INTERVAL];
+    for (int j = 0; j < INTERVAL; j += LANES) {
+        for (int i = j; i < j + LANES; i++) decays[i] = i < count ? entries[i][keys + values] : 0;
+        store(decays + j, exponential(load(decays + j)));
+    }
+    for (int k = 0; k < keys; k++)
+        for (int v = 0; v < values; v += LANES) {
+            Lanes state = load(from + (size_t)k * values + v);
+            for (int j = 0; j < count; j++)
+                state = fma(splat(entries[j][k]), load(entries[j] + keys + v), state * splat(decays[j]));
+            store(to + (size_t)k * values + v, state);
+        }
+}
+
+// The state of a head before a checkpoint of the text; it is made of the one before.
+inline float* state_before(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint) {
+    const size_t at = state_at(m, layer, head, checkpoint);
+    if (row.checkpoints[at] == checkpoint) return state_of(m, row, at);
+    const int before = checkpoint - INTERVAL;
+    const float* entries[INTERVAL];
+    for (int j = 0; j < INTERVAL; j++) entries[j] = Place(row, checkpoint, before + j).entry(m, layer, head);
+    add_entries(m, entries, INTERVAL, state_of(m, row, state_at(m, layer, head, before)), state_of(m, row, at));
+    row.checkpoints[at] = checkpoint;
+    return state_of(m, row, at);
+}
+
+inline void advance(const Model& m, const RowStates& row, int checkpoint) {
+    for (int l = 0; l < m.facts.layers; l++)
+        for (int h = 0; m.layer[l].kind == DELTA_RULE && h < m.facts.value_heads; h++)
+            state_before(m, m.layer[l], row, h, checkpoint);
+}
+
+template <class N>
+struct DeltaRule : ShortConvolution<N> {
+    typedef ShortConvolution<N> Base;
+    using typename Base::Input;
+    using Base::attended, Base::convolve, Base::count, Base::each_token, Base::facts, Base::in_chunks, Base::keep_inputs;
+    using Base::linear, Base::model, Base::norm_all, Base::normed, Base::own, Base::place, Base::position, Base::qkv;
+    using Base::rms_norm, Base::slot_at, Base::work;
+    const int keys, values, heads, group;  // numbers of a head, padded; heads; those that share queries and keys
+    const size_t mixed_width;
+    float* mixed;
+
+    DeltaRule(const Work& batch, const Worker& worker)
+        : Base(batch, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
+          group(facts.key_heads ? heads / facts.key_heads : 1), mixed_width(model.channels + 2 * padded(heads)),
+          mixed(worker.shared->mixed) {}
+
+    static size_t padded(int number) { return ceil_div(number, LANES) * LANES; }
+    const float* query(int i, int h) const { return mixed + i * mixed_width + h / group * keys; }
+    const float* key(int i, int h) const { return query(i, h) + facts.key_heads * keys; }
+    const float* value(int i, int h) const { return mixed + i * mixed_width + 2 * facts.key_heads * keys + h * values; }
+    float* shares(int i) const { return mixed + i * mixed_width + model.channels; }
+    float* decays(int i) const { return shares(i) + padded(heads); }
+    float* gates(const Layer& layer, int i) const { return qkv + (size_t)i * layer.qkv.outputs + model.channels; }
+
+    // Queries, keys and values of a token, each query and key of length one; shares of its updates, and logarithms of decays.
+    void mix(const Layer& layer, int i) const {
+        float* to = mixed + i * mixed_width;
+        convolve(layer, i, [&](int c, const Lanes& sums) { store(to + c, activated(sums, false)); });
+        for (int h = 0; h < 2 * facts.key_heads; h++, to += keys) {
+            Lanes squares = splat(0.f);
+            for (int j = 0; j < keys; j += LANES) squares = fma(load(to + j), load(to + j), squares);
+            const float scale = h < facts.key_heads ? 1.f / sqrtf(facts.key_size) : 1.f;
+            const Lanes factor = splat(scale / sqrtf(sum(squares) + 1e-6f));
+            for (int j = 0; j < keys; j += LANES) store(to + j, load(to + j) * factor);
+        }
+        const float* from = gates(layer, i) + (size_t)heads * values;
+        for (size_t h = 0; h < padded(heads); h += LANES) store(shares(i) + h, sigmoid(load(from + h)));
+        for (int h = 0; h < heads; h++) {
+            const float a = from[padded(heads) + h] + layer.decay_bias[h];
+            decays(i)[h] = layer.decay[h] * (a > 20 ? a : log1pf(expf(a)));
+        }
+    }
+
+    // The slot of the last token in the state that a token reads; below 0 if that is a state of text alone.
+    int last_in_state(const Token& token) const {
+        const int checkpoint = checkpoint_of(position(token));
+        return checkpoint > token.text ? slot_at(token, checkpoint - 1) : -1;
+    }
+
+    // The state that a token reads. Behind nodes it is made of the last one of text and of their entries.
+    const float* state(const Layer& layer, const Token& token, int h) const {
+        const RowStates& row = work.states[token.row];
+        const int checkpoint = checkpoint_of(position(token)), last = token.text / INTERVAL * INTERVAL;
+        if (checkpoint <= token.text) return state_before(model, layer, row, h, checkpoint);
+        const float *from = state_before(model, layer, row, h, last), *entries[INTERVAL];
+        for (int p = last; p < checkpoint; p += INTERVAL, from = own.state) {
+            for (int j = 0; j < INTERVAL; j++) entries[j] = place(token, slot_at(token, p + j)).entry(model, layer, h);
+            add_entries(model, entries, INTERVAL, from, own.state);
+        }
+        return from;
+    }
+
+    // Products of a state with keys and queries of successive tokens: [token][key, query][value], ``T`` tokens at a time.
+    template <int T>
+    void read_state(const float* state, int start, int end, int h, float* out) const {
+        for (int v = 0; v < values; v += LANES)
+            for (int i = start; i < end; i += T) {
+                Lanes sums[2 * T];
+                const float* from[2 * T];  // those of the last token are computed again if there are fewer
+                for (int t = 0; t < T; t++) {
+                    const int token = least(i + t, end - 1);
+                    from[2 * t] = key(token, h), from[2 * t + 1] = query(token, h);
+                    sums[2 * t] = sums[2 * t + 1] = splat(0.f);
+                }
+                for (int k = 0; k < keys; k++) {
+                    const Lanes line = load(state + (size_t)k * values + v);
+                    for (int t = 0; t < 2 * T; t++) sums[t] = fma(splat(from[t][k]), line, sums[t]);
+                }
+                for (int t = 0; t < 2 * least(T, end - i); t++)
+                    store(out + (size_t)(2 * (i - start) + t) * values + v, sums[t]);
+            }
+    }
+
+    // Attention to the entries of the path: weights of their updates in the token's own update, and in what it reads. Returns by
+    // how much the state has decayed.
+    float weigh(const Layer& layer, int i, int h, const float** entries, float* of_key, float* of_query) const {
+        const Token& token = work.tokens[i];
+        const int p = position(token), start = checkpoint_of(p), size = p - start;
+        float sums[2 * INTERVAL + LANES] = {0}, total = 0;
+        for (int j = 0; j < size; j++) {
+            entries[j] = place(token, slot_at(token, start + j)).entry(model, layer, h);
+            sums[j] = total += entries[j][keys + values];
+        }
+        total += decays(i)[h], sums[size] = 0;
+        for (int j = 0; j <= size; j += LANES) store(sums + j, exponential(splat(total) - load(sums + j)));
+        const float *k = key(i, h), *q = query(i, h);
+        for (int j = 0; j < size; j++) {
+            Lanes with_key = splat(0.f), with_query = splat(0.f);
+            for (int d = 0; d < keys; d += LANES) {
+                const Lanes other = load(entries[j] + d);
+                with_key = fma(other, load(k + d), with_key), with_query = fma(other, load(q + d), with_query);
+            }
+            of_key[j] = sum(with_key) * sums[j], of_query[j] = sum(with_query) * sums[j];
+        }
+        return sums[size];
+    }
+
+    // A token's entry and output, from what it reads of the state: [key, query][value].
+    void take(const Layer& layer, int i, int h, const float* read) const {
+        const float* entries[2 * INTERVAL];
+        float of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE];
+        const Token& token = work.tokens[i];
+        const int size = position(token) - checkpoint_of(position(token));
+        const Lanes decay = splat(weigh(layer, i, h, entries, of_key, of_query)), share = splat(shares(i)[h]);
+        float* entry = place(token, token.slot).entry(model, layer, h);
+        Lanes own_query = splat(0.f);
+        for (int d = 0; d < keys; d += LANES) {
+            store(entry + d, load(key(i, h) + d));
+            own_query = fma(load(key(i, h) + d), load(query(i, h) + d), own_query);
+        }
+        const Lanes of_own = splat(sum(own_query));
+        for (int v = 0; v < values; v += LANES) {
+            Lanes by_key = load(read + v) * decay, by_query = load(read + values + v) * decay;
+            for (int j = 0; j < size; j++) {
+                const Lanes update = load(entries[j] + keys + v);
+                by_key = fma(splat(of_key[j]), update, by_key), by_query = fma(splat(of_query[j]), update, by_query);
+            }
+            const Lanes update = share * (load(value(i, h) + v) - by_key);
+            store(entry + keys + v, update);
+            store(out + v, fma(of_own, update, by_query));
+        }
+        entry[keys + values] = decays(i)[h];
+        const float* gate = gates(layer, i) + h * values;
+        Input* to = attended + ((size_t)i * heads + h) * values;
+        rms_norm(out, layer.state_norm, values, facts.value_size, [&](int j, const Lanes& a) {
+            N::store_input(to + j, a * activated(load(gate + j), false));
+        });
+        keep_inputs(layer, i, h, heads);
+    }
+
+    // A head of successive tokens of a row; those that read the same state read it together.
+    void head(const Layer& layer, int start, int end, int h) const {
+        float read[2 * INTERVAL * MAX_STATE];
+        for (int next; start < end; start = next) {
+            const Token& token = work.tokens[start];
+            auto same = [&](const Token& other) {
+                const int checkpoint = checkpoint_of(position(token));
+                return checkpoint_of(position(other)) == checkpoint && last_in_state(other) == last_in_state(token);
+            };
+            for (next = start + 1; next < end && next - start < INTERVAL && same(work.tokens[next]);) next++;
+            if (next - start == 1) read_state<1>(state(layer, token, h), start, next, h, read);
+            else read_state<4>(state(layer, token, h), start, next, h, read);
+            for (int i = start; i < next; i++) take(layer, i, h, read + (size_t)2 * (i - start) * values);
+        }
+    }
+
+    template <class F>
+    void delta_rule(const Layer& layer, F begin) {
+        linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, [&](int s, int r, const float* sums) {
+            memcpy(qkv + (size_t)r * layer.qkv.outputs + s * STRIP, sums, sizeof(float) * STRIP);
+        });
+        each_token([&](int i) {
+            begin(i);
+            mix(layer, i);
+        });
+        int rows = 0;
+        auto start_of = [&](int i) { return !i || work.tokens[i].row != work.tokens[i - 1].row; };
+        for (int i = 0; i < count; i++) rows += start_of(i);
+        in_chunks(rows * heads, 1, [&](int c) {
+            int start = -1, end;
+            for (int left = c / heads; left >= 0;) left -= start_of(++start);
+            for (end = start + 1; end < count && !start_of(end);) end++;
+            head(layer, start, end, c % heads);
+        });
+    }
+};
+}  // namespace

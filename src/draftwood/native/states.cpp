@@ -1,0 +1,143 @@
+// Layers with a running state: their weights, and what rows keep for them.
+#include "states.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "engine.h"
+
+namespace draftwood {
+void Engine::lay_out_states() {
+    const Facts& f = model_.facts;
+    if (f.taps_of_convolution > MAX_TAPS) throw std::invalid_argument("a convolution over more than 8 tokens");
+    model_.padded_key = padded_to(f.key_size, STRIP), model_.padded_value = padded_to(f.value_size, STRIP);
+    if (model_.padded_value > MAX_STATE) throw std::invalid_argument("a delta rule with values of more than 256 numbers");
+    if (f.key_heads && f.value_heads % f.key_heads)
+        throw std::invalid_argument("numbers of heads of the delta rule that do not fit together");
+    model_.channels = 2 * f.key_heads * model_.padded_key + f.value_heads * model_.padded_value;
+    if (!f.value_heads) model_.channels = model_.padded_width;
+}
+
+// Where the memory of a layer lies.
+void Engine::place_layer(Layer& layer) {
+    if (layer.kind == ATTENTION) {
+        layer.number = model_.attending++;
+        return;
+    }
+    layer.entries = model_.block_numbers;
+    model_.block_numbers += (size_t)INTERVAL * model_.channels;
+    if (layer.kind != DELTA_RULE) return;
+    layer.number = model_.ruled++;
+    model_.block_numbers += INTERVAL * model_.facts.value_heads * entry_numbers(model_);
+}
+
+void Engine::pack_delta_rule(const LayerSource& from, Layer& to) {
+    const Facts& f = model_.facts;
+    const int key = model_.padded_key, value = model_.padded_value, keys = f.key_heads * f.key_size, taps = f.taps_of_convolution;
+    const std::vector<Segment> channels{{&from.mixed, nullptr, 0, 2 * f.key_heads, f.key_size, key, f.key_size},
+                                        {&from.mixed, nullptr, 2 * keys, f.value_heads, f.value_size, value, f.value_size}};
+    const int heads = padded_to(f.value_heads, LANES);
+    std::vector<Segment> all = channels;
+    all.push_back({&from.mixed_gate, nullptr, 0, f.value_heads, f.value_size, value, f.value_size});
+    for (const Matrix* matrix : {&from.share, &from.decay}) all.push_back({matrix, nullptr, 0, 1, f.value_heads, heads, 0});
+    to.qkv = pack_segments(all, columns_in_parts(1, f.width, model_.padded_width));
+    to.out = packer_.pack(from.out, f.width, columns_in_parts(f.value_heads, f.value_size, value));
+    to.convolution = packer_.fill(taps * model_.channels, [&](int i) {
+        int channel = i % model_.channels;
+        const Segment& one = channels[channel >= 2 * f.key_heads * key];
+        if (one.first) channel -= 2 * f.key_heads * key;
+        const int at = place_in_parts(channel, one.size, one.padded);
+        return at < 0 ? 0.f : from.convolution[(one.first + at) * taps + i / model_.channels];
+    });
+    to.decay = packer_.copy(from.decay_rate, f.value_heads, heads);
+    to.decay_bias = packer_.copy(from.decay_bias, f.value_heads, heads);
+    to.state_norm = packer_.copy(from.state_norm, f.value_size, value);
+}
+
+// Inputs of the convolution and what they are multiplied by take turns, panel by panel; factors of the outputs follow.
+void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
+    const int width = model_.facts.width, size = model_.channels, taps = model_.facts.taps_of_convolution;
+    const Columns columns = columns_in_parts(1, width, model_.padded_width);
+    to.qkv = packer_.pack(3 * size, columns, {&from.mixed}, [&](int output) {
+        const int unit = output < 2 * size ? output / STRIP * LANES + output % LANES : output - 2 * size;
+        const int part = output >= 2 * size ? 1 : output % STRIP < LANES ? 0 : 2;
+        return unit < width ? MatrixRow{&from.mixed, (size_t)(part * width + unit)} : MatrixRow{};
+    });
+    to.out = packer_.pack(from.out, width, columns);
+    to.convolution = packer_.fill(taps * size, [&](int i) {
+        return i % size < width ? from.convolution[i % size * taps + i / size] : 0.f;
+    });
+}
+
+States::States(Engine& engine) : engine_(engine) {
+    const Model& m = engine_.model();
+    checkpoints_.resize((size_t)m.ruled * m.facts.value_heads * 2);
+    const size_t bytes = sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value;
+    view_.states = (float*)states_.reserve(bytes ? bytes : 1);
+    engine_.state_bytes += Buffer::whole(bytes);
+    add_block(), add_block();  // of text
+    clear();
+}
+
+States::States(const States& other) : States(other.engine_) {
+    const Model& m = engine_.model();
+    memcpy(view_.states, other.view_.states, sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value);
+    checkpoints_ = other.checkpoints_;
+    for (int b = 0; b < 2; b++) memcpy(blocks_[b], other.blocks_[b], sizeof(float) * m.block_numbers);
+}
+
+States::~States() {
+    const Model& m = engine_.model();
+    engine_.state_bytes -= Buffer::whole(sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value);
+    engine_.state_bytes -= memory_.size() * Buffer::whole(sizeof(float) * m.block_numbers);
+}
+
+void States::add_block() {
+    auto buffer = std::make_unique<Buffer>();
+    const size_t bytes = sizeof(float) * engine_.model().block_numbers;
+    blocks_.push_back((float*)buffer->reserve(bytes));
+    memory_.push_back(std::move(buffer));
+    engine_.state_bytes += Buffer::whole(bytes);
+}
+
+// The state before the first token is zero.
+void States::clear() {
+    const Model& m = engine_.model();
+    const size_t size = (size_t)m.padded_key * m.padded_value;
+    for (size_t i = 0; i < checkpoints_.size(); i++) {
+        checkpoints_[i] = i % 2 ? -1 : 0;
+        if (i % 2 == 0) memset(view_.states + i * size, 0, sizeof(float) * size);
+    }
+}
+
+RowStates States::reserve(int nodes) {
+    while ((int)(blocks_.size() - 2) * INTERVAL < nodes) add_block();
+    view_.checkpoints = checkpoints_.data(), view_.blocks = blocks_.data();
+    return view_;
+}
+
+// Every token of text needs the state at its checkpoint once the entries before that are overwritten.
+void States::commit(int text, const int* nodes, int count) {
+    const Model& m = engine_.model();
+    const RowStates row = reserve(0);
+    for (int i = 0; i < count; i++) {
+        if (i == 0 || (text + i) % INTERVAL == 0) kernels().advance(m, row, checkpoint_of(text + i));
+        const Place from(row, text, text + nodes[i]), to(row, text + count, text + i);
+        for (int l = 0; l < m.facts.layers; l++) {
+            const Layer& layer = m.layer[l];
+            if (layer.kind == ATTENTION) continue;
+            memcpy(to.inputs(m, layer), from.inputs(m, layer), sizeof(float) * m.channels);
+            for (int h = 0; layer.kind == DELTA_RULE && h < m.facts.value_heads; h++)
+                memcpy(to.entry(m, layer, h), from.entry(m, layer, h), sizeof(float) * entry_numbers(m));
+        }
+    }
+}
+
+bool States::hold(int text, int length) const {
+    const int oldest = text - 2 * INTERVAL, checkpoint = checkpoint_of(length);
+    if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest;
+    auto alive = [&](int one) { return one >= oldest && checkpoints_[one / INTERVAL % 2] == one; };
+    return alive(checkpoint) || (checkpoint && alive(checkpoint - INTERVAL));
+}
+}  // namespace draftwood

@@ -1,0 +1,48 @@
+// Layers with a running state: where entries of tokens and states lie, without templates.
+//
+// The checkpoint of a token at position p is INTERVAL * (p / INTERVAL - 1), at least 0. A layer of the delta rule keeps the state
+// of the text before a checkpoint, and an entry of each later token: what the token adds, and by how much it makes all before it
+// decay. A token reads the state at its checkpoint, then the entries of its path in their order:
+//
+//     text ... | state of all before | entry entry ...      | entry ... | entries of nodes
+//              checkpoint            interval of 16 tokens  the next one
+//
+// So a token computes the same whether its path is text or nodes, all nodes of a tree read a state once, and nodes that are
+// refused leave no trace. Two states of a row are alive. Text keeps the last two intervals of entries, in two blocks that take
+// turns; nodes have blocks of their own behind them. A block has, layer by layer:
+//
+//     inputs of the convolution: [token][channel]      delta rule: [head][token][key, update, decay and 15 unused numbers]
+#pragma once
+#include "model.h"
+
+namespace draftwood {
+inline int checkpoint_of(int position) {
+    return position < 2 * INTERVAL ? 0 : (position / INTERVAL - 1) * INTERVAL;
+}
+
+// Numbers of an entry of a head.
+inline size_t entry_numbers(const Model& m) { return m.padded_key + m.padded_value + LANES; }
+
+// A token's place in its blocks: text is in slots below ``text``.
+struct Place {
+    Place(const RowStates& row, int text, int slot)
+        : block(row.blocks[slot < text ? slot / INTERVAL % 2 : 2 + (slot - text) / INTERVAL]),
+          token(slot < text ? slot % INTERVAL : (slot - text) % INTERVAL) {}
+    float* inputs(const Model& m, const Layer& layer) const { return block + layer.entries + (size_t)token * m.channels; }
+    float* entry(const Model& m, const Layer& layer, int head) const {
+        const size_t at = layer.entries + (size_t)INTERVAL * m.channels;
+        return block + at + ((size_t)head * INTERVAL + token) * entry_numbers(m);
+    }
+
+    float* block;
+    int token;
+};
+
+// The state of a head before a checkpoint, and which checkpoint lies there: two take turns.
+inline size_t state_at(const Model& m, const Layer& layer, int head, int checkpoint) {
+    return ((size_t)layer.number * m.facts.value_heads + head) * 2 + checkpoint / INTERVAL % 2;
+}
+inline float* state_of(const Model& m, const RowStates& row, size_t at) {
+    return row.states + at * m.padded_key * m.padded_value;
+}
+}  // namespace draftwood

@@ -1,0 +1,80 @@
+"""Why the native engine does not run a model."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from draftwood.core.errors import ModelError
+from draftwood.runners.context import rotary_settings, unknown_sizes
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS, shapes_of
+from draftwood.runners.support import attention_problem, model_kind
+
+_ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
+"""Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
+_FORMATS: Final = (torch.float32, torch.bfloat16)
+
+
+def why_not_config(config: Any, name: str | None = None) -> str | None:
+    """Why the native engine has no code for a model of this configuration; None if it has.
+
+    Args:
+        name: of its class; by default what the configuration says.
+    """
+    kind = getattr(config, "model_type", "")
+    own, name = FAMILIES.get(kind), name or (getattr(config, "architectures", None) or [None])[0]
+    if own is None or name not in (None, own.name):
+        return f"it has no code for model type {kind!r}"
+    for rotary in rotary_settings(config):
+        if (form := rotary.get("rope_type", "default")) not in _ROTARY:
+            return f"it has no code for rotary embeddings of type {form!r}"
+        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.fused or own.gated):
+            return "it has no code for rotary embeddings of parts of a head"
+    if own.activation and (activation := getattr(config, own.activation)) not in ACTIVATIONS:
+        return f"it has no code for {own.activation} {activation!r}"
+    if getattr(config, "conv_bias", False):
+        return "it has no code for conv_bias True"
+    for setting in sorted({setting for family in FAMILIES.values() for setting in family.factors.values()}):
+        if getattr(config, setting, None) == 0:
+            return f"it has no code for {setting} 0"  # the engine takes that as none
+    if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
+        return "its no_rope_layers are more or fewer than its layers"
+    if getattr(config, "quantization_config", None) is not None:
+        return "it has no code for quantized checkpoints"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its tokens see later ones"
+    strange = [*({name for name in LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
+    return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config, own.states)
+
+
+def why_not(model: Any) -> str | None:
+    """Why the native engine does not run a live causal model; None if it does."""
+    if not type(model).__module__.startswith("transformers."):
+        return f"it has no code for model type {model_kind(model)!r}"
+    if (reason := why_not_config(model.config, type(model).__name__) or why_not_format(model)) is not None:
+        return reason
+    weights = model.state_dict()
+    embedded, scored = len(weights[EMBEDDING]), len(weights[HEAD])
+    if scored > embedded:
+        return f"it scores {scored} tokens and has embeddings of {embedded}"
+    if others := weights.keys() ^ shapes_of(model.config).keys():
+        return f"it has no code for the weight {min(others)!r}"
+    return None
+
+
+def why_not_format(model: Any) -> str | None:
+    """Why the native engine does not run models of this number format on this device; None if it does."""
+    if model.device.type != "cpu":
+        return f"the model is on {model.device}"
+    formats = {p.dtype for p in model.parameters()}
+    if len(formats) > 1 or not formats <= set(_FORMATS):
+        found = ", ".join(sorted(str(one).removeprefix("torch.") for one in formats))
+        return f"it computes in float32 or bfloat16, and the model is in {found}"
+    return None
+
+
+def refuse(reason: str | None) -> None:
+    """Raise a ModelError if there is a reason not to run a model."""
+    if reason is not None:
+        raise ModelError(f"the native engine does not run this model: {reason}. Use --backend torch")

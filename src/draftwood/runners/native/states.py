@@ -1,0 +1,78 @@
+"""Layers that keep a running state in place of keys and values, as the native engine takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from draftwood.native.library import Facts, LayerSource
+from draftwood.runners.native.weights import sized
+
+
+class StateLayer(NamedTuple):
+    """A kind of such layers.
+
+    Attributes:
+        kind: the engine's number.
+        facts: settings of the configuration, by the engine's name.
+        weights: their names in a layer of ``transformers``, by the engine's name.
+    """
+
+    kind: int
+    facts: Mapping[str, str]
+    weights: Mapping[str, str]
+
+    def shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights, by their names in a layer."""
+        width, taps, heads, values = facts.width, facts.taps_of_convolution, facts.value_heads, facts.value_size
+        outputs, channels = heads * values, width
+        mixed = 3 * width
+        if self.kind == LayerSource.DELTA_RULE:
+            mixed = channels = 2 * facts.key_heads * facts.key_size + outputs
+        found = {
+            "mixed": (mixed, width), "mixed_gate": (outputs, width), "share": (heads, width), "decay": (heads, width),
+            "out": (width, outputs or width), "convolution": (channels, 1, taps), "decay_rate": (heads,),
+            "decay_bias": (heads,), "state_norm": (values,),
+        }  # fmt: skip
+        return {module: found[name] for name, module in self.weights.items()}
+
+    def source(self, part: Callable[[str], Any], held: Any, facts: Facts) -> dict[str, Any]:
+        """The weights of a layer, as fields of a :class:`draftwood.native.library.LayerSource`.
+
+        Args:
+            part: the weight of a name in the layer.
+            held: keeps the memory alive.
+            facts: of the model.
+
+        Raises:
+            ModelError: a weight has another shape than the facts say.
+        """
+        shapes, found = self.shapes(facts), {}
+        for name, module in self.weights.items():
+            weight = sized(module, part(module), *shapes[module])
+            if name == "decay_rate":  # the file has its logarithm
+                weight = -(weight if isinstance(weight, Tensor) else weight.tensor(held.dtype)).detach().float().exp()
+            found[name] = held.numbers(weight) if name in LayerSource.STATE else held.matrix(weight)
+        return {"kind": self.kind, **found}
+
+
+DELTA_RULE: Final = StateLayer(
+    LayerSource.DELTA_RULE,
+    {
+        "taps_of_convolution": "linear_conv_kernel_dim", "key_heads": "linear_num_key_heads",
+        "value_heads": "linear_num_value_heads", "key_size": "linear_key_head_dim", "value_size": "linear_value_head_dim",
+    },
+    {
+        "mixed": "linear_attn.in_proj_qkv.weight", "mixed_gate": "linear_attn.in_proj_z.weight",
+        "share": "linear_attn.in_proj_b.weight", "decay": "linear_attn.in_proj_a.weight",
+        "out": "linear_attn.out_proj.weight", "convolution": "linear_attn.conv1d.weight",
+        "decay_rate": "linear_attn.A_log", "decay_bias": "linear_attn.dt_bias", "state_norm": "linear_attn.norm.weight",
+    },
+)  # fmt: skip
+SHORT_CONVOLUTION: Final = StateLayer(
+    LayerSource.SHORT_CONVOLUTION,
+    {"taps_of_convolution": "conv_L_cache"},
+    {"mixed": "conv.in_proj.weight", "out": "conv.out_proj.weight", "convolution": "conv.conv.weight"},
+)

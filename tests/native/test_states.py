@@ -1,0 +1,191 @@
+"""Layers with a running state: scores of every length, deep and wide trees, forks, memory, and the joint distribution."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draftwood.core.errors import CacheError, ModelError
+from draftwood.loading.causal import stored_folder
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.protocols import Prefix
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.rows import Row
+from tests.differences import difference
+from tests.helpers import decoder
+from tests.ladder import test_rung3_tape
+from tests.ladder.test_rung3_tape import misplaced
+from tests.native.test_bits import TEXT, after, model_of, one_by_one, score
+from tests.native.test_stored import scores
+from tests.runners.zoo import NATIVE, tiny
+
+KINDS = ["qwen3_5_text", "lfm2"]
+INTERVAL = 16
+PROMPT = [0, 2, 1, 1, 0] * 6
+EXACT, WRONG = 1e-5, 1e-3
+
+
+def random_model(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+    """A model whose norms, decays and biases are random too."""
+    model = model_of(kind, dtype, **settings)
+    for name, weight in model.named_parameters():
+        if "norm" in name or "dt_bias" in name:
+            weight.data += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind: str) -> None:
+    layers = {"qwen3_5_text": "linear_attention", "lfm2": "conv"}[kind]
+    settings = {"num_hidden_layers": 4, "layer_types": [layers, layers, "full_attention", layers]}
+    model = random_model(kind, **settings)
+    text = [*TEXT, *TEXT[:30]]
+    with torch.no_grad():
+        wanted = deepcopy(model).double()(input_ids=torch.tensor([text]), use_cache=False).logits[0]
+    runner = NativeRunner(model, hidden_layers=(0, 1, 2))
+    assert difference(one_by_one(runner, text)[:, : wanted.shape[1]], wanted) < 1e-4 * wanted.abs().max()
+    for length in range(1, 101):
+        assert difference(after(runner, text[:length])[: wanted.shape[1]], wanted[length - 1]) < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(kind: str) -> None:
+    runner = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2))
+    parents = [0, 0, 1, *range(2, 40), 30, 30, 41, 42]  # three branches, of which two leave the first one deep down
+    tokens = [TEXT[(3 * i) % 97] for i in range(len(parents))]
+
+    def path(node: int) -> list[int]:
+        return [*path(parents[node]), node] if node else [0]
+
+    for length in (1, 14, 15, 16, 17, 31, 32, 33, 40, 100):
+        text = [*TEXT[: length - 1], tokens[0]]
+        row = Row(tokens=list(text))
+        runner.clear()
+        runner.set_rows([row])
+        found = score(runner, [tokens], parents)[0]
+        for node in (0, 1, 15, 16, 17, 32, 40, 43, 44):
+            assert torch.equal(found[node], after(runner, [*text, *(tokens[i] for i in path(node)[1:])])), (length, node)
+        for kept in (path(node) for node in (0, 1, 17, 40, 44)):
+            row = Row(tokens=list(text))
+            runner.clear()
+            runner.set_rows([row])
+            score(runner, [tokens], parents)
+            runner.commit([kept])
+            row.tokens += [*(tokens[i] for i in kept[1:]), 5, 6]
+            assert torch.equal(score(runner, [[6]], [0])[0, 0], after(runner, row.tokens)), (length, kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind: str) -> None:
+    runner = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2))
+    shared = []
+    for length in (3, 20, 40, 97):
+        for less in (1, 2, 5, 17, 30):
+            row, other = Row(tokens=TEXT[:length]), Row(tokens=[*TEXT[: max(1, length - less)], 9, 8])
+            runner.clear()
+            runner.prefill(row, length)
+            runner.set_rows([row])
+            prefix = Prefix(row, len(other.tokens) - 2)
+            runner.prefill(other, prefix.length, prefix=prefix)
+            shared.append(len(runner._rows.begin(other, None)))
+            runner.prefill(other, len(other.tokens) - 1)
+            runner.set_rows([row, other])
+            row.tokens.append(4)
+            wanted = [
+                after(NativeRunner(runner.model, check=False, hidden_layers=(0, 1, 2)), one.tokens) for one in (row, other)
+            ]
+            assert torch.equal(score(runner, [[4], [8]], [0])[:, 0], torch.stack(wanted))
+    assert max(shared) > 90
+
+
+def test_memory_is_bounded_and_freed() -> None:
+    runner = NativeRunner(random_model("qwen3_5_text", max_position_embeddings=3000))
+    row = Row(tokens=(TEXT * 9)[:2000])
+    runner.prefill(row, 40)
+    states = runner.memory_bytes - 64 * runner.token_bytes
+    runner.prefill(row, 2000)
+    assert runner.memory_bytes - 2048 * runner.token_bytes == states > 0
+    runner.clear()
+    assert runner.memory_bytes == 0
+
+
+def test_nodes_that_see_two_of_a_depth_are_refused() -> None:
+    runner = NativeRunner(random_model("lfm2"))
+    runner.set_rows([Row(tokens=[1])])
+    seen = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]], dtype=torch.bool)
+    with pytest.raises(CacheError, match="need trees"):
+        runner.extend(torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]]), seen)
+
+
+def with_a_leak(runner: Any) -> Any:
+    """A runner whose nodes behind the second child of the root see the first one instead."""
+    extend = runner.extend
+
+    def wrong(tokens: Any, depths: Any, seen: Any) -> Any:
+        seen = torch.as_tensor(seen).clone()
+        if seen.shape[1] > 3:
+            behind = seen[:, 3:, 2].clone()
+            seen[:, 3:, 1] |= behind
+            seen[:, 3:, 2] &= ~behind
+        return extend(tokens, depths, seen)
+
+    runner.extend = wrong
+    return runner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [14, 30])  # of prompts: text passes a checkpoint
+def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind: str, length: int) -> None:
+    def model(seed: int) -> NativeRunner:
+        return NativeRunner(tiny(kind, seed, dtype=torch.float32, **NATIVE[kind], vocab_size=3), drafts=seed == 2)
+
+    def distance(change: Callable[[Any], Any], method: str, shape: str) -> float:
+        engine = decoder(change(model(1)), model(2), method, shape, "recursive")
+        return test_rung3_tape.distance(engine, 3, prompt=tuple(PROMPT[:length]), rounding=1e-6)
+
+    for method, shape in (("chain", "3"), ("rsd-s", "2x2"), ("rsd-c", "2-1")):
+        assert distance(lambda runner: runner, method, shape) < EXACT
+    for change in (with_a_leak, misplaced):
+        assert distance(change, "rsd-c", "2-1") > WRONG
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+    model = random_model(kind, dtype)
+    model.save_pretrained(tmp_path)
+    found = stored_folder(tmp_path)
+    assert found is not None
+    found.dtype = dtype
+    wanted = scores(type(model).from_pretrained(tmp_path, dtype=dtype).eval())
+    assert torch.equal(scores(found), wanted)
+    if kind == "lfm2":
+        return
+    weights = load_file(tmp_path / "model.safetensors")  # as it is published: with pictures and heads of further tokens
+    named = {name.replace("model.", "model.language_model.", 1): weight for name, weight in weights.items()}
+    save_file({**named, "model.visual.a": torch.ones(1), "mtp.fc.weight": torch.ones(1)}, tmp_path / "model.safetensors")
+    text = json.loads((tmp_path / "config.json").read_text())
+    config = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vision_config": {"depth": 1}}))
+    found = stored_folder(tmp_path)
+    assert found is not None
+    found.dtype = dtype
+    assert torch.equal(scores(found), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
+    with pytest.raises(ModelError, match="keep a running state, which only the native engine scores"):
+        TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
+
+
+def test_a_convolution_with_a_bias_is_refused() -> None:
+    with pytest.raises(ModelError, match="it has no code for conv_bias True"):
+        NativeRunner(tiny("lfm2", dtype=torch.float32, **NATIVE["lfm2"], conv_bias=True))
