@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import click
@@ -19,8 +20,6 @@ from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
 
-Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
-
 
 @click.command(name="serve-load")
 @dataclass_options(LoadConfig, Served)
@@ -30,10 +29,7 @@ def load(**options: Any) -> None:
     Asked by docs/speed.md.
     """
     config = pick(LoadConfig, options)
-    _require()
-    from benchmarks.serving import load as bench
-
-    _measure("serve-load", bench.run, bench.markdown, config, options, bench.steps_of(config))
+    _measure("load", config, options, lambda bench: bench.steps_of(config))
 
 
 @click.command(name="serve-soak")
@@ -44,10 +40,7 @@ def soak(**options: Any) -> None:
     Asked by docs/serve.md.
     """
     config = pick(SoakConfig, options)
-    _require()
-    from benchmarks.serving import soak as bench
-
-    _measure("serve-soak", bench.run, bench.markdown, config, options, bench.TENTHS)
+    _measure("soak", config, options, lambda bench: bench.TENTHS)
 
 
 @click.command(name="serve-fuzz")
@@ -58,10 +51,7 @@ def fuzz(**options: Any) -> None:
     Asked by benchmarks/README.md.
     """
     config = pick(FuzzConfig, options)
-    _require()
-    from benchmarks.serving import fuzz as bench
-
-    _measure("serve-fuzz", bench.run, bench.markdown, config, options, bench.STEPS)
+    _measure("fuzz", config, options, lambda bench: bench.STEPS)
 
 
 @click.command(name="serve-distribution")
@@ -72,10 +62,7 @@ def distribution(**options: Any) -> None:
     Asked by benchmarks/README.md.
     """
     config = pick(DistributionConfig, options)
-    _require()
-    from benchmarks.serving import distribution as bench
-
-    _measure("serve-distribution", bench.run, bench.markdown, config, options, 2 * len(bench.WAYS) * len(config.levels()))
+    _measure("distribution", config, options, lambda bench: 2 * len(bench.WAYS) * len(config.levels()))
 
 
 @click.command(name="serve-prefix")
@@ -86,10 +73,7 @@ def prefix(**options: Any) -> None:
     Asked by docs/speed.md.
     """
     config = pick(PrefixConfig, options)
-    _require()
-    from benchmarks.serving import prefix as bench
-
-    _measure("serve-prefix", bench.run, bench.markdown, config, options, 2 * config.repeats + 1)
+    _measure("prefix", config, options, lambda _: 2 * config.repeats + 1)
 
 
 def _require() -> None:
@@ -103,18 +87,17 @@ def _require() -> None:
         ) from error
 
 
-def _measure(
-    name: str, run: Run, markdown: Callable[[dict[str, Any]], str], config: Any, options: dict[str, Any], total: int
-) -> None:
-    """Run, write both files, print the report; the exit status is 1 if something does not hold."""
+def _measure(name: str, config: Any, options: dict[str, Any], total: Callable[[Any], int]) -> None:
+    """Run a module of this folder, write both files, print the report; the exit status is 1 if something does not hold."""
+    _require()
     from benchmarks.record import save
     from benchmarks.serving.outcome import holds
 
-    served = pick(Served, options)
-    with steps(name, total) as advance:
-        found = run(served, config, advance)
-    report = markdown(found)
-    save(served.output, name, found, report)
+    served, bench = pick(Served, options), import_module(f"benchmarks.serving.{name}")
+    with steps(f"serve-{name}", total(bench)) as advance:
+        found = bench.run(served, config, advance)
+    report = bench.markdown(found)
+    save(served.output, f"serve-{name}", found, report)
     click.echo(report)
     if not holds(found):
         raise click.exceptions.Exit(1)
