@@ -121,9 +121,11 @@ def test_a_stopped_answer_stays_and_another_one_takes_its_turn(opened: Browser) 
 
 
 def test_what_the_server_refuses_goes_back_where_it_was_written(opened: Browser) -> None:
-    write(opened, "the fox ran", tokens=9999, chat=True)
-    opened.wait(f"{PAGE}.note.textContent.includes('max_tokens')")
-    assert opened.js(f"return [{PAGE}.prompt.value, {TURNS}.length]") == ["the fox ran", 0]
+    too_long = "the fox ran " * 200
+    write(opened, too_long, chat=True)
+    opened.wait(f"{PAGE}.note.textContent.includes('tokens')")
+    assert opened.js(f"return [{PAGE}.prompt.value, {TURNS}.length]") == [too_long, 0]
+    opened.js(f"{PAGE}.prompt.value = 'the fox ran'")
     choose(opened, temperature=-1)
     press(opened, "Enter")
     opened.js(f"return {PAGE}.write").click()
