@@ -4,6 +4,7 @@ work is refused by name."""
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import check_encoder_decoder
 from draftwood.runners.slots import SlotTable
 from tests.differences import difference
-from tests.helpers import begin, rows_of
+from tests.helpers import ancestors_of, begin, rows_of
 from tests.runners.seq2seq_zoo import ABSOLUTE, OTHERS, PAD, RELATIVE, SUPPORTED, VOCAB, plain_scores, tiny
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import tiny as tiny_causal
@@ -333,6 +334,27 @@ def test_control_a_drop_of_the_wrong_row_of_the_sources(chosen):
     walk.runner._attach_kept = lambda _: keep([0, 1])
     walk.keep([1, 2])
     assert walk.round() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["marian", "bart", "t5"])
+def test_a_token_that_is_no_number_changes_no_score_of_what_does_not_see_it(kind):
+    model, bad, source, text = tiny(kind), 9, [5, 6, 7], [4, 8, 11]
+    model.set_output_embeddings(deepcopy(model.get_output_embeddings()))  # the head stays sound
+    with torch.no_grad():
+        model.get_decoder().embed_tokens.weight[bad] = torch.nan
+    runner = Seq2SeqRunner(model, check=False)
+    [row] = begin(runner, [text], [source], [12])
+    parents = torch.tensor([[0, 0, 1, 0, 3]])
+    seen = ancestors_of(parents, 5)
+    found = runner.extend(torch.tensor([[12, bad, 5, 13, bad]]), seen.sum(-1) - 1, seen).logits[0]
+    assert found[[1, 2, 4]].isnan().all()
+    for node, path in ((0, [12]), (3, [12, 13])):
+        assert difference(found[node], plain_scores(model, source, text + path)) < tolerance(kind), "as its siblings"
+    row.tokens += [13, 14]
+    runner.commit([[0, 3]])
+    alone = torch.ones(1, 1, 1, dtype=torch.bool)
+    found = runner.extend(torch.tensor([[14]]), torch.tensor([[0]]), alone).logits[0, 0]
+    assert difference(found, plain_scores(model, source, [*text, 12, 13, 14])) < tolerance(kind), "after it was rejected"
 
 
 def test_control_padding_of_the_source_that_is_seen(monkeypatch):

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from draftwood.runners.forward import ForwardBatch
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.rows import remaining
 
 _SMALLEST = 256
@@ -107,14 +107,34 @@ class TreeCache(Cache):  # type: ignore[misc]
         keys, values = keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
         return (keys, values) if not self.mends else (_numbers(keys), _numbers(values))
 
-    def spoilt(self, batch: ForwardBatch) -> Bool[Tensor, "row slot"]:
+    def read(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], ForwardOutput]) -> ForwardOutput:
+        """The output of a forward of a model. Where something is no number, only the tokens that see it have NaN scores, and
+        NaN keys."""
+        found = forward(batch)
+        if not bool(found.logits.isnan().any()):  # host sync
+            return found
+        self.mends = True
+        try:
+            found = forward(batch)
+        finally:
+            self.mends = False
+        spoilt, ends = self._spoilt(batch), None
+        sees = True if batch.mask is None else batch.mask[:, 0] == 0
+        while ends is None or not torch.equal(ends, spoilt[:, batch.start :]):
+            ends = spoilt[:, batch.start :].clone()
+            spoilt[:, batch.start :] |= (spoilt.unsqueeze(1) & sees).any(dim=2)
+        self._spoil(batch, ends)
+        found.logits.masked_fill_(ends[:, -batch.keep :, None], torch.nan)
+        return found
+
+    def _spoilt(self, batch: ForwardBatch) -> Bool[Tensor, "row slot"]:
         """Slots of a batch's rows, until its last one, in which something is no number."""
         rows, new = batch.tokens.shape
         parts = (buffer[:, batch.row : batch.row + rows, :, : batch.start + new] for buffer in self._all())
         found = [(~part.isfinite()).any(dim=4).any(dim=2).any(dim=0).to(batch.tokens.device) for part in parts]
         return torch.stack(found).any(dim=0)
 
-    def spoil(self, batch: ForwardBatch, tokens: Bool[Tensor, "row new"]) -> None:
+    def _spoil(self, batch: ForwardBatch, tokens: Bool[Tensor, "row new"]) -> None:
         """Make the keys of these tokens of a batch NaN."""
         rows, new = tokens.shape
         for keys, _ in self.buffers.values():

@@ -72,9 +72,7 @@ class TorchRunner(CausalRunner):
         self._cache.place(batch)
         start = perf_counter()
         with torch.inference_mode():
-            found = self._read(batch)
-            if bool(found.logits.isnan().any()):  # host sync
-                found = self._read_apart(batch)
+            found = self._cache.read(batch, self._read)
         self.forward_seconds += perf_counter() - start
         return found
 
@@ -94,20 +92,3 @@ class TorchRunner(CausalRunner):
         if self.hidden_layers:
             hidden = torch.cat([out.hidden_states[layer] for layer in self.hidden_layers], dim=-1)
         return ForwardOutput(out.logits[:, -batch.keep :], hidden)
-
-    def _read_apart(self, batch: ForwardBatch) -> ForwardOutput:
-        """The same where something is no number: only the tokens that see it have NaN scores, and NaN keys."""
-        cache = self._cache
-        cache.mends = True
-        try:
-            found = self._read(batch)
-        finally:
-            cache.mends = False
-        spoilt, ends = cache.spoilt(batch), None
-        sees = True if batch.mask is None else batch.mask[:, 0] == 0
-        while ends is None or not torch.equal(ends, spoilt[:, batch.start :]):
-            ends = spoilt[:, batch.start :].clone()
-            spoilt[:, batch.start :] |= (spoilt.unsqueeze(1) & sees).any(dim=2)
-        cache.spoil(batch, ends)
-        found.logits.masked_fill_(ends[:, -batch.keep :, None], torch.nan)
-        return found

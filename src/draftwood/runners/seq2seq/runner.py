@@ -109,6 +109,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         start = perf_counter()
         batch = batch._replace(tokens=self._limits.clamp(batch.tokens))
         with torch.inference_mode():
-            output = self._decoder.read(batch, self._rows.slot_positions)
+            output = self._decoder.cache.read(batch, lambda batch: self._decoder.read(batch, self._rows.slot_positions))
         self.forward_seconds += perf_counter() - start
         return output
