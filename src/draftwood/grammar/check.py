@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from threading import Lock, Timer
+from threading import Lock
 from typing import Any, Final, final
 
 _SCRIPT: Final = """
-import json, sys, threading
+import json, resource, sys, threading, time
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 def check():
     tokens = LLTokenizer("byte")
     for line in sys.stdin:
-        source, given = json.loads(line)
+        source, given, seconds = json.loads(line)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, hard))
         limits = LLParserLimits(**given)
         found = LLMatcher.validate_grammar_with_warnings(source, limits=limits)
         if not found[0]:
@@ -39,10 +41,10 @@ class Checker:
 
     Args:
         limits: arguments of ``LLParserLimits``.
-        seconds: a check that takes longer is ended.
+        seconds: a check that computes longer is ended. Other work on the machine does not count.
     """
 
-    def __init__(self, limits: dict[str, Any], *, seconds: float = 1.0) -> None:
+    def __init__(self, limits: dict[str, Any], *, seconds: int = 1) -> None:
         self._limits = limits
         self._seconds = seconds
         self._lock = Lock()
@@ -54,20 +56,17 @@ class Checker:
             process = self._started()
             assert process.stdin is not None
             assert process.stdout is not None
-            timer = Timer(self._seconds, process.kill)
-            timer.start()
             try:
-                process.stdin.write(json.dumps([source, self._limits]) + "\n")
+                process.stdin.write(json.dumps([source, self._limits, self._seconds]) + "\n")
                 process.stdin.flush()
                 answer = process.stdout.readline()
             except BrokenPipeError:
                 answer = ""
-            timer.cancel()
             if not answer:
                 self._process = None
                 process.kill()
                 process.communicate()
-                return f"it is nested too deeply, or its check takes longer than {self._seconds:g} seconds"
+                return f"it is nested too deeply, or its check takes longer than {self._seconds} s"
         reason: str | None = json.loads(answer)
         return reason
 
