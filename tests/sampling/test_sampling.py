@@ -278,7 +278,7 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
         raise found.dead_end(0, [2, 4])[1]
     assert bound.checks.draft_error is None
-    bound.draft(scores, lambda: [PATHS])
+    assert bound.draft(scores, lambda: [PATHS]).settled
     bound.target(scores_of(), lambda: [PATHS])  # looks at the draft too
     with pytest.raises(NumericsError, match="the draft model's scores"):
         raise bound.checks.draft_error

@@ -120,6 +120,8 @@ class Pending:
         tokens: the token ids of the scores; None for the whole vocabulary in order. Other tokens are impossible.
         vocab: number of tokens of the vocabulary.
         dead_ends: nodes without a distribution; an error only if a text gets there, which no draft may bring about.
+        best: the best token of each node, where it is known.
+        note: of a draft: it takes the highest scores where they are read, unless the reader has seen that none is NaN.
     """
 
     scores: Float[Tensor, "row node scored"]
@@ -127,6 +129,8 @@ class Pending:
     tokens: Int[Tensor, "scored"] | None = None
     vocab: int
     dead_ends: DeadEnds = field(default_factory=dict)
+    best: Int[Tensor, "row node"] | None = None
+    note: Callable[[Float[Tensor, "row node"]], None] | None = None
 
     @property
     def certain(self) -> bool:
@@ -145,9 +149,15 @@ class Pending:
             tokens = self.tokens.expand(values.shape) if tokens is None else self.tokens[tokens]
         return values, tokens
 
+    def look(self) -> None:
+        """Give the highest scores to :attr:`note`."""
+        if self.note is not None:
+            self.note(highest_of(self.scores))
+
     @cached_property
     def settled(self) -> Distributions:
         """The distributions at all nodes. They list their tokens where all rows have one cut that does."""
+        self.look()
         if any(cut != self.cuts[0] for cut in self.cuts):
             logp = torch.cat([self._settled(self.scores[row, None], cut).dense() for row, cut in enumerate(self.cuts)])
             return Distributions(logp=logp, vocab=self.vocab)

@@ -55,8 +55,10 @@ def best_tokens(
         keys, bases = rng.shared_keys(depth, depths), token_bases(pending.vocab, scores.device)
         keys = keys if keys is None or depths > 1 else keys.repeat(scores.shape[1], axis=1)
         count = min(count, scores.shape[-1])
-        values, tokens, *rest = native.best(scores, pending.cuts, keys, bases, pending.tokens, count, weights)
-        return Best(tokens, values, *rest)
+        values, tokens, likeliest, chances = native.best(scores, pending.cuts, keys, bases, pending.tokens, count, weights)
+        if np.isnan(likeliest).any():
+            pending.look()
+        return Best(tokens, values, likeliest, chances)
     logp, rng, space = drawing_space(pending, rng)
     noise = rng.shared(depth, depths, logp.shape[-1])
     perturbed = logp if noise is None else logp + noise

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.log_probs import Cut, DeadEnds, Pending, RoundChecks, best_alone, highest_of
+from draftwood.core.log_probs import Cut, DeadEnds, Pending, RoundChecks, best_alone
 from draftwood.core.scores import Peaks, dense
 from draftwood.sampling.processing import permits
 from draftwood.sampling.processors import may_forbid
@@ -104,9 +104,8 @@ class Sampler:
         if tokens is None or not all(warper.only_scales for _, warper in self._groups):
             logits, tokens = self._whole(logits, tokens), None
         scores, _ = self._warped(logits, prefixes, drafts=True)
-        if self.checks is not None:
-            self.checks.note_draft(highest_of(scores))
-        return Pending(scores=scores, cuts=self._cuts, tokens=tokens, vocab=self.vocab)
+        note = None if self.checks is None else self.checks.note_draft
+        return Pending(scores=scores, cuts=self._cuts, tokens=tokens, vocab=self.vocab, note=note)
 
     def _whole(
         self, logits: Float[Tensor, "row node scored"], tokens: Int[Tensor, "scored"] | None
@@ -137,9 +136,9 @@ class Sampler:
             peaks: of the logits, where they are known.
         """
         scores, dead_ends = self._warped(logits, prefixes, drafts=False)
-        highest, (_, first) = None, self._groups[0]
+        highest, best, (_, first) = None, None, self._groups[0]
         if peaks is not None and len(self._groups) == 1 and first.only_scales:
-            highest = peaks.scores / (first.sampling.temperature or 1.0)
+            best, highest = peaks.tokens, peaks.scores / (first.sampling.temperature or 1.0)
         if unusable := (self.checks or RoundChecks()).check(scores, highest):
             dead_ends = unusable | dead_ends
             scores = scores.clone()
@@ -148,7 +147,7 @@ class Sampler:
         cuts = self._cuts
         if certain:
             cuts = [best_alone if row.sampling.greedy else cut for row, cut in zip(self.rows, cuts, strict=True)]
-        return Pending(scores=scores, cuts=cuts, vocab=self.vocab, dead_ends=dead_ends)
+        return Pending(scores=scores, cuts=cuts, vocab=self.vocab, dead_ends=dead_ends, best=best)
 
     def _warped(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool) -> tuple[Tensor, DeadEnds]:
         """The scores of all rows before their cuts, and the nodes without a distribution."""

@@ -17,7 +17,7 @@ from draftwood.core.rng import RoundRng, SubsetRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.verify import Verifier
-from draftwood.verify.coupled import Coupled, matched
+from draftwood.verify.coupled import Coupled, follow_table, matched
 
 
 def verify(verifier: Verifier, tree: DraftTree, target: Pending, rng: RoundRng) -> Verdict:
@@ -28,7 +28,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: Pending, rng: RoundRng) 
     """
     reads_argmax = verifier.reads == "argmax"
     if reads_argmax and target.certain:
-        return matched(tree, target, None)
+        return matched(tree, target, None) if target.best is None else follow_table(tree, target.best)
     if type(verifier) is Coupled and target.scores.is_cpu:
         return matched(tree, target, rng)
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
