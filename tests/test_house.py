@@ -52,7 +52,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 4730
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_520
+TESTS = 35_600
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 9_000
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
