@@ -17,13 +17,13 @@ struct EmulatedTile {
     uint8_t bytes[16][64];
 };
 thread_local EmulatedTile emulated[8];
-thread_local int emulated_rows[8], emulated_bytes[8];
+thread_local int emulated_rows[8];
 
 inline void load_tile(int tile, const void* from, size_t step) {
-    for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, emulated_bytes[tile]);
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy(emulated[tile].bytes[r], (const uint8_t*)from + r * step, 64);
 }
 inline void store_tile(int tile, void* to, size_t step) {
-    for (int r = 0; r < emulated_rows[tile]; r++) memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], emulated_bytes[tile]);
+    for (int r = 0; r < emulated_rows[tile]; r++) memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], 64);
 }
 inline void add_tile_products(int sums, int x, int w) {
     for (int r = 0; r < emulated_rows[sums]; r++)
@@ -40,29 +40,17 @@ inline void add_tile_products(int sums, int x, int w) {
             memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
         }
 }
-inline void add_code_products(int sums, int x, int w) {
-    for (int r = 0; r < emulated_rows[sums]; r++)
-        for (int n = 0; n < 16; n++) {
-            int sum;
-            memcpy(&sum, &emulated[sums].bytes[r][4 * n], 4);
-            for (int k = 0; k < emulated_bytes[x]; k++)
-                sum += (int8_t)emulated[x].bytes[r][k] * (int8_t)emulated[w].bytes[k / 4][4 * n + k % 4];
-            memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
-        }
-}
 
 }  // namespace
 
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#undef _tile_dpbssd
 #undef _tile_zero
 #undef _tile_loadconfig
 #define _tile_loadd(tile, from, step) load_tile(tile, from, step)
 #define _tile_stored(tile, to, step) store_tile(tile, to, step)
 #define _tile_dpbf16ps(sums, x, w) add_tile_products(sums, x, w)
-#define _tile_dpbssd(sums, x, w) add_code_products(sums, x, w)
 #define _tile_zero(tile) memset(&emulated[tile], 0, sizeof emulated[tile])
 #define _tile_loadconfig(config) \
-    for (int i = 0; i < 8; i++) emulated_rows[i] = (config)->rows[i], emulated_bytes[i] = (config)->bytes[i]
+    for (int i = 0; i < 8; i++) emulated_rows[i] = (config)->rows[i]

@@ -34,8 +34,6 @@ struct Format {
     size_t head_bytes() const { return 64 + (scales == BYTES ? (size_t)groups() * parts * PANEL * (low ? 2 : 1) : 0); }
     size_t group_bytes() const { return (size_t)bits * 64; }
     size_t superblock_bytes() const { return head_bytes() + groups() * group_bytes(); }
-    size_t superblock_at(int group) const { return group / groups() * superblock_bytes(); }  // in a panel
-    size_t group_at(int group) const { return superblock_at(group) + head_bytes() + group % groups() * group_bytes(); }
     size_t panel_bytes(int inputs) const {
         const int count = inputs / QUANT;
         return (count + groups() - 1) / groups() * head_bytes() + count * group_bytes();

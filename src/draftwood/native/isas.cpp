@@ -29,7 +29,7 @@ bool may_use_tiles() {
     return true;
 #elif defined(__linux__) && defined(__x86_64__)
     unsigned a, b, c, d;
-    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+    const unsigned wanted = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE
     const int request = 0x1023, data = 18;        // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && !syscall(SYS_arch_prctl, request, data);
 #else

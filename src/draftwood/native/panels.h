@@ -22,7 +22,6 @@ struct Inputs {
     InputGroup* groups;
     int size;
     int groups_of_row() const { return size / QUANT; }
-    Inputs from(int row) const { return {codes + (size_t)row * size, groups + (size_t)row * groups_of_row(), size}; }
 };
 
 // A row of inputs as codes: of each group the largest magnitude is 127, halves are rounded to even. A group that holds a NaN
@@ -105,17 +104,14 @@ inline void read_scales(const draftwood::Format& format, const uint8_t* head, in
 
 const int CODES_AHEAD = 4096;  // bytes of a panel that are fetched before they are needed
 
-// Add the sum of an output and a group: float(dot) * scale_w * scale_x after low_w * (scale_x * sum_x), each a fused product.
-inline Floats add_sum(Floats sum, const Codes& dot, const Floats& scale, const Floats& low, bool has_low, const InputGroup& input) {
-    if (has_low) sum = fused(low, splat_floats(input.total), sum);
-    return fused(to_floats(dot), scale * splat_floats(input.scale), sum);
-}
-
+// The sum of an output and a group: float(dot) * scale_w * scale_x after low_w * (scale_x * sum_x), each a fused product.
 template <Kind K, int PARTS>
 inline Floats add_group(Floats sum, const Codes* w, const Floats* scale, const Floats* low, bool has_low, int center,
                         const int8_t* row, const InputGroup& input) {
     if constexpr (PARTS == 1) {
-        return add_sum(sum, dot<K, 8>(w, row, -center * input.sum), scale[0], low[0], has_low, input);
+        if (has_low) sum = fused(low[0], splat_floats(input.total), sum);
+        const Codes whole = dot<K, 8>(w, row, -center * input.sum);
+        return fused(to_floats(whole), scale[0] * splat_floats(input.scale), sum);
     } else {
         const int parts[] = {input.half, input.sum - input.half};
         for (int p = 0; p < 2; p++) {
@@ -200,8 +196,9 @@ inline void multiply_panel(const draftwood::Panel& a, const Inputs& x, int rows,
 // The numbers of a group of a panel, rounded to bfloat16: [pair of inputs][output][input of the pair], pairs ``next`` apart.
 inline void expand_group(const draftwood::Panel& panel, int group, uint16_t* to, size_t next) {
     const draftwood::Format& format = *panel.format;
-    const uint8_t *head = panel.codes + format.superblock_at(group), *at = panel.codes + format.group_at(group);
+    const uint8_t* head = panel.codes + format.superblock_bytes() * (group / format.groups());
     group %= format.groups();
+    const uint8_t* at = head + format.head_bytes() + group * format.group_bytes();
     const Lanes center = splat(format.values ? -128.f : (float)-format.center);
     const bool with_sign = SIGNED_CODES && (format.values || format.bits == 8);
     Codes w[SIDES][8];

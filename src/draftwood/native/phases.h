@@ -3,7 +3,7 @@
 #include "gemm.h"
 #include "panels.h"
 #if defined(DRAFTWOOD_AMX)
-#include "code_tiles.h"
+#include "tiles.h"
 #endif
 
 namespace {
@@ -77,19 +77,10 @@ struct PhasesOf {
         }
     }
 
-    // The products of rows of ``coded`` with a panel of a strip.
-    void multiply_codes(const Panel& panel, int rows, float* out) {
-        int done = 0;
-#if defined(DRAFTWOOD_AMX)
-        done = multiply_panel_by_amx(panel, coded, rows, out, STRIP, own.tile_rows);
-#endif
-        if (done < rows) multiply_panel(panel, coded.from(done), rows - done, out + done * STRIP, STRIP);
-    }
-
     // The products of rows with a strip of a matrix, and its bias.
     void product(const Linear& a, int strip, int rows, const Input* in, float* out) {
         if (a.panels && N::integers) {
-            for (int p = 0; p < 2; p++) multiply_codes(a.panels[2 * strip + p], rows, out + p * LANES);
+            for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, rows, out + p * LANES, STRIP);
         } else if (a.panels) {
             if constexpr (N::step == 2) multiply_expanded(a, strip, rows, in, out);
         } else {

@@ -9,15 +9,12 @@ struct __attribute__((packed)) TileConfig {
     uint8_t rows[16];
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 inputs; 6 and 7 are weights.
-__attribute__((noinline)) void configure(int rows, int input_bytes = 64, int weight_rows = 16) {
+// Tiles 0 to 3 are sums, 4 and 5 inputs; 6 and 7 are weights, of always 16 rows.
+__attribute__((noinline)) void configure(int rows) {
     alignas(64) TileConfig config;
     memset(&config, 0, sizeof config);
     config.palette = 1;
-    for (int i = 0; i < 8; i++) {
-        config.bytes[i] = i == 4 || i == 5 ? input_bytes : 64;
-        config.rows[i] = i < 6 ? rows : weight_rows;
-    }
+    for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = i < 6 ? rows : 16;
     asm volatile("" ::: "memory");  // gcc drops these stores otherwise
     _tile_loadconfig(&config);
     asm volatile("" ::: "memory");
