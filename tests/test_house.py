@@ -50,13 +50,13 @@ BUDGETS = {
     "verify": 650, "loading": 3500, "trace": 2880, "engine": 2945, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5530, "ray": 690, "cli": 3785,
 }  # fmt: skip
-NATIVE = 4628
+NATIVE = 4_720
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_600
+TESTS = 35_650
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 9_000
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 97_680
+ALL_TEXT = 97_700
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
