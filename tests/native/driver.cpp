@@ -8,32 +8,7 @@
 #include <cstring>
 #include <future>
 
-#include "engine.h"
-
-using namespace draftwood;
-
-extern "C" {
-const char* draftwood_error();
-int draftwood_use(const char* name);
-void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, const float*, const LayerSource*, int);
-int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
-int draftwood_drafter(void* model, const DrafterSource*);
-long draftwood_read(void* model, int threads);
-long draftwood_memory_bytes(void* model);
-void* draftwood_row(void* model);
-void* draftwood_fork(const void* row, int length);
-int draftwood_cut(void* row, int length);
-int draftwood_commit(void* row, const int* nodes, int count);
-int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
-void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
-int draftwood_best(const float* scores, long lines, long vocab, const Cuts*, const int64_t* keys, const int64_t* bases,
-                   long known, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest,
-                   const double* weights, double* chances);
-int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
-int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
-void draftwood_free_row(void* row);
-void draftwood_free_model(void* model);
-}
+#include "api.h"
 
 namespace {
 
@@ -294,8 +269,9 @@ void sample() {
                 std::vector<double> chances(2 * count);
                 for (long i = 0; i < vocab; i++) bases[i] = i * 977 - 5, scores[i] = i % 7, scores[vocab + i] = -INFINITY;
                 draftwood_exponentials(keys.data(), 2, bases.data(), vocab, times.data());
-                need(!draftwood_best(scores.data(), 2, vocab, &cuts, keys.data(), bases.data(), vocab, nullptr, count, values.data(),
-                                     tokens.data(), likeliest.data(), weights, chances.data()), "best");
+                const Cuts both[] = {cuts, cuts};
+                need(!draftwood_best(scores.data(), 2, 1, vocab, both, keys.data(), bases.data(), vocab, nullptr, count,
+                                     values.data(), tokens.data(), likeliest.data(), weights, chances.data()), "best");
                 need(tokens[0] >= 0 && tokens[count] == -1 && std::isnan(likeliest[1]), "the best tokens");
                 need(chances[0] < 0 && chances[count] == -INFINITY, "the chances of children");
             }

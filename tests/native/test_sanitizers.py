@@ -37,9 +37,10 @@ def test_control_a_sanitizer_sees_a_wrong_step(tmp_path: Path, monkeypatch: pyte
     check_compiler("address,undefined")
     folder = tmp_path / "native"
     folder.mkdir()
+    right = "model_.page_numbers = (size_t)model_.attending"
+    assert right in (build.HERE / "engine.cpp").read_text()
     for path in [*build.HERE.glob("*.cpp"), *build.HERE.glob("*.h")]:
-        text = path.read_text().replace("m.page_numbers = (size_t)facts.layers", "m.page_numbers = (size_t)1")
-        (folder / path.name).write_text(text)
+        (folder / path.name).write_text(path.read_text().replace(right, "model_.page_numbers = (size_t)1"))
     version = build.digest()
     monkeypatch.setattr(build, "HERE", folder)
     monkeypatch.setattr(build, "digest", lambda: version)

@@ -1,9 +1,7 @@
 // The plain C interface that Python calls. A function that fails returns null or -1, and draftwood_error says why.
 #include <string.h>
 
-#include "engine.h"
-
-using namespace draftwood;
+#include "api.h"
 
 namespace {
 thread_local std::string problem;
