@@ -235,8 +235,7 @@ def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused() -> None:
         ({"draft_model": "gpt2"}, "draft_model is 'gpt2': give a model"),
         ({"tokenizer": "gpt2"}, "tokenizer is 'gpt2': give a tokenizer of transformers"),
         ({"tokenizer": {}}, "tokenizer is {}: give a tokenizer"),
-        ({"profile_key": "auto"}, "profile_key is 'auto': give"),
-        ({"profile": "auto"}, "profile is 'auto': give"),
+        ({"known": "auto"}, "known is 'auto': give"),
     ],
     ids=str,
 )
@@ -247,11 +246,10 @@ def test_wrong_parts_of_a_pair_or_a_translator_are_refused(
     with pytest.raises(ConfigError) as caught:
         Pair(**{**parts, **wrong})
     assert said in str(caught.value)
-    if "profile" not in wrong:
-        parts |= {"model": translator.model, "tokenizer": translator.tokenizer}
-        with pytest.raises(ConfigError) as caught:
-            Translator(**{**parts, **wrong})
-        assert said in str(caught.value)
+    parts |= {"model": translator.model, "tokenizer": translator.tokenizer}
+    with pytest.raises(ConfigError) as caught:
+        Translator(**{**parts, **wrong})
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

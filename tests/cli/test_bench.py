@@ -10,6 +10,7 @@ import pytest
 
 from draftwood.api import Pair, load
 from draftwood.core.settings import LoadOptions, Method
+from draftwood.engine.knowledge import Known
 from draftwood.tune import compare
 from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ours, repeats
 from draftwood.tune.measure import ids_decoder
@@ -94,7 +95,7 @@ def test_the_profile_of_a_pair_has_a_say_in_auto(models: Path, monkeypatch: pyte
     pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
     assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(temperature=1.0)
     chain = Method(method="chain", shape="2")
-    monkeypatch.setattr(pair, "profile", SimpleNamespace(choose=lambda temperature: chain))
+    monkeypatch.setattr(pair, "known", Known(choices={1.0: chain}))
     assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(chain, temperature=1.0)
 
 

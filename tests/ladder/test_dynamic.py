@@ -48,8 +48,8 @@ def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, voc
 class Vain(SampledExpander):
     """Children have their own probability as priority, so a node's own token decides whether the node stays."""
 
-    def expand(self, log_probs, rng, depth, first, sizes):
-        logp = log_probs.dense()
+    def expand(self, pending, rng, depth, first, sizes):
+        logp = pending.settled.dense()
         drawn = rng.ordered(logp, 2, first, 0).tolist()
         return [
             [

@@ -136,6 +136,11 @@ def read(path: Path) -> Known:
     Raises:
         ConfigError: the file does not exist, or is not one of this format.
     """
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Known]:
+    """A file's JSON and what it says."""
     try:
         found = json.loads(path.read_bytes())
         if (written := found["format"]) != FORMAT:
@@ -145,7 +150,7 @@ def read(path: Path) -> Known:
             digest_of(profile_key)
             torch.device(profile_key["device"])
             getattr(torch, profile_key["dtype"])
-        return Known(
+        return found, Known(
             profile_key=profile_key,
             choices={float(c["temperature"]): Method(**c["method"]) for c in found.get("choices", [])},
             learnt={str(name): Knowledge.from_json(value) for name, value in found.get("learnt", {}).items()},
@@ -177,8 +182,7 @@ def save(
     document: dict[str, Any] = {"format": FORMAT, "profile_key": dict(profile_key)}
     try:
         if path.exists():
-            read(path)
-            document = json.loads(path.read_bytes()) | document
+            document = _read(path)[0] | document
     except ConfigError:
         _LOG.info("%s cannot be read, and is replaced", path)
     if choices is not None:

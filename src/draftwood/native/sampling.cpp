@@ -172,6 +172,7 @@ void best(const float* scores, long rows, long nodes, long vocab, const Cuts* cu
     Candidates candidates;
     for (long l = 0; l < rows * nodes; l++, scores += vocab, values += count, tokens += count) {
         const Cuts& cut = cuts[l / nodes];
+        if (cut.top_k < 0) throw std::invalid_argument("a top_k below 0");
         const bool whole = !cut.top_k && cut.top_p == 1 && cut.min_p == 0;
         const Line line(scores, vocab);
         float offset = line.highest();

@@ -15,9 +15,7 @@ FIRST_LEVEL: Final = 0.2  # plain rounds: cost of a level before it is measured 
 FIRST_WEIGHT: Final = 0.3  # observations: weight of these first costs (simulator: texts of 40 tokens)
 FORGET: Final = 0.97  # per round: weight of the past in costs and speed (simulator)
 FORGET_GAINS: Final = 0.9  # per level: weight of the past in the gain of a level (simulator)
-FORGET_CALIBRATION: Final = (
-    0.99  # per round: weight of the past in accepted over expected tokens, and in lookup's hits (simulator)
-)
+FORGET_CALIBRATION: Final = 0.99  # per round: weight of the past in accepted over expected tokens, lookup's too (simulator)
 CALIBRATION_PRIOR: Final = 20.0  # tokens: weight of a calibration of 1, for unlucky first rounds (test_controller.py)
 OUTLIER: Final = 3.0  # means: seconds above this many means count as this many (simulator)
 PRIOR_WEIGHT: Final = 3.0  # observations: weight of a prior, and of given estimates (simulator)
@@ -32,8 +30,6 @@ DRIFT: Final = 0.005  # per refusal: rise of a refused level's gain towards 1, s
 ACCEPTANCE_START: Final = (1.0, -0.4, -3.0, 0.9)  # first logits: gap, rank, none, uncertainty (fit on the bundled pair)
 ACCEPTANCE_PRIOR: Final = 30.0  # squared gradients: evidence behind the first weights (test_acceptance.py)
 ACCEPTANCE_RATE: Final = 0.3  # logits: AdaGrad's step size (test_acceptance.py)
-LOOKUP_FORGET: Final = (
-    0.95  # per token: weight of the past in the hits of the present texts (documents written by the bundled pair)
-)
+LOOKUP_FORGET: Final = 0.95  # per token: weight of the past in the hits of the present texts (texts of the bundled pair)
 LOOKUP_FIRST: Final = 0.25  # probability: of a guessed token before any text (documents written by the bundled pair)
 LOOKUP_PRIOR: Final = 6.0  # tokens: weight of what is known before a text in its estimates (test_lookup.py)
