@@ -183,4 +183,7 @@ def named(model: Any, arch: str = "llama") -> Any:
         if part.endswith(("q_proj", "k_proj")) and arch in ("llama", "smollm3", "granite"):
             halves = weight.view(-1, 2, model.config.head_dim // 2, *weight.shape[1:])
             weight = halves.transpose(1, 2).reshape(weight.shape)
-        yield f"{names.get_name(part) or part}.{kind}", weight + 1 if "norm" in part and "gemma" in arch else weight
+        yield (
+            names.get_name(name) or f"{names.get_name(part) or part}.{kind}",
+            weight + 1 if "norm" in part and "gemma" in arch else weight,
+        )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -27,7 +29,34 @@ def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
 
 def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
     """The model's tensors under their GGUF names; tied ones once."""
-    return {name: weight.detach().float().numpy() for name, weight in named(model, arch)}
+    as_converted = SimpleNamespace(config=model.config, named_parameters=lambda: converted(model, arch))
+    return {name: weight.detach().float().numpy() for name, weight in named(as_converted, arch)}
+
+
+def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The model's weights as llama.cpp's converter changes them before it names them."""
+    config = model.config
+    for name, weight in model.named_parameters():
+        if arch.startswith("qwen35"):
+            if "norm" in name and "linear_attn" not in name:
+                weight = weight + 1
+            if ".linear_attn." in name and ".norm." not in name:
+                weight = tiled(config, name, weight.squeeze())
+            if name.endswith("A_log"):
+                weight = -weight.exp()
+            name = name.replace("dt_bias", "dt_proj.bias")
+        yield name, weight.squeeze(1) if name.endswith(("conv.conv.weight", "conv1d.weight")) else weight
+
+
+def tiled(config: Any, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """A weight of a gated delta rule whose value heads take turns with the key heads that they belong to."""
+    keys, heads, size = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
+    axis = int("out_proj" in name)
+    order = torch.arange(heads).view(keys, -1).T.flatten()
+    if "in_proj_a" not in name and "in_proj_b" not in name and weight.ndim > 1:
+        order = (order[:, None] * size + torch.arange(size)).flatten()
+    first = weight.shape[axis] - len(order)
+    return weight.index_select(axis, torch.cat((torch.arange(first), first + order)))
 
 
 def write_gguf(
@@ -68,7 +97,7 @@ def write_gguf(
         add(key, value)
     for name, array in {**tensors(model, arch), **(extra or {})}.items():
         if name != leave_out:
-            own = kind if array.ndim > 1 else F32
+            own = kind if array.ndim > 1 and array.shape[-1] % 32 == 0 and "gate_inp" not in name else F32
             writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
     finish(writer)
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path) if parts else path

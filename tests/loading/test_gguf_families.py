@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import draftwood
+from draftwood.core.errors import ModelError
+from draftwood.runners.native import families
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from tests.differences import difference
@@ -24,6 +26,14 @@ LONG = {
 }  # fmt: skip
 GEMMA3 = {KINDS["F"]: {**THETA, "rope_type": "linear", "factor": 4.0}, KINDS["S"]: {**THETA, "rope_theta": 10000.0}}
 SOFT = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+RULE = {
+    "layer_types": ["linear_attention", KINDS["F"]], "linear_num_key_heads": 2, "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32, "rope_parameters": {**THETA, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+SAID = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2, "rope.dimension_count": 8,
+    "rope.dimension_sections": [11, 11, 10, 0],
+}  # fmt: skip
 FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
@@ -53,25 +63,37 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "exaone4, full": ("exaone4", {"sliding_window": None, "layer_types": [KINDS["F"]] * 2}, {}),
     "ernie4_5": ("ernie4_5", {"use_bias": True}, {}),
+    "qwen35": ("qwen3_5_text", {**RULE, "linear_num_value_heads": 6}, {
+        **SAID, "ssm.time_step_rank": 6, "ssm.inner_size": 192, "full_attention_interval": 2}),
+    "qwen35, ahead": ("qwen3_5_text", {**RULE, "linear_num_value_heads": 2}, {
+        **SAID, "ssm.time_step_rank": 2, "ssm.inner_size": 64, "attention.recurrent_layers": [True, False],
+        "block_count": 3, "nextn_predict_layers": 1}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "block_multiple_of": 32}, {
+        "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
 }  # fmt: skip
 """Name, model type, settings, and what a file says of them."""
+AHEAD = ("nextn.eh_proj", "attn_q", "ffn_up")
 IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[0].tolist()
 
 
-def written(path: Path, case: str, kind: Any) -> tuple[Path, Any]:
-    """A file, and the model that it holds."""
+def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None) -> tuple[Path, Any]:
+    """A file, which says ``more`` or does not say what is None there, and the model that it holds."""
     (own, settings, said), arch, tokenizer = CASES[case], case.partition(",")[0], source()[1]
+    said = {name: value for name, value in {**said, **(more or {})}.items() if value is not None}
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": len(tokenizer)}
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
     model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
     for name, weight in model.named_parameters():
-        if name.endswith("bias") or "norm" in name:
+        if name.endswith(("bias", "A_log")) or "norm" in name:
             torch.nn.init.normal_(weight, 0.5, 0.3)
     parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
     extra = {
         f"rope_factors_{name.removesuffix('_factor')}.weight": np.array(value, np.float32)
         for name, value in parts.items() if isinstance(value, list)
     }  # fmt: skip
+    if said.get("nextn_predict_layers"):
+        extra |= {f"blk.{model.config.num_hidden_layers}.{name}.weight": np.ones((64, 64), np.float32) for name in AHEAD}
+    model.config.rms_norm_eps = getattr(model.config, "norm_eps", None) or model.config.rms_norm_eps
     model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
     metadata = {f"{arch}.{name}": value for name, value in said.items()}
     return write_gguf(path, model, tokenizer, kind, arch=arch, metadata=metadata, extra=extra), model
@@ -91,10 +113,39 @@ def test_a_family_in_a_file_is_the_model_that_was_written(tmp_path: Path, case: 
 @pytest.mark.parametrize("case", CASES)
 def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Path, case: str) -> None:
     path, _ = written(tmp_path / "fox.gguf", case, Q8_0)
-    texts = set()
-    for dtype in ("auto", "bfloat16"):
-        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": 16})
+    texts: dict[int, set[tuple[int, ...]]] = {16: set(), 8: set()}
+    for dtype, activations in (("auto", 16), ("bfloat16", 16), ("auto", 8)):
+        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": activations})
         for method in ("ar", "ngram"):
-            texts.add(tuple(pair.generate(IDS, max_new_tokens=20, temperature=1, seed=1, method=method).token_ids))
+            found = pair.generate(IDS, max_new_tokens=20, temperature=1, seed=1, method=method).token_ids
+            texts[activations].add(tuple(found))
         assert pair.model.coded == (dtype == "auto")
-    assert len(texts) == 1
+    assert len(texts[16]) == len(texts[8]) == 1
+
+
+@pytest.mark.parametrize(("case", "said", "words"), [
+    ("qwen35", {"ssm.inner_size": None}, "does not say qwen35.ssm.inner_size"),
+    ("qwen35", {"ssm.inner_size": 100}, "qwen35.ssm.inner_size 100"),
+    ("qwen35", {"ssm.time_step_rank": 5, "ssm.inner_size": 160}, "attn_qkv.weight' as 320 x 64, but its metadata"),
+    ("qwen35", {"full_attention_interval": 0}, "qwen35.full_attention_interval 0"),
+    ("qwen35", {"full_attention_interval": 3}, "lacks tensor 'blk.1.attn_qkv.weight'"),
+    ("qwen35", {"rope.dimension_sections": [1, 0, 0, 3]}, r"qwen35.rope.dimension_sections \[1, 0, 0, 3\]"),
+    ("qwen35", {"ssm.a_key_of_tomorrow": 1}, "qwen35.ssm.a_key_of_tomorrow 1, which is not read"),
+    ("lfm2", {"shortconv.l_cache": None}, "does not say lfm2.shortconv.l_cache"),
+    ("lfm2", {"attention.head_count_kv": [0, 2, 1]}, r"lfm2.attention.head_count_kv \[0, 2, 1\]"),
+    ("lfm2", {"attention.head_count_kv": [0, 2]}, r"lfm2.attention.head_count_kv \[0, 2\]"),
+])  # fmt: skip
+def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(
+    tmp_path: Path, case: str, said: dict[str, Any], words: str
+) -> None:
+    path, _ = written(tmp_path / "fox.gguf", case, F32, said)
+    with pytest.raises(ModelError, match=words):
+        draftwood.load(path, options={"backend": "native"})
+
+
+def test_control_value_heads_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, model = written(tmp_path / "fox.gguf", "qwen35", F32)
+    monkeypatch.setattr(families, "TILED", "no setting")
+    found = draftwood.load(path, options={"backend": "native", "dtype": "float32"}).target
+    wanted = logits(model, IDS)[0]
+    assert difference(score_tree(found, IDS[-1:], [[0]], prefix=IDS[:-1]), wanted[-1:].double()) > 1e-2 * wanted.abs().max()

@@ -12,16 +12,17 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import OWN_SCALE, refuse_unread, rotary_scaling, unread, values_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
-from draftwood.runners.native.families import FAMILIES, HEAD, NORM, gguf_names
+from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.states import TILED
 from draftwood.runners.native.weights import BLOCKS
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.runners.windows import FULL, SLIDING
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT, NORM: "output_norm.weight"}
-"""Names of weights outside of layers, in ``transformers`` and in files."""
+WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT}
+"""Names of embedding and head, in ``transformers`` and in files."""
 TYPES: Final = {family.gguf or kind: kind for kind, family in FAMILIES.items() if family.gguf is not None}
 """Model types by architecture."""
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
@@ -34,6 +35,8 @@ _NEEDED: Final = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+_SHARED, _INTERVAL, _RECURRENT = "attention.head_count_kv", "full_attention_interval", "attention.recurrent_layers"
+_SECTIONS, _AHEAD, _TURNED_SIZE = "rope.dimension_sections", "nextn_predict_layers", "rope.dimension_count"
 
 
 def stored_config(header: Header) -> dict[str, Any] | None:
@@ -48,21 +51,22 @@ def stored_config(header: Header) -> dict[str, Any] | None:
         return None
     found = _config(header, values_of(header), sizes)
     config = PlainConfig(**found)
-    refuse_unread(header, config)
+    refuse_unread(header, config, READ.get(config.model_type, ()))
     return found if why_not_config(config) is None else None
 
 
 def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     own, kind = header.architecture, TYPES[header.architecture]
-    needed = (*_NEEDED, *_MORE_NEEDED.get(kind, ()))
+    needed, read = (*_NEEDED, *_MORE_NEEDED.get(kind, ())), (_PATTERN, *READ.get(kind, ()))
     if lacks := [name for name in needed if name not in values]:
         raise ModelError(f"{header} does not say {own}.{lacks[0]}: {OTHER_FILES}")
-    if listed := [name for name, value in values.items() if isinstance(value, list) and name != _PATTERN]:
+    if listed := [name for name, value in values.items() if isinstance(value, list) and name not in read]:
         raise unread(header, listed[0], values[listed[0]])
     scaling, factor = rotary_scaling(values)
     linear = {"factor": float(factor)} if scaling == "linear" else {}
     base = float(values.get("rope.freq_base", 10000.0))
     width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
+    shared = values.get(_SHARED, heads)
     found = {
         "model_type": kind,
         "architectures": [FAMILIES[kind].name],
@@ -71,12 +75,12 @@ def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple
         "intermediate_size": int(values["feed_forward_length"]),
         "num_hidden_layers": int(values["block_count"]),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(values.get("attention.head_count_kv", heads)),
+        "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
         "head_dim": int(values.get("attention.key_length", width // heads)),
-        "rms_norm_eps": float(values["attention.layer_norm_rms_epsilon"]),
+        FAMILIES[kind].epsilon: float(values["attention.layer_norm_rms_epsilon"]),
         "max_position_embeddings": int(values.get("context_length", 2048)),
         "rope_parameters": {"rope_type": scaling if linear else "default", "rope_theta": base, **linear},
-        FAMILIES[kind].activation: "silu",
+        FAMILIES[kind].activation or "hidden_act": "silu",
         "tie_word_embeddings": OUTPUT not in sizes,
         **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
     }
@@ -117,10 +121,15 @@ def _gemma3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     return {**_gemma2(header, values, config), "rope_parameters": rotary}
 
 
+def _partly(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a rotary embedding of a part of each head."""
+    size = config["head_dim"]
+    return {**config["rope_parameters"], "partial_rotary_factor": values.get(_TURNED_SIZE, size) / size}
+
+
 def _phi3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    rotary = dict(config["rope_parameters"])
-    rotary["partial_rotary_factor"] = values.get("rope.dimension_count", config["head_dim"]) / config["head_dim"]
+    rotary = _partly(values, config)
     if LONG["short_factor"] in tensors:
         original = int(values.get("rope.scaling.original_context_length", config["max_position_embeddings"]))
         rotary |= {"rope_type": "longrope", "original_max_position_embeddings": original}
@@ -144,10 +153,60 @@ def _granite(header: Header, values: Mapping[str, Any], config: Mapping[str, Any
     return {setting: float(values[key]) for setting, key in zip(_FACTORS, _MORE_NEEDED["granite"], strict=True)}
 
 
+def _all_rotated(sections: Any, pairs: int) -> bool:
+    """Whether each pair of numbers is in one of three interleaved sections: in a text all three have the same positions."""
+    if not isinstance(sections, list) or len(sections) < 3 or min(sections) < 0:
+        return isinstance(sections, int) and sections > 0
+    return all(one < 3 * sections[one % 3] for one in (pair % sum(sections) for pair in range(pairs)))
+
+
+def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    taps, size, keys, heads, inner = (int(values[name]) for name in _MORE_NEEDED["qwen3_5_text"])
+    layers, rotary = config["num_hidden_layers"] - int(values.get(_AHEAD, 0)), _partly(values, config)
+    period, said = int(values.get(_INTERVAL, 4)), values.get(_RECURRENT)
+    recurrent = said if isinstance(said, list) else [said] * layers
+    if said is None:
+        recurrent = [number % period != 0 for number in range(1, layers + 1)] if period > 0 else []
+    if len(recurrent) < layers:
+        name = _INTERVAL if said is None else _RECURRENT
+        raise unread(header, name, values[name])
+    if heads < 1 or inner % heads:
+        raise unread(header, "ssm.inner_size", inner)
+    if _SECTIONS in values and not _all_rotated(values[_SECTIONS], values.get(_TURNED_SIZE, config["head_dim"]) // 2):
+        raise unread(header, _SECTIONS, values[_SECTIONS])
+    return {
+        "num_hidden_layers": layers, "layer_types": ["linear_attention" if one else FULL for one in recurrent[:layers]],
+        "linear_conv_kernel_dim": taps, "linear_key_head_dim": size, "linear_num_key_heads": keys,
+        "linear_num_value_heads": heads, "linear_value_head_dim": inner // heads, "rope_parameters": rotary, TILED: True,
+    }  # fmt: skip
+
+
+def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, shared = config["num_hidden_layers"], values.get(_SHARED, config["num_key_value_heads"])
+    each = shared if isinstance(shared, list) else [shared] * layers
+    if len(each) != layers or set(each) - {0, config["num_key_value_heads"]}:
+        raise unread(header, _SHARED, shared)
+    return {
+        "layer_types": [FULL if one else "conv" for one in each], "conv_L_cache": int(values["shortconv.l_cache"]),
+        "conv_bias": False, "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
+
+
 _FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
-_MORE_NEEDED: Final = {"granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")}
+_MORE_NEEDED: Final = {
+    "granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
+    "qwen3_5_text": (
+        "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size",
+    ),
+    "lfm2": ("shortconv.l_cache",),
+}  # fmt: skip
+READ: Final = {  # keys that a configuration is made of, whatever they say
+    "qwen3_5_text": (*_MORE_NEEDED["qwen3_5_text"], _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD),
+    "lfm2": (*_MORE_NEEDED["lfm2"], _SHARED),
+}
 _OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
     "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
+    "qwen3_5_text": _qwen35, "lfm2": _lfm2,
 }  # fmt: skip
 """What files of a model type say in their own way, or leave to the program that reads them."""
 

@@ -6,7 +6,7 @@ A key that is neither compared nor known to leave texts as they are is refused: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from draftwood.core.checks import short_repr
@@ -75,10 +75,13 @@ def rotary_scaling(values: Mapping[str, Any]) -> tuple[str, float]:
     return ("default", 1.0) if kind == "none" or (kind == "linear" and factor == 1) else (kind, factor)
 
 
-def refuse_unread(header: Header, config: Any) -> None:
-    """Raise a ModelError for a key under the architecture's name that could make another model than ``config`` says."""
+def refuse_unread(header: Header, config: Any, read: Collection[str] = ()) -> None:
+    """Raise a ModelError for a key under the architecture's name that could make another model than ``config`` says, which
+    was made of those that were ``read``."""
     values = values_of(header)
     for name, said in values.items():
+        if name in read:
+            continue
         has = _has(name, values, config)
         idle = [_NEUTRAL[name]] if name in _NEUTRAL else []
         if name not in _UNUSED and not any(_equal(said, value) for value in (*has, *idle)):

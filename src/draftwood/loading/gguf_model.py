@@ -14,11 +14,11 @@ import torch
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
-from draftwood.loading.gguf_config import LONG, OUTPUT, ROPE, TYPES, WHOLE, scale_rotary, stored_config
+from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, TYPES, WHOLE, scale_rotary, stored_config
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
-from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names, shapes_of
+from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names, last_norm, modules_of, shapes_of
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -43,22 +43,23 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
-    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], gguf_names(config.model_type)
+    divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
     for name, shape in shapes_of(config).items():
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
         if (tensor := tensors.pop(held, None)) is None:
             raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
-        if (came := tuple(reversed(tensor.sizes))) != shape:
+        came, wanted = tuple(reversed(tensor.sizes)), tuple(size for size in shape if size != 1)
+        if came not in (shape, wanted):
             raise ModelError(
-                f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(shape)}: {AGAIN}"
+                f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(wanted)}: {AGAIN}"
             )
-        turned = own.turned and names.get(_split(name)[1]) in _TURNED
-        weights[name] = _weight(header, tensor, shape, config.head_dim if turned else 0)
-        if own.plus_one and "norm" in name:  # a file has the sum
-            less = weights[name].tensor(torch.float32).numpy() - 1
-            weights[name] = replace(weights[name], data=less.view(np.uint8), kind=0, mapped=False)
+        turned = FAMILIES[config.model_type].turned and names.get(_split(name)[1]) in _TURNED
+        weights[name] = _as_in_transformers(name, _weight(header, tensor, shape, config.head_dim if turned else 0), config)
+    blocks = int(values_of(header)["block_count"])
+    ahead = tuple(f"blk.{number}." for number in range(config.num_hidden_layers, blocks))  # they guess further tokens
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(ahead)}
     if tensors:
         first, *more = tensors
         rest = f" and {len(more)} more" if more else ""
@@ -82,9 +83,23 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 def _name(name: str, names: Mapping[str, str]) -> str:
-    """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of modules."""
+    """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of :func:`gguf_names`."""
     layer, module, kind = _split(name)
-    return WHOLE.get(name) or f"blk.{layer}.{names[module]}.{kind}"
+    if name in WHOLE or (whole := name.removesuffix(".weight")) not in names:
+        return WHOLE.get(name) or f"blk.{layer}.{names.get(f'{module}.{kind}') or f'{names[module]}.{kind}'}"
+    return f"{names[whole]}.weight"
+
+
+def _as_in_transformers(name: str, weight: Weight, config: Any) -> Weight:
+    """A weight that files hold otherwise: norms that are added to one as the sum, and decays as what makes them."""
+    own = FAMILIES[config.model_type]
+    if own.plus_one and (name == last_norm(own) or _split(name)[1] in modules_of(own)[1].values()):
+        found = weight.tensor(torch.float32) - 1
+    elif name.endswith(".A_log"):
+        found = (-weight.tensor(torch.float32)).log()
+    else:
+        return weight
+    return replace(weight, data=found.numpy().view(np.uint8), kind=0, mapped=False)
 
 
 def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: int) -> Weight:
@@ -147,7 +162,7 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
     kind, factor = rotary_scaling(values_of(header))
     if header.architecture in TYPES and kind == "linear":  # which transformers does not take from a file
         model.config.rope_parameters |= {"rope_type": kind, "factor": factor}
-    refuse_unread(header, model.config)
+    refuse_unread(header, model.config, READ.get(TYPES.get(header.architecture, ""), ()))
     divisors = [tensor for tensor in header.tensors if tensor.name == ROPE]
     for tensor in divisors:
         scale_rotary(header, model.config, tensor)

@@ -68,7 +68,8 @@ struct DeltaRule : ShortConvolution<N> {
           mixed(worker.shared->mixed) {}
 
     static size_t padded(int number) { return ceil_div(number, LANES) * LANES; }
-    const float* query(int i, int h) const { return mixed + i * mixed_width + h / group * keys; }
+    int key_head(int h) const { return facts.tiled ? h % facts.key_heads : h / group; }
+    const float* query(int i, int h) const { return mixed + i * mixed_width + key_head(h) * keys; }
     const float* key(int i, int h) const { return query(i, h) + facts.key_heads * keys; }
     const float* value(int i, int h) const { return mixed + i * mixed_width + 2 * facts.key_heads * keys + h * values; }
     float* shares(int i) const { return mixed + i * mixed_width + model.channels; }

@@ -25,7 +25,7 @@ class Facts(Structure):
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
         *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts", "gated")),
-        *((name, c_int) for name in ("taps_of_convolution", "key_heads", "value_heads", "key_size", "value_size")),
+        *((name, c_int) for name in ("taps_of_convolution", "key_heads", "value_heads", "key_size", "value_size", "tiled")),
     ]
 
 

@@ -87,6 +87,7 @@ struct Facts {
     int gated;  // attention is multiplied by the sigmoids of gates, which follow each head's queries in its matrix
     // Of layers with a running state: taps of the convolution, and heads of the delta rule with their numbers.
     int taps_of_convolution, key_heads, value_heads, key_size, value_size;
+    int tiled;  // value heads take turns with key heads, as in GGUF files; else those of a key head follow each other
 };
 
 struct Rotary {

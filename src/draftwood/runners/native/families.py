@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from draftwood.native.library import Facts, LayerSource
 from draftwood.runners.native.rotary import Rotary, head_size
-from draftwood.runners.native.states import DELTA_RULE, SHORT_CONVOLUTION, StateLayer
+from draftwood.runners.native.states import DELTA_RULE, SHORT_CONVOLUTION, TILED, StateLayer
 from draftwood.runners.windows import SLIDING, Window, sliding_window
 
 _BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -38,6 +38,7 @@ class Family(NamedTuple):
         full_unrotated: layers of full attention among others do not rotate queries and keys.
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
+        stems: names there that others have otherwise, by the engine's name.
         turned: heads of queries and keys are in llama.cpp's order there.
         states: layers with a running state, by their type in the configuration.
         gated: the projection of queries makes gates of what each head returns too.
@@ -63,6 +64,7 @@ class Family(NamedTuple):
     full_unrotated: bool = False
     interleaved: bool = False
     gguf: str | None = ""
+    stems: Mapping[str, str] = {}
     turned: bool = False
     states: Mapping[str, StateLayer] = {}
     gated: bool = False
@@ -112,11 +114,12 @@ FAMILIES: Final = {
     ),
     "qwen3_5_text": Family(
         "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
-        states={"linear_attention": DELTA_RULE}, gguf=None, whole="qwen3_5", others=("mtp.", "model.visual."),
+        states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"},
+        whole="qwen3_5", others=("mtp.", "model.visual."),
     ),
     "lfm2": Family(
         "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),
-        activation="", states={"conv": SHORT_CONVOLUTION}, epsilon="norm_eps", gguf=None,
+        activation="", states={"conv": SHORT_CONVOLUTION}, epsilon="norm_eps", stems={"last_norm": "token_embd_norm"},
         names={
             "out": "self_attn.out_proj", "gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2",
             "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm", "last_norm": "model.embedding_norm",
@@ -138,9 +141,20 @@ EXPERTS: Final = {
 _STEMS: Final = {
     **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
     "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
-    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm",
+    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
 }  # fmt: skip
 """Names in GGUF files, by the engine's name."""
+_STATE_STEMS: Final = {
+    LayerSource.DELTA_RULE: {
+        "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
+        "decay": "ssm_alpha.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight", "decay_rate": "ssm_a",
+        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight",
+    },
+    LayerSource.SHORT_CONVOLUTION: {
+        "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
+    },
+}  # fmt: skip
+"""The same of weights of layers with a running state."""
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 
@@ -174,6 +188,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
         gelu=ACTIVATIONS[getattr(config, own.activation)] if own.activation else 0,
         joint_norms=own.head_norms == "joint",
         gated=own.gated,
+        tiled=bool(getattr(config, TILED, False)),
         **{name: getattr(config, setting) for layer in own.states.values() for name, setting in layer.facts.items()},
         **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts else {}) | more,
     )  # fmt: skip
@@ -243,11 +258,21 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
 
 
 def gguf_names(kind: str) -> dict[str, str]:
-    """Names in GGUF files of the modules of a layer of this model type."""
-    products, norms = modules_of(FAMILIES[kind])
-    return {module: _STEMS[name] for name, module in {**products, **norms}.items()} | dict(
-        zip(FUSED, ("attn_qkv", "ffn_up"), strict=True)
-    )
+    """Names in GGUF files of the modules of this model type, and of weights of its layers with a running state."""
+    own = FAMILIES[kind]
+    products, norms = modules_of(own)
+    modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
+    named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
+    for layer in own.states.values():
+        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in layer.weights.items()}
+    return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
+
+
+def grouped(config: Any, name: str, tensor: Any) -> Any:
+    """A weight of a model with :data:`TILED`, with its value heads as in ``transformers``."""
+    number, _, module = name.removeprefix("model.layers.").partition(".")
+    layer = FAMILIES[config.model_type].states.get(kinds_of(config)[int(number)]) if number.isdigit() else None
+    return tensor if layer is None else layer.grouped(module, tensor, facts_of(config))
 
 
 def rotates(config: Any, number: int) -> bool:

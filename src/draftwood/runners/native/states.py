@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource
@@ -37,6 +38,19 @@ class StateLayer(NamedTuple):
             "decay_bias": (heads,), "state_norm": (values,),
         }  # fmt: skip
         return {module: found[name] for name, module in self.weights.items()}
+
+    def grouped(self, module: str, weight: Tensor, facts: Facts) -> Tensor:
+        """A weight of this name in a layer whose value heads follow each other by their key heads, as in ``transformers``;
+        they take turns with them in ``weight``."""
+        name = {module: name for name, module in self.weights.items()}.get(module, "state_norm")
+        if self.kind != LayerSource.DELTA_RULE or name == "state_norm":
+            return weight
+        keys, heads, axis = facts.key_heads, facts.value_heads, int(name == "out")
+        size = 1 if name in ("share", "decay", "decay_rate", "decay_bias") else facts.value_size
+        first = weight.shape[axis] - heads * size
+        apart = weight.narrow(axis, first, heads * size).movedim(axis, 0)
+        apart = apart.reshape(heads // keys, keys, size, -1).transpose(0, 1).reshape(apart.shape).movedim(0, axis)
+        return torch.cat((weight.narrow(axis, 0, first), apart), axis)
 
     def source(self, part: Callable[[str], Any], held: Any, facts: Facts) -> dict[str, Any]:
         """The weights of a layer, as fields of a :class:`draftwood.native.library.LayerSource`.
@@ -76,3 +90,5 @@ SHORT_CONVOLUTION: Final = StateLayer(
     {"taps_of_convolution": "conv_L_cache"},
     {"mixed": "conv.in_proj.weight", "out": "conv.out_proj.weight", "convolution": "conv.conv.weight"},
 )
+TILED: Final = "tiled_value_heads"
+"""The setting of a model from a GGUF file of llama.cpp, in which value heads take turns with key heads."""
