@@ -45,6 +45,11 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
             if name.endswith("A_log"):
                 weight = -weight.exp()
             name = name.replace("dt_bias", "dt_proj.bias")
+        if name.endswith("experts.gate_up_proj") and not getattr(config, "written_joined", False):
+            for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
+                yield name.replace("gate_up_proj", f"{part}_proj.weight"), half
+            continue
+        name = f"{name}.weight" if ".experts." in name else name
         yield name, weight.squeeze(1) if name.endswith(("conv.conv.weight", "conv1d.weight")) else weight
 
 
@@ -71,6 +76,7 @@ def write_gguf(
     extra: dict[str, np.ndarray] | None = None,
     metadata: dict[str, Any] | None = None,
     parts: int = 0,
+    plain: tuple[str, ...] = ("gate_inp",),
     template: Any = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
 ) -> Path:
     """Write a model; matrices as ``kind``, vectors as float32.
@@ -80,6 +86,7 @@ def write_gguf(
         leave_out: a tensor that is not written.
         extra: further tensors.
         metadata: further values.
+        plain: parts of names of matrices that are written as float32.
         parts: tensors of each part of a split model, whose first file is returned; 0 for one file.
         template: the chat template, or several with their names.
     """
@@ -97,7 +104,7 @@ def write_gguf(
         add(key, value)
     for name, array in {**tensors(model, arch), **(extra or {})}.items():
         if name != leave_out:
-            own = kind if array.ndim > 1 and array.shape[-1] % 32 == 0 and "gate_inp" not in name else F32
+            own = kind if array.ndim > 1 and array.shape[-1] % 32 == 0 and not any(part in name for part in plain) else F32
             writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
     finish(writer)
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path) if parts else path

@@ -34,6 +34,8 @@ SAID = {
     "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2, "rope.dimension_count": 8,
     "rope.dimension_sections": [11, 11, 10, 0],
 }  # fmt: skip
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+COUNTS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
 FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
@@ -68,6 +70,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "qwen35, ahead": ("qwen3_5_text", {**RULE, "linear_num_value_heads": 2}, {
         **SAID, "ssm.time_step_rank": 2, "ssm.inner_size": 64, "attention.recurrent_layers": [True, False],
         "block_count": 3, "nextn_predict_layers": 1}),
+    "qwen35moe": ("qwen3_5_moe_text", {
+        **RULE, **EXPERTS, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 64,
+        "written_joined": True}, {
+        **SAID, **COUNTS, "ssm.time_step_rank": 4, "ssm.inner_size": 128, "full_attention_interval": 2,
+        "expert_shared_feed_forward_length": 64}),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, COUNTS),
+    "llama, experts": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
+        "expert_count": 6, "expert_used_count": 2}),
     "lfm2": ("lfm2", {"layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "block_multiple_of": 32}, {
         "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
 }  # fmt: skip
@@ -96,7 +106,8 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     model.config.rms_norm_eps = getattr(model.config, "norm_eps", None) or model.config.rms_norm_eps
     model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
     metadata = {f"{arch}.{name}": value for name, value in said.items()}
-    return write_gguf(path, model, tokenizer, kind, arch=arch, metadata=metadata, extra=extra), model
+    plain = ("gate_inp", *(("ssm_alpha", "ssm_beta") if "ahead" in case else ()))
+    return write_gguf(path, model, tokenizer, kind, arch=arch, metadata=metadata, extra=extra, plain=plain), model
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -131,6 +142,11 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Pat
     ("qwen35", {"full_attention_interval": 3}, "lacks tensor 'blk.1.attn_qkv.weight'"),
     ("qwen35", {"rope.dimension_sections": [1, 0, 0, 3]}, r"qwen35.rope.dimension_sections \[1, 0, 0, 3\]"),
     ("qwen35", {"ssm.a_key_of_tomorrow": 1}, "qwen35.ssm.a_key_of_tomorrow 1, which is not read"),
+    ("qwen35moe", {"expert_shared_feed_forward_length": None}, "say qwen35moe.expert_shared_feed_forward_length"),
+    ("qwen3moe", {"expert_gating_func": 2}, "qwen3moe.expert_gating_func 2, which is not read"),
+    ("qwen3moe", {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm False, but True is computed"),
+    ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),
+    ("qwen3moe", {"expert_feed_forward_length": None}, "say qwen3moe.expert_feed_forward_length"),
     ("lfm2", {"shortconv.l_cache": None}, "does not say lfm2.shortconv.l_cache"),
     ("lfm2", {"attention.head_count_kv": [0, 2, 1]}, r"lfm2.attention.head_count_kv \[0, 2, 1\]"),
     ("lfm2", {"attention.head_count_kv": [0, 2]}, r"lfm2.attention.head_count_kv \[0, 2\]"),

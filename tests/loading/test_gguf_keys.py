@@ -82,7 +82,8 @@ def test_a_list_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
     ({"attention.sliding_window": 16}, ["llama.attention.sliding_window 16"]),
     ({"logit_scale": 0.5}, ["llama.logit_scale 0.5"]),
     ({"residual_scale": 0.0}, ["llama.residual_scale 0.0"]),
-    ({"expert_count": 8}, ["llama.expert_count 8"]),
+    ({"expert_count": 8}, ["does not say llama.expert_used_count"]),
+    ({"expert_used_count": 2}, ["llama.expert_used_count 2"]),
     ({"a_key_of_tomorrow": "x"}, ["llama.a_key_of_tomorrow 'x'"]),
 ])  # fmt: skip
 @pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")

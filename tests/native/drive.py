@@ -14,7 +14,7 @@ from draftwood.native import build
 def drive(
     library: Path, isa: str = "generic", flags: Sequence[str] = (), compiler: str | None = None, emulator: Sequence[str] = ()
 ) -> list[str]:
-    """The digests of what is computed with an instruction set: 24 of trees, 8 of trees of models in codes with inputs of 8
+    """The digests of what is computed with an instruction set: 40 of trees, 14 of trees of models in codes with inputs of 8
     bits, and two of all the rest.
 
     Raises:

@@ -1,7 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
 // of several callers at a time. Argument: an instruction set. Prints digests of what was computed:
-// 24 of trees, 8 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// 40 of trees, 14 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +13,7 @@
 namespace {
 
 const int HEADS = 6, KV_HEADS = 2, VOCAB = 45, POSITIONS = 300, TAPS = 2, RANK = 6, BLOCK = 3, EXPERTS_INNER = 20;
+const int KEY_HEADS = 2, VALUE_HEADS = 4, CONVOLVED = 4;
 typedef std::vector<int> Ints;
 typedef std::vector<float> Floats;
 const Ints PARENTS{0, 0, 0, 1, 2, 4}, TOKENS{5, 1, 2, 3, 4, 6};
@@ -42,22 +43,29 @@ const std::vector<Type> TYPES[] = {
 };
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
-// mixture of experts.
+// mixture of experts, one of which all tokens have. The first layer may have a running state.
 class Tiny {
   public:
-    Tiny(bool bfloat16, bool further = false, int window = 0, Codes codes = NUMBERS, int activations = 16, Drafts drafts = NOTHING)
+    Tiny(bool bfloat16, bool further = false, int window = 0, Codes codes = NUMBERS, int activations = 16, Drafts drafts = NOTHING,
+         LayerKind state = ATTENTION)
         : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
-          inner_(codes ? codes == OF_32 ? 96 : 256 : 50), bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES) {
+          inner_(codes ? codes == OF_32 ? 96 : 256 : 50), experts_inner_(codes ? 32 : EXPERTS_INNER), key_(codes ? 32 : 8), value_(codes ? 32 : 12),
+          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE) {
         Facts facts{};
-        const std::vector<LayerSource> layers = {layer(further, window), layer(further, window)};
+        const std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window)};
         facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
         facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
         facts.bfloat16 = bfloat16, facts.activations = activations, facts.epsilon = 1e-6f, facts.scale = 0.3f;
         if (further && window) {
-            facts.experts = 7, facts.experts_per_token = 3, facts.expert_inner = EXPERTS_INNER, facts.normalise_experts = 1;
+            facts.experts = 7, facts.experts_per_token = 3, facts.expert_inner = experts_inner_, facts.normalise_experts = 1;
         } else if (further) {
             facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
             facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;
+        }
+        if (state) facts.taps_of_convolution = CONVOLVED;
+        if (gated_) {
+            facts.key_heads = KEY_HEADS, facts.value_heads = VALUE_HEADS, facts.key_size = key_, facts.value_size = value_;
+            facts.gated = 1, facts.tiled = bfloat16;
         }
         const int taps[] = {1, 2}, size = POSITIONS * dim_ / 2;
         const Matrix embedding = matrix(VOCAB, width), head = matrix(VOCAB, width);
@@ -145,8 +153,9 @@ class Tiny {
         for (size_t i = 0; bfloat16_ && i < count; i++) memmove(found + 2 * i, found + 4 * i + 2, 2);
         return found;
     }
+    Matrix plain(int rows, int columns) { return {weights((size_t)rows * columns), -1, 0, 0}; }
     Matrix matrix(int rows, int columns) {
-        if (!codes_) return {weights((size_t)rows * columns), -1, 0, 0};
+        if (!codes_) return plain(rows, columns);
         const Type& type = TYPES[codes_][matrices_++ % TYPES[codes_].size()];
         const uint16_t scale = codes_ == OF_32 ? 0x1c00 : 0x0400;  // 2 ** -8, and 2 ** -14
         const CodeKind& codes = *code_kind(type.kind);
@@ -160,34 +169,50 @@ class Tiny {
         }
         return {found, type.kind, INTERLEAVED + CODED, 0};
     }
-    LayerSource layer(bool further, int window) {
+    // Weights of a layer that keeps a running state; shares and decays are numbers among codes.
+    void keep_state(LayerSource& to, LayerKind kind) {
+        const int keys = 2 * KEY_HEADS * key_, values = VALUE_HEADS * value_, outputs = gated_ ? values : width;
+        to.kind = kind, to.out = matrix(width, outputs), to.mixed = matrix(gated_ ? keys + values : 3 * width, width);
+        to.convolution = numbers((gated_ ? keys + values : width) * CONVOLVED);
+        if (!gated_) return;
+        to.mixed_gate = matrix(values, width), to.share = plain(VALUE_HEADS, width), to.decay = plain(VALUE_HEADS, width);
+        float* rate = numbers(VALUE_HEADS);
+        for (int h = 0; h < VALUE_HEADS; h++) rate[h] = -std::abs(rate[h]);
+        to.decay_rate = rate, to.decay_bias = numbers(VALUE_HEADS), to.state_norm = numbers(value_);
+    }
+    LayerSource layer(bool further, int window, LayerKind state = ATTENTION) {
         LayerSource to{};
-        const int queries = HEADS * dim_, keys = KV_HEADS * dim_, read = joins_ ? 2 * width : width;
+        const int attended = HEADS * dim_, queries = gated_ ? 2 * attended : attended;
+        const int keys = KV_HEADS * dim_, read = joins_ ? 2 * width : width;
         to.query = matrix(queries, read), to.key = matrix(keys, read), to.value = matrix(keys, read);
-        to.out = matrix(width, queries), to.out_bias = numbers(width);
+        to.out = matrix(width, attended), to.out_bias = numbers(width);
         to.query_bias = numbers(queries), to.key_bias = numbers(keys), to.value_bias = numbers(keys), to.norm = numbers(width);
         if (further && window) {
-            to.router = weights(7 * width), to.experts_up = weights(7 * 2 * EXPERTS_INNER * width);
-            to.experts_down = weights(7 * width * EXPERTS_INNER), to.rotary = -1;
-        } else {
-            to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
+            to.router = plain(7, width), to.shared_gate = plain(1, width), to.rotary = -1;
+            to.experts_gate = matrix(7 * (codes_ ? 1 : 2) * experts_inner_, width);
+            if (codes_) to.experts_up = matrix(7 * experts_inner_, width);
+            to.experts_down = matrix(7 * width, experts_inner_);
+        }
+        to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
+        if (!further || !window) {
             to.gate_bias = numbers(inner_), to.up_bias = numbers(inner_), to.down_bias = numbers(width);
         }
         if (further && !window) {
-            to.query_norm = numbers(queries), to.key_norm = numbers(keys);
+            to.query_norm = numbers(attended), to.key_norm = numbers(keys);
             to.out_norm = numbers(width), to.down_norm = numbers(width);
         } else {
             to.query_norm = numbers(dim_), to.key_norm = numbers(dim_), to.ffn_norm = numbers(width);
         }
         if (joins_) to.hidden_norm = numbers(width);
         to.window = window;
+        if (state) keep_state(to, state);
         return to;
     }
 
-    const int dim_, inner_;
+    const int dim_, inner_, experts_inner_, key_, value_;
     const bool bfloat16_;
     const Codes codes_;
-    const bool joins_;
+    const bool joins_, gated_;
     int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
@@ -226,8 +251,11 @@ uint64_t tree(Tiny& model, int length) {
 uint64_t everything(bool bfloat16, int threads) {
     Digest digest;
     const int nodes[] = {0, 2, 4}, none[] = {9};
-    for (int kind = 0; kind < (bfloat16 ? 6 : 4); kind++) {
-        Tiny model(bfloat16, kind >= 2 && kind < 5, kind % 2 ? 9 : 0, kind < 4 ? NUMBERS : OF_32, kind < 5 ? 16 : 8);
+    for (int kind = 0; kind < (bfloat16 ? 9 : 6); kind++) {
+        const LayerKind state = kind == 4 ? DELTA_RULE : kind == 5 ? SHORT_CONVOLUTION : ATTENTION;
+        const bool further = kind == 2 || kind == 3 || kind == 6 || kind == 8;
+        const int window = kind % 2 || kind == 8 ? 9 : 0;
+        Tiny model(bfloat16, further, window, kind < 6 ? NUMBERS : OF_32, kind < 7 ? 16 : 8, NOTHING, state);
         void *first = draftwood_row(model.handle), *second = draftwood_row(model.handle);
         model.read({first, second}, {text(270), text(3)}, TOKENS, PARENTS, threads, &digest);
         for (void* row : {first, second}) need(!draftwood_commit(row, nodes, 3), "commit");
@@ -284,10 +312,19 @@ int main(int, char** arguments) {
         Tiny model(kind % 2, kind / 2);
         for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
+    for (LayerKind state : {DELTA_RULE, SHORT_CONVOLUTION})
+        for (bool bfloat16 : {false, true}) {
+            Tiny model(bfloat16, false, 0, NUMBERS, 16, NOTHING, state);
+            for (int length : {0, 15, 63, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
+        }
     for (Codes codes : {OF_32, OF_256}) {
         Tiny model(true, false, 0, codes, 8);
         for (int length : codes == OF_32 ? Ints{0, 1, 16, 63, 64, 260} : Ints{1, 16})
             printf("%016llx\n", (unsigned long long)tree(model, length));
+    }
+    for (LayerKind state : {ATTENTION, DELTA_RULE, SHORT_CONVOLUTION}) {
+        Tiny model(true, !state, state ? 0 : 9, OF_32, 8, NOTHING, state);  // a mixture, and layers with a running state
+        for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
     const uint64_t alone[] = {everything(false, 1), everything(true, 1)};
     for (int i = 0; i < 3; i++) {  // callers whose forwards wait for one another

@@ -27,6 +27,7 @@ CHANGES = [
     ("mixtral", {"num_experts_per_tok": 3}),
     ("qwen3_moe", {"norm_topk_prob": True}),
     ("qwen3_moe", {"mlp_only_layers": []}),
+    ("qwen3_next", {"norm_topk_prob": True}),
     ("gemma2", {"attn_logit_softcapping": None}),
     ("gemma2", {"final_logit_softcapping": None}),
     ("gemma2", {"hidden_activation": "silu"}),

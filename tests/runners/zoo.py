@@ -54,6 +54,15 @@ WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
 
 _SHORT = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 _GEMMA = {**_SHORT, "tie_word_embeddings": False, "query_pre_attn_scalar": 11, "final_logit_softcapping": 3.0}
+_RULE = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+_EXPERTS = {"num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 56}
 NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with settings that matter in short texts
     "llama": {},
     "qwen2": {},
@@ -82,14 +91,9 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "moe_intermediate_size": 24,
         "mlp_only_layers": [0],
     },
-    "qwen3_5_text": {
-        "layer_types": ["linear_attention", "full_attention"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 12,
-    },
+    "qwen3_5_text": _RULE,
+    "qwen3_5_moe_text": {**_RULE, **_EXPERTS},
+    "qwen3_next": {**_RULE, **_EXPERTS, "norm_topk_prob": False},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
 }
 

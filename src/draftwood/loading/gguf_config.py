@@ -12,7 +12,8 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import OWN_SCALE, refuse_unread, rotary_scaling, unread, values_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
-from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names
+from draftwood.runners.native.families import FAMILIES, HEAD
+from draftwood.runners.native.layouts import gguf_names
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.states import TILED
@@ -23,8 +24,10 @@ from draftwood.runners.windows import FULL, SLIDING
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT}
 """Names of embedding and head, in ``transformers`` and in files."""
-TYPES: Final = {family.gguf or kind: kind for kind, family in FAMILIES.items() if family.gguf is not None}
-"""Model types by architecture."""
+_TYPES: Final = {
+    (family.gguf or kind, bool(family.experts)): kind for kind, family in FAMILIES.items() if family.gguf is not None
+}
+"""Model types by architecture, of mixtures of experts and others."""
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
 _LLAMA3: Final = {
@@ -32,11 +35,17 @@ _LLAMA3: Final = {
 }  # fmt: skip
 _TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
 _NEEDED: Final = (
-    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon",
+    "embedding_length", "block_count", "attention.head_count", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+_INNER, _EXPERT, _EXPERTS = "feed_forward_length", "expert_feed_forward_length", ("expert_count", "expert_used_count")
 _SHARED, _INTERVAL, _RECURRENT = "attention.head_count_kv", "full_attention_interval", "attention.recurrent_layers"
 _SECTIONS, _AHEAD, _TURNED_SIZE = "rope.dimension_sections", "nextn_predict_layers", "rope.dimension_count"
+
+
+def type_of(header: Header) -> str | None:
+    """The model type of a file that is read here; None for another architecture."""
+    return _TYPES.get((header.architecture, bool(header.value(f"{header.architecture}.expert_count"))))
 
 
 def stored_config(header: Header) -> dict[str, Any] | None:
@@ -45,21 +54,20 @@ def stored_config(header: Header) -> dict[str, Any] | None:
     Raises:
         ModelError: the file lacks a number, or has a key that is not read, in an architecture that is.
     """
-    known = header.architecture in TYPES and all(tensor.kind in BLOCKS for tensor in header.tensors)
+    known = all(tensor.kind in BLOCKS for tensor in header.tensors)
     sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
-    if not known or EMBEDDING not in sizes:
+    if not known or EMBEDDING not in sizes or (kind := type_of(header)) is None:
         return None
-    found = _config(header, values_of(header), sizes)
+    found = _config(header, kind, values_of(header), sizes)
     config = PlainConfig(**found)
     refuse_unread(header, config, READ.get(config.model_type, ()))
     return found if why_not_config(config) is None else None
 
 
-def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    own, kind = header.architecture, TYPES[header.architecture]
-    needed, read = (*_NEEDED, *_MORE_NEEDED.get(kind, ())), (_PATTERN, *READ.get(kind, ()))
+def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    needed, read = (*_NEEDED, *_MORE_NEEDED.get(kind, (_INNER,))), (_PATTERN, *READ.get(kind, ()))
     if lacks := [name for name in needed if name not in values]:
-        raise ModelError(f"{header} does not say {own}.{lacks[0]}: {OTHER_FILES}")
+        raise ModelError(f"{header} does not say {header.architecture}.{lacks[0]}: {OTHER_FILES}")
     if listed := [name for name, value in values.items() if isinstance(value, list) and name not in read]:
         raise unread(header, listed[0], values[listed[0]])
     scaling, factor = rotary_scaling(values)
@@ -72,7 +80,7 @@ def _config(header: Header, values: Mapping[str, Any], sizes: Mapping[str, tuple
         "architectures": [FAMILIES[kind].name],
         "vocab_size": sizes[EMBEDDING][-1],
         "hidden_size": width,
-        "intermediate_size": int(values["feed_forward_length"]),
+        **({"intermediate_size": int(values[_INNER])} if _INNER in values else {}),
         "num_hidden_layers": int(values["block_count"]),
         "num_attention_heads": heads,
         "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
@@ -150,7 +158,7 @@ def _exaone4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any
 
 
 def _granite(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    return {setting: float(values[key]) for setting, key in zip(_FACTORS, _MORE_NEEDED["granite"], strict=True)}
+    return {setting: float(values[key]) for setting, key in zip(_FACTORS, _MORE_NEEDED["granite"], strict=False)}
 
 
 def _all_rotated(sections: Any, pairs: int) -> bool:
@@ -161,7 +169,7 @@ def _all_rotated(sections: Any, pairs: int) -> bool:
 
 
 def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    taps, size, keys, heads, inner = (int(values[name]) for name in _MORE_NEEDED["qwen3_5_text"])
+    taps, size, keys, heads, inner = (int(values[name]) for name in _RULE)
     layers, rotary = config["num_hidden_layers"] - int(values.get(_AHEAD, 0)), _partly(values, config)
     period, said = int(values.get(_INTERVAL, 4)), values.get(_RECURRENT)
     recurrent = said if isinstance(said, list) else [said] * layers
@@ -181,6 +189,24 @@ def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     }  # fmt: skip
 
 
+def _mixtral(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    return {"num_local_experts": count, "num_experts_per_tok": used, "sliding_window": None}
+
+
+def _qwen3_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    return {
+        "num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": int(values[_EXPERT]),
+        "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
+    }  # fmt: skip
+
+
+def _qwen35moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {"shared_expert_intermediate_size": int(values[_SHARED_EXPERT])}
+    return {**_qwen35(header, values, config), **_qwen3_moe(header, values, config), **shared}
+
+
 def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     layers, shared = config["num_hidden_layers"], values.get(_SHARED, config["num_key_value_heads"])
     each = shared if isinstance(shared, list) else [shared] * layers
@@ -193,20 +219,21 @@ def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) 
 
 
 _FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+_RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size")
+_SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
 _MORE_NEEDED: Final = {
-    "granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
-    "qwen3_5_text": (
-        "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size",
-    ),
-    "lfm2": ("shortconv.l_cache",),
+    "granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale", _INNER),
+    "mixtral": (*_EXPERTS, _INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, _INNER),
+    "qwen3_5_moe_text": (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT), "lfm2": ("shortconv.l_cache", _INNER),
 }  # fmt: skip
-READ: Final = {  # keys that a configuration is made of, whatever they say
-    "qwen3_5_text": (*_MORE_NEEDED["qwen3_5_text"], _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD),
-    "lfm2": (*_MORE_NEEDED["lfm2"], _SHARED),
-}
+_RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
+READ: Final = {
+    "qwen3_5_text": _RULE_READ, "qwen3_5_moe_text": _RULE_READ, "lfm2": ("shortconv.l_cache", _SHARED),
+}  # fmt: skip
+"""Keys that a configuration is made of, whatever they say."""
 _OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
     "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
-    "qwen3_5_text": _qwen35, "lfm2": _lfm2,
+    "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
 }  # fmt: skip
 """What files of a model type say in their own way, or leave to the program that reads them."""
 

@@ -34,6 +34,7 @@ _SETTINGS: Final = {  # of the configuration; the first that it has counts
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_used_count": ("num_experts_per_tok",),
+    "expert_weights_norm": ("norm_topk_prob",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "logit_scale": ("logits_scaling",),
     "residual_scale": ("residual_multiplier",),
@@ -46,7 +47,8 @@ _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on th
 _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
     "attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0, "attention.scale": 0,
     "attention.sliding_window": 0, "embedding_scale": 1, "expert_count": 0, "expert_shared_count": 0,
-    "expert_used_count": 0, "leading_dense_block_count": 0, "logit_scale": 1, "nextn_predict_layers": 0,
+    "expert_gating_func": 1, "expert_used_count": 0, "expert_weights_scale": 1, "leading_dense_block_count": 0,
+    "logit_scale": 1, "nextn_predict_layers": 0,
     "residual_scale": 1, "rope.scaling.attn_factor": 1, "tensor_data_layout": "Meta AI original pth",
     "use_parallel_residual": False,
 }  # fmt: skip

@@ -14,11 +14,12 @@ import torch
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import size_text, without_bars
-from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, TYPES, WHOLE, scale_rotary, stored_config
+from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, WHOLE, scale_rotary, stored_config, type_of
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
-from draftwood.runners.native.families import FAMILIES, HEAD, gguf_names, last_norm, modules_of, shapes_of
+from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of, shapes_of
+from draftwood.runners.native.layouts import gguf_names, in_halves
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -44,7 +45,9 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
     divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
-    for name, shape in shapes_of(config).items():
+    shapes = shapes_of(config)
+    joined = any(_name(name, names) in tensors for name in shapes.keys() - in_halves(shapes).keys())
+    for name, shape in (shapes if joined else in_halves(shapes)).items():
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
@@ -160,9 +163,9 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
             f"{header.architecture!r}: {OTHER_FILES}"
         )
     kind, factor = rotary_scaling(values_of(header))
-    if header.architecture in TYPES and kind == "linear":  # which transformers does not take from a file
+    if type_of(header) and kind == "linear":  # which transformers does not take from a file
         model.config.rope_parameters |= {"rope_type": kind, "factor": factor}
-    refuse_unread(header, model.config, READ.get(TYPES.get(header.architecture, ""), ()))
+    refuse_unread(header, model.config, READ.get(type_of(header) or "", ()))
     divisors = [tensor for tensor in header.tensors if tensor.name == ROPE]
     for tensor in divisors:
         scale_rotary(header, model.config, tensor)

@@ -42,7 +42,7 @@ struct Format {
 
 struct Panel {
     const uint8_t* codes;
-    const Format* format;
+    const Format* format;  // null: it and its strip's other panel are numbers, which lie in the first one
 };
 
 // A block of codes as a file has it. Scales and lows of a part are products: scale * scales[part], low * lows[part].

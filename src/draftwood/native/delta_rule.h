@@ -18,6 +18,20 @@ inline void decay(float* to, int size) {
     }
 }
 
+// log(1 + e^a). The quotient undoes the rounding of 1 + e^a.
+inline Lanes softplus(const Lanes& a) {
+    float given[LANES], power[LANES], more[LANES], logs[LANES];
+    store(given, a);
+    store(power, exponential(a));
+    store(more, splat(1.f) + load(power));
+    logarithms<LANES>(more, logs);
+    for (int i = 0; i < LANES; i++) {
+        const float exact = logs[i] * power[i] / (more[i] - 1.f);
+        logs[i] = given[i] > 20 ? given[i] : more[i] == 1.f ? power[i] : exact;
+    }
+    return load(logs);
+}
+
 // Entries of successive tokens become part of a state: [key][value], from one place to another or the same.
 inline void add_entries(const Model& m, const float* const* entries, int count, const float* from, float* to) {
     const int keys = m.padded_key, values = m.padded_value;
@@ -88,10 +102,9 @@ struct DeltaRule : ShortConvolution<N> {
             for (int j = 0; j < keys; j += LANES) store(to + j, load(to + j) * factor);
         }
         const float* from = gates(layer, i) + (size_t)heads * values;
-        for (size_t h = 0; h < padded(heads); h += LANES) store(shares(i) + h, sigmoid(load(from + h)));
-        for (int h = 0; h < heads; h++) {
-            const float a = from[padded(heads) + h] + layer.decay_bias[h];
-            decays(i)[h] = layer.decay[h] * (a > 20 ? a : log1pf(expf(a)));
+        for (size_t h = 0; h < padded(heads); h += LANES) {
+            store(shares(i) + h, sigmoid(load(from + h)));
+            store(decays(i) + h, load(layer.decay + h) * softplus(load(from + padded(heads) + h) + load(layer.decay_bias + h)));
         }
     }
 

@@ -120,25 +120,28 @@ void Engine::pack_attention(const LayerSource& from, Layer& to) {
     to.out.bias = packer_.copy(from.out_bias, facts.width, width);
 }
 
-Linear Engine::pack_gate_up(const Matrix& gate, const Matrix& up, int inner) {
+// Gates and ups are rows from ``gates`` and ``ups`` on.
+Linear Engine::pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner) {
     const Columns columns = columns_in_parts(1, model_.facts.width, model_.padded_width);
     return packer_.pack(2 * padded_to(inner, STRIP), columns, {&gate, &up}, [&](int output) {
         const Matrix* matrix = is_gate(output) ? &gate : &up;
-        return MatrixRow{unit_of(output) < inner ? matrix : nullptr, (size_t)unit_of(output)};
+        return MatrixRow{unit_of(output) < inner ? matrix : nullptr, (is_gate(output) ? gates : ups) + unit_of(output)};
     });
 }
 
-Linear Engine::pack_down(const Matrix& down, int inner) {
-    return packer_.pack(down, model_.facts.width, columns_in_parts(1, inner, padded_to(inner, STRIP)));
+Linear Engine::pack_down(const Matrix& down, size_t first, int inner) {
+    const int width = model_.facts.width;
+    return packer_.pack(model_.padded_width, columns_in_parts(1, inner, padded_to(inner, STRIP)), {&down}, [&](int output) {
+        return MatrixRow{output < width ? &down : nullptr, first + output};
+    });
 }
 
 void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    if (from.router) {
-        pack_experts(from, to);
-    } else {
-        to.gate_up = pack_gate_up(from.gate, from.up, facts.inner);
-        to.down = pack_down(from.down, facts.inner);
+    if (from.router.data) pack_experts(from, to);
+    if (!from.router.data || from.shared_gate.data) {
+        to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, facts.inner);
+        to.down = pack_down(from.down, 0, facts.inner);
     }
     if (from.gate_bias || from.up_bias)
         to.gate_up.bias = packer_.fill(to.gate_up.outputs, [&](int output) {
@@ -148,17 +151,27 @@ void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     to.down.bias = packer_.copy(from.down_bias, facts.width, model_.padded_width);
 }
 
+// The router's last output is the gate of the expert that all tokens have, if there is one.
 void Engine::pack_experts(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
+    Matrix router = from.router, shared = from.shared_gate;
+    router.flags = shared.flags = 0;  // its codes are expanded
+    Matrices rows{&router};
+    if (shared.data) rows.push_back(&shared);
     const Columns columns = columns_in_parts(1, facts.width, model_.padded_width);
-    to.router = packer_.pack(plain(from.router), facts.experts, columns);
-    Linear *up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = up + facts.experts;
-    to.experts_up = up, to.experts_down = down;
-    const size_t bytes = (size_t)facts.width * facts.expert_inner * number_bytes();
-    for (int e = 0; e < facts.experts; e++) {
-        const char* gate = (const char*)from.experts_up + 2 * e * bytes;
-        up[e] = pack_gate_up(plain(gate), plain(gate + bytes), facts.expert_inner);
-        down[e] = pack_down(plain((const char*)from.experts_down + e * bytes), facts.expert_inner);
+    to.router = packer_.pack(padded_to(facts.experts + (shared.data != nullptr), STRIP), columns, rows, [&](int output) {
+        if (output == facts.experts && shared.data) return MatrixRow{&shared, 0};
+        return MatrixRow{output < facts.experts ? &router : nullptr, (size_t)output};
+    });
+    Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
+    to.experts_up = gate_up, to.experts_down = down;
+    const bool joined = !from.experts_up.data;
+    const size_t inner = facts.expert_inner;
+    for (size_t e = 0; e < (size_t)facts.experts; e++) {
+        const size_t gates = e * (joined ? 2 * inner : inner);
+        gate_up[e] = pack_gate_up(from.experts_gate, gates, joined ? from.experts_gate : from.experts_up,
+                                  joined ? gates + inner : gates, inner);
+        down[e] = pack_down(from.experts_down, e * facts.width, inner);
     }
 }
 

@@ -12,8 +12,9 @@ struct LayerSource {
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
     const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm;
     int window, rotary;
-    // [expert][width]; [expert][gates, ups][width]; [expert][width][inner]; or null
-    const void *router, *experts_up, *experts_down;
+    // Of a mixture: [expert][width]; gates and ups, [expert][inner][width], or without ``experts_up`` both, [expert][gates, ups][width];
+    // [expert][width][inner]. With ``shared_gate``, [1][width], the matrices above are those of an expert that all tokens have.
+    Matrix router, experts_gate, experts_up, experts_down, shared_gate;
     // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
     // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of.
     int kind;
@@ -66,8 +67,8 @@ class Engine {
     void pack_feed_forward(const LayerSource& from, Layer& to);
     void pack_experts(const LayerSource& from, Layer& to);
     void pack_norms(const LayerSource& from, Layer& to);
-    Linear pack_gate_up(const Matrix& gate, const Matrix& up, int inner);
-    Linear pack_down(const Matrix& down, int inner);
+    Linear pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner);
+    Linear pack_down(const Matrix& down, size_t first, int inner);
     size_t number_bytes() const { return model_.facts.bfloat16 ? 2 : 4; }
 
     Model model_{};

@@ -51,8 +51,13 @@ struct FeedForward : Attention<N> {
         rms_norm(residual + i * width, layer.ffn_norm, width, facts.width, [&](int j, const Lanes& a) {
             N::store_input(row + j, a);
         });
-        float scores[EXPERTS], top = -INFINITY, all = 0, of_chosen = 0;
+        float scores[EXPERTS + STRIP], top = -INFINITY, all = 0, of_chosen = 0;
         for (int s = 0; s < layer.router.outputs / STRIP; s++) product(layer.router, s, 1, row, scores + s * STRIP);
+        if (layer.gate_up.weights) {
+            float share[LANES];
+            store(share, sigmoid(splat(scores[facts.experts])));
+            weights[count * facts.experts_per_token + i] = share[0];
+        }
         for (int e = 0; e < facts.experts; e++) top = scores[e] > top ? scores[e] : top;
         for (int e = 0; e < facts.experts; e += LANES) store(scores + e, exponential(load(scores + e) - splat(top)));
         for (int e = 0; e < facts.experts; e++) all += scores[e];
@@ -94,6 +99,7 @@ struct FeedForward : Attention<N> {
                         memcpy(gathered + (size_t)rows * of->inputs, in(i), of->inputs * sizeof(Input));
                         choice[rows++] = i;
                     }
+                this->quantise_rows(of[least(e, facts.experts - 1)], rows, gathered);
             }
             if (!rows) return;
             product(of[e], chunk % strips, rows, gathered, sums);
@@ -118,6 +124,18 @@ struct FeedForward : Attention<N> {
                     sum = fma(load(qkv + c * width + j), splat(weights[c]), sum);
                 add_to_residual(residual + i * width + j, sum);
             }
+        });
+        if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
+    }
+
+    // The expert that all tokens have, times their shares of it.
+    void shared_expert(const Layer& layer, const float* shares) {
+        linear(layer.gate_up, count, attended, 0, [] {}, [&](int s, int r, const float* sums) {
+            activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
+        });
+        linear(layer.down, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
+            float* to = residual + r * width + (size_t)s * STRIP;
+            for (int i = 0; i < STRIP; i += LANES) add_to_residual(to + i, load(sums + i) * splat(shares[r]));
         });
     }
 };

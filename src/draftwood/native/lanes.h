@@ -88,6 +88,24 @@ inline Lanes exponential(Lanes x) {
     return times_power(p, whole);
 }
 
+// Natural logarithms of numbers above 0, by the polynomial of Cephes. No step is fused, so every processor has the same bits.
+template <int SIZE>
+inline void logarithms(const float* from, float* to) {
+    for (int i = 0; i < SIZE; i++) {
+        int32_t bits;
+        float x, p = 7.0376836292e-2f;
+        memcpy(&bits, from + i, 4);
+        const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // of the power of two that leaves sqrt(1/2) to sqrt(2)
+        bits -= exponent * (1 << 23);
+        memcpy(&x, &bits, 4);
+        const float rest = x - 1.f, square = rest * rest, power = (float)exponent;
+        p = p * rest - 1.1514610310e-1f, p = p * rest + 1.1676998740e-1f, p = p * rest - 1.2420140846e-1f;
+        p = p * rest + 1.4249322787e-1f, p = p * rest - 1.6668057665e-1f, p = p * rest + 2.0000714765e-1f;
+        p = p * rest - 2.4999993993e-1f, p = p * rest + 3.3333331174e-1f;
+        to[i] = rest + (rest * square * p - 2.12194440e-4f * power - 0.5f * square) + 0.693359375f * power;
+    }
+}
+
 // ``cap`` times the hyperbolic tangent of each lane over ``cap``: a soft cap of scores.
 inline Lanes capped(Lanes x, float cap) {
     return splat(cap) * (splat(1.f) - splat(2.f) / (exponential(x * splat(2.f / cap)) + splat(1.f)));

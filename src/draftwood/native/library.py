@@ -45,7 +45,8 @@ class LayerSource(Structure):
     ATTENTION, DELTA_RULE, SHORT_CONVOLUTION = range(3)
     _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
     _fields_ += [*((name, c_void_p) for name in NORMS), ("window", c_int), ("rotary", c_int)]
-    _fields_ += [*((name, c_void_p) for name in ("router", "experts_up", "experts_down")), ("kind", c_int)]
+    EXPERTS = ("router", "experts_gate", "experts_up", "experts_down", "shared_gate")
+    _fields_ += [*((name, Matrix) for name in EXPERTS), ("kind", c_int)]
     _fields_ += [*((name, Matrix) for name in MIXED), *((name, c_void_p) for name in STATE)]
 
     @classmethod
@@ -67,7 +68,9 @@ class LayerSource(Structure):
             **{name: (width,) for name in cls.NORMS},
             **{name: (size,) for name, size in zip(("query_norm", "key_norm"), normed, strict=True)},
             "router": (experts, width),
-            "experts_up": (experts, 2 * facts.expert_inner, width),
+            "shared_gate": (1, width),
+            "experts_gate_up": (experts, 2 * facts.expert_inner, width),
+            **dict.fromkeys(("experts_gate", "experts_up"), (experts, facts.expert_inner, width)),
             "experts_down": (experts, width, facts.expert_inner),
         }
 

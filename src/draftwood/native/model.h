@@ -66,7 +66,8 @@ struct Layer {
     int number;                      // among the layers of attention, or of the delta rule
     size_t entries;                  // place in a block of entries
     float *convolution, *decay, *decay_bias, *state_norm;  // [tap][channel]; [head], below 0; [head]; of a head's output
-    // Of a mixture of experts, each with matrices of its own instead of gate_up and down, or null.
+    // Of a mixture of experts, each with matrices of its own, or null; gate_up and down are those of an expert that all tokens have,
+    // by the sigmoid of the router's last output, or null too.
     Linear router;
     const Linear *experts_up, *experts_down;
 };
@@ -174,7 +175,7 @@ struct Shared {
     void* activated; // [token][inner]; also inputs of the first layer of a drafter, and of features
     float* mixed;    // [token][channel], then of each head of the delta rule its share of an update and its decay
     int* experts;    // [token][choice]
-    float* expert_weights;  // [token][choice]
+    float* expert_weights;  // [token][choice], then [token] of the expert that all tokens have
 };
 
 // Memory of one thread.

@@ -49,6 +49,8 @@ void let_go(const Matrix& matrix) {
 #endif
 }
 
+bool stays_code(const Matrix& matrix) { return code_kind(matrix.kind) && matrix.flags & CODED; }
+
 // A row becomes an output of a strip.
 template <class W>
 void pack_row(W* strip, int output, const Columns& columns, int step, const W* row) {
@@ -101,24 +103,26 @@ void* Packer::reserve(size_t bytes) {
 Linear Packer::pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row) {
     const int inputs = columns.size(), strips = outputs / STRIP;
     const int count = std::count_if(columns.begin(), columns.end(), [](int column) { return column >= 0; });
-    bool codes = bfloat16_ && count == inputs;  // codes stay codes if no input is padded
-    for (const Matrix* part : parts) codes = codes && code_kind(part->kind) && part->flags & CODED;
-    if (codes) return pack_codes(outputs, inputs, parts, row);
-    const size_t number_bytes = bfloat16_ ? 2 : 4, strip_bytes = (size_t)STRIP * inputs * number_bytes;
+    if (bfloat16_ && count == inputs && stay_codes(outputs, row)) return pack_codes(outputs, columns, parts, row);
+    const size_t strip_bytes = (size_t)STRIP * inputs * (bfloat16_ ? 2 : 4);
     char* packed = (char*)reserve(strip_bytes * strips);
-    in_pieces(strips, parts, [&](int s) {
-        char* strip = (char*)memset(packed + s * strip_bytes, 0, strip_bytes);
-        std::vector<float> room;
-        for (int output = 0; output < STRIP; output++) {
-            const MatrixRow from = row(s * STRIP + output);
-            if (!from.matrix) continue;
-            const void* all = numbers(*from.matrix, from.row, count, number_bytes, room);
-            if (bfloat16_) pack_row((uint16_t*)strip, output, columns, 2, (const uint16_t*)all);
-            else pack_row((float*)strip, output, columns, 1, (const float*)all);
-        }
-    });
+    in_pieces(strips, parts, [&](int s) { pack_strip(s, columns, count, row, packed + s * strip_bytes); });
     weights.emplace_back(packed, strip_bytes * strips);
     return {outputs, inputs, packed, nullptr, nullptr};
+}
+
+// A strip of numbers.
+void Packer::pack_strip(int s, const Columns& columns, int count, const RowOf& row, char* to) const {
+    const size_t bytes = bfloat16_ ? 2 : 4;
+    memset(to, 0, STRIP * columns.size() * bytes);
+    std::vector<float> room;
+    for (int output = 0; output < STRIP; output++) {
+        const MatrixRow from = row(s * STRIP + output);
+        if (!from.matrix) continue;
+        const void* all = numbers(*from.matrix, from.row, count, bytes, room);
+        if (bfloat16_) pack_row((uint16_t*)to, output, columns, 2, (const uint16_t*)all);
+        else pack_row((float*)to, output, columns, 1, (const float*)all);
+    }
 }
 
 Linear Packer::pack(const Matrix& matrix, int outputs, const Columns& columns) {
@@ -127,19 +131,38 @@ Linear Packer::pack(const Matrix& matrix, int outputs, const Columns& columns) {
     });
 }
 
-// The outputs of a panel are rows of one matrix; those of a panel of padding have the format of the first one.
-Linear Packer::pack_codes(int outputs, int inputs, const Matrices& parts, const RowOf& row) {
-    const int count = outputs / PANEL;
-    std::vector<const CodeKind*> kinds(count);
+// Whether codes stay codes: some do, and no strip has rows of numbers too.
+bool Packer::stay_codes(int outputs, const RowOf& row) {
+    bool some = false;
+    for (int s = 0; s < outputs; s += STRIP) {
+        bool codes = false, numbers = false;
+        for (int output = s; output < s + STRIP; output++)
+            if (const Matrix* from = row(output).matrix) (stays_code(*from) ? codes : numbers) = true;
+        if (codes && numbers) return false;
+        some |= codes;
+    }
+    return some;
+}
+
+// The outputs of a panel are rows of one matrix. A panel of padding has the format of its strip's other one; a strip of numbers
+// lies in its first panel.
+Linear Packer::pack_codes(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row) {
+    const int count = outputs / PANEL, inputs = columns.size();
+    std::vector<const CodeKind*> kinds(count);  // null: of a strip of numbers
     std::vector<size_t> starts(count + 1);
     for (int p = 0; p < count; p++) {
-        const MatrixRow from = row(p * PANEL);
-        kinds[p] = code_kind((from.matrix ? from.matrix : parts[0])->kind);
-        starts[p + 1] = starts[p] + kinds[p]->format.panel_bytes(inputs);
+        const Matrix *own = row(p * PANEL).matrix, *other = row((p ^ 1) * PANEL).matrix, *from = own ? own : other;
+        kinds[p] = from && stays_code(*from) ? code_kind(from->kind) : nullptr;
+        starts[p + 1] = starts[p] + (kinds[p] ? kinds[p]->format.panel_bytes(inputs) : (size_t)PANEL * inputs * 2);
     }
     uint8_t* codes = (uint8_t*)reserve(starts[count]);
     Panel* panels = (Panel*)reserve(count * sizeof(Panel));
     in_pieces(count, parts, [&](int p) {
+        panels[p] = {codes + starts[p], kinds[p] ? &kinds[p]->format : nullptr};
+        if (!kinds[p]) {
+            if (p % 2 == 0) pack_strip(p / 2, columns, inputs, row, (char*)codes + starts[p]);
+            return;
+        }
         const uint8_t* rows[PANEL];
         for (int output = 0; output < PANEL; output++) {
             const MatrixRow from = row(p * PANEL + output);
@@ -147,7 +170,6 @@ Linear Packer::pack_codes(int outputs, int inputs, const Matrices& parts, const 
             rows[output] = from.matrix ? (const uint8_t*)from.matrix->data + from.row * row_bytes : nullptr;
         }
         pack_panel(*kinds[p], rows, inputs, codes + starts[p]);
-        panels[p] = {codes + starts[p], &kinds[p]->format};
     });
     weights.emplace_back((const char*)codes, starts[count]);
     return {outputs, inputs, codes, nullptr, panels};

@@ -58,7 +58,9 @@ class Packer {
     std::vector<std::pair<const char*, size_t>> weights;  // where all matrices lie, and their bytes
 
   private:
-    Linear pack_codes(int outputs, int inputs, const Matrices& parts, const RowOf& row);
+    static bool stay_codes(int outputs, const RowOf& row);
+    Linear pack_codes(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row);
+    void pack_strip(int s, const Columns& columns, int count, const RowOf& row, char* to) const;
     void in_pieces(int count, const Matrices& parts, const std::function<void(int)>& one) const;
 
     bool bfloat16_;

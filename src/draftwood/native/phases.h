@@ -7,7 +7,8 @@
 #endif
 
 namespace {
-const int PHASES_OF_LAYER = 9;  // of a mixture of experts: qkv, keys and values, attention, out, norm, router, up, down, sum
+// Of a mixture of experts: qkv, keys and values, attention, out, norm, router, up, down, sum, and two of an expert of all tokens.
+const int PHASES_OF_LAYER = 11;
 const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
 
 inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }
@@ -79,12 +80,14 @@ struct PhasesOf {
 
     // The products of rows with a strip of a matrix, and its bias.
     void product(const Linear& a, int strip, int rows, const Input* in, float* out) {
-        if (a.panels && N::integers) {
+        const bool codes = a.panels && a.panels[2 * strip].format;
+        if (codes && N::integers) {
             for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, rows, out + p * LANES, STRIP);
-        } else if (a.panels) {
+        } else if (codes) {
             if constexpr (N::step == 2) multiply_expanded(a, strip, rows, in, out);
         } else {
-            const Weight* weights = (const Weight*)a.weights + (size_t)strip * STRIP * a.inputs;
+            const Weight* matrix = (const Weight*)a.weights + (size_t)strip * STRIP * a.inputs;
+            const Weight* weights = a.panels ? (const Weight*)a.panels[2 * strip].codes : matrix;
             multiply(strip_of(weights, a.inputs, true), rows, in, a.inputs, out, STRIP, false);
         }
         for (int r = 0; a.bias && r < rows; r++)

@@ -60,7 +60,7 @@ void reserve_shared(Job& job, const Model& m) {
     parts.add(shared.mixed, m.ruled ? BATCH * w.mixed : 0);
     parts.add(shared.activated, BATCH * w.inner);
     parts.add(shared.experts, BATCH * w.choices);
-    parts.add(shared.expert_weights, BATCH * w.choices);
+    parts.add(shared.expert_weights, BATCH * (w.choices + 1));
     parts.place(job.shared_memory);
 }
 

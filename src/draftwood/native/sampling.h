@@ -5,23 +5,6 @@ namespace {
 using draftwood::LANES;
 using draftwood::SEGMENT;
 
-// Natural logarithms of numbers above 0, by the polynomial of Cephes. No step is fused, so every processor has the same bits.
-inline void logarithms(const float* from, float* to) {
-    for (int i = 0; i < SEGMENT; i++) {
-        int32_t bits;
-        float x, p = 7.0376836292e-2f;
-        memcpy(&bits, from + i, 4);
-        const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // of the power of two that leaves sqrt(1/2) to sqrt(2)
-        bits -= exponent * (1 << 23);
-        memcpy(&x, &bits, 4);
-        const float rest = x - 1.f, square = rest * rest, power = (float)exponent;
-        p = p * rest - 1.1514610310e-1f, p = p * rest + 1.1676998740e-1f, p = p * rest - 1.2420140846e-1f;
-        p = p * rest + 1.4249322787e-1f, p = p * rest - 1.6668057665e-1f, p = p * rest + 2.0000714765e-1f;
-        p = p * rest - 2.4999993993e-1f, p = p * rest + 3.3333331174e-1f;
-        to[i] = rest + (rest * square * p - 2.12194440e-4f * power - 0.5f * square) + 0.693359375f * power;
-    }
-}
-
 // The noise mixer: 63 bits of a token's counter under a key. Its twin in PyTorch is ``draftwood.sampling.counters.exponential``.
 inline int64_t mixed_bits(int64_t key, uint64_t base) {
     uint64_t x = (base ^ (uint64_t)key) * 0xBF58476D1CE4E5B9;
@@ -42,7 +25,7 @@ void exponentials(const int64_t* keys, long count, const int64_t* bases, long nu
                 u[i] = (float)mixed_bits(keys[k], counters[i]) * (below_one * 0x1p-63f);
                 left[i] = 1.f - u[i];
             }
-            logarithms(left, logs);
+            logarithms<SEGMENT>(left, logs);
             for (int i = 0; i < SEGMENT; i++) {
                 const float exact = logs[i] * u[i] / (left[i] - 1.f);  // the quotient undoes the rounding of ``left``
                 logs[i] = left[i] == 1.f ? u[i] : exact;
@@ -57,7 +40,7 @@ void perturb(const float* scores, const float* arrivals, long vocab, float offse
         const int size = vocab - from < SEGMENT ? (int)(vocab - from) : SEGMENT;
         alignas(64) float part[SEGMENT] = {}, logs[SEGMENT];
         memcpy(part, arrivals + from, size * sizeof *part);
-        logarithms(part, logs);
+        logarithms<SEGMENT>(part, logs);
         for (int i = 0; i < size; i++) out[from + i] = scores[from + i] - offset - logs[i];
     }
 }

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from draftwood.native.library import Facts, LayerSource
 from draftwood.runners.native.rotary import Rotary, head_size
-from draftwood.runners.native.states import DELTA_RULE, SHORT_CONVOLUTION, TILED, StateLayer
+from draftwood.runners.native.states import DELTA_RULE, JOINED_RULE, SHORT_CONVOLUTION, TILED, StateLayer
 from draftwood.runners.windows import SLIDING, Window, sliding_window
 
 _BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -44,6 +44,7 @@ class Family(NamedTuple):
         gated: the projection of queries makes gates of what each head returns too.
         names: of modules that others name otherwise, by the engine's name; ``last_norm`` is the one before the head.
         epsilon: the setting of the norms' least square.
+        shared: the setting of the width of an expert that all tokens have.
         whole: the model type of a model of several parts, of which this one reads the text; weights of the others begin
             with ``others``.
     """
@@ -70,6 +71,7 @@ class Family(NamedTuple):
     gated: bool = False
     names: Mapping[str, str] = {}
     epsilon: str = "rms_norm_eps"
+    shared: str = ""
     whole: str = ""
     others: tuple[str, ...] = ()
 
@@ -82,6 +84,20 @@ _GEMMA: Final = Family(
 _GRANITE: Final = {
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier", "logit_divisor": "logits_scaling",
 }  # fmt: skip
+_NORMALISED: Final = {
+    "experts": "num_experts", "expert_inner": "moe_intermediate_size", "normalise_experts": "norm_topk_prob",
+}  # fmt: skip
+_QWEN35: Final = Family(
+    "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
+    states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"}, whole="qwen3_5",
+    others=("mtp.", "model.visual."),
+)  # fmt: skip
+_QWEN35_MOE: Final = _QWEN35._replace(
+    name="Qwen3_5MoeForCausalLM", experts={**_NORMALISED, "normalise_experts": True}, gguf="qwen35moe", whole="qwen3_5_moe",
+    stems={**_QWEN35.stems, "gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
+    shared="shared_expert_intermediate_size",
+    names={part: f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+)  # fmt: skip
 FAMILIES: Final = {
     "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), turned=True),
     "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None),
@@ -105,17 +121,16 @@ FAMILIES: Final = {
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
         "MixtralForCausalLM", windows=("sliding_window",),
-        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True}, gguf=None,
+        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True},
+        gguf="llama", turned=True,
     ),
     "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS,
-        experts={"experts": "num_experts", "expert_inner": "moe_intermediate_size", "normalise_experts": "norm_topk_prob"},
-        gguf=None,
+        "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS, experts=_NORMALISED, gguf="qwen3moe"
     ),
-    "qwen3_5_text": Family(
-        "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
-        states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"},
-        whole="qwen3_5", others=("mtp.", "model.visual."),
+    "qwen3_5_text": _QWEN35,
+    "qwen3_5_moe_text": _QWEN35_MOE,
+    "qwen3_next": _QWEN35_MOE._replace(
+        name="Qwen3NextForCausalLM", states={"linear_attention": JOINED_RULE}, experts=_NORMALISED, gguf=None, whole="",
     ),
     "lfm2": Family(
         "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),
@@ -136,25 +151,11 @@ PRODUCTS: Final = {
 }  # fmt: skip
 FUSED: Final = {"self_attn.qkv_proj": ("query", "key", "value"), "mlp.gate_up_proj": ("gate", "up")}
 EXPERTS: Final = {
-    "router": "mlp.gate.weight", "experts_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj"
+    "router": "mlp.gate.weight", "experts_gate_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj",
+    "shared_gate": "mlp.shared_expert_gate.weight",
 }  # fmt: skip
-_STEMS: Final = {
-    **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
-    "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
-    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
-}  # fmt: skip
-"""Names in GGUF files, by the engine's name."""
-_STATE_STEMS: Final = {
-    LayerSource.DELTA_RULE: {
-        "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
-        "decay": "ssm_alpha.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight", "decay_rate": "ssm_a",
-        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight",
-    },
-    LayerSource.SHORT_CONVOLUTION: {
-        "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
-    },
-}  # fmt: skip
-"""The same of weights of layers with a running state."""
+HALVES: Final = {"experts_gate": "mlp.experts.gate_proj", "experts_up": "mlp.experts.up_proj"}
+"""Gates and ups of experts where they are weights of their own."""
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 
@@ -196,7 +197,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
 
 def _inner(config: Any) -> int:
     """The width of the feed-forward networks."""
-    size = int(config.intermediate_size)
+    size = int(getattr(config, FAMILIES[config.model_type].shared or "intermediate_size"))
     if not getattr(config, "block_auto_adjust_ff_dim", False):
         return size
     size, multiple = int(2 * size / 3), config.block_multiple_of
@@ -205,7 +206,7 @@ def _inner(config: Any) -> int:
     return size
 
 
-def _sparse(config: Any, number: int) -> bool:
+def is_sparse(config: Any, number: int) -> bool:
     """Whether a layer is a mixture of experts."""
     step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
     return bool(FAMILIES[config.model_type].experts) and number not in dense and (number + 1) % step == 0
@@ -224,7 +225,7 @@ def last_norm(own: Family) -> str:
 
 def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights of a layer."""
-    own, sparse, shapes = FAMILIES[config.model_type], _sparse(config, number), LayerSource.shapes(facts, facts.width)
+    own, sparse, shapes = FAMILIES[config.model_type], is_sparse(config, number), LayerSource.shapes(facts, facts.width)
     products, norms = modules_of(own)
     if (states := own.states.get(kinds_of(config)[number])) is not None:
         yield from states.shapes(facts).items()
@@ -237,14 +238,16 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
         for module, parts in FUSED.items():
             width = [modules.pop(PRODUCTS[part]) for part in parts]
             modules[module] = sum(shape[0] for shape in width), width[0][1]
-    modules = {module: shape for module, shape in modules.items() if not sparse or not module.startswith("mlp.")}
+    if sparse and not own.shared:
+        modules = {module: shape for module, shape in modules.items() if not module.startswith("mlp.")}
     biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
     for module, shape in modules.items():
         yield f"{module}.weight", shape
         if module.startswith(biased):
             yield f"{module}.bias", shape[:1]
     yield from ((f"{module}.weight", shapes[name]) for name, module in norms.items())
-    yield from ((module, shapes[name]) for name, module in EXPERTS.items() if sparse)
+    if sparse:
+        yield from ((module, shapes[name]) for name, module in EXPERTS.items() if own.shared or name != "shared_gate")
 
 
 def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
@@ -255,24 +258,6 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     for number in range(facts.layers):
         found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, facts)}
     return found
-
-
-def gguf_names(kind: str) -> dict[str, str]:
-    """Names in GGUF files of the modules of this model type, and of weights of its layers with a running state."""
-    own = FAMILIES[kind]
-    products, norms = modules_of(own)
-    modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
-    named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
-    for layer in own.states.values():
-        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in layer.weights.items()}
-    return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
-
-
-def grouped(config: Any, name: str, tensor: Any) -> Any:
-    """A weight of a model with :data:`TILED`, with its value heads as in ``transformers``."""
-    number, _, module = name.removeprefix("model.layers.").partition(".")
-    layer = FAMILIES[config.model_type].states.get(kinds_of(config)[int(number)]) if number.isdigit() else None
-    return tensor if layer is None else layer.grouped(module, tensor, facts_of(config))
 
 
 def rotates(config: Any, number: int) -> bool:

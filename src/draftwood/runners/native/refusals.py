@@ -8,7 +8,7 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS, shapes_of
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS, is_sparse, shapes_of
 from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
@@ -40,6 +40,8 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
             return f"it has no code for {setting} 0"  # the engine takes that as none
     if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
         return "its no_rope_layers are more or fewer than its layers"
+    if own.shared and not all(is_sparse(config, number) for number in range(config.num_hidden_layers)):
+        return "it has no code for dense layers among mixtures with an expert of all tokens"
     if getattr(config, "quantization_config", None) is not None:
         return "it has no code for quantized checkpoints"
     if getattr(config, "use_bidirectional_attention", None):

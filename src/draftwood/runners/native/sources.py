@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native import families
-from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HEAD, Family, modules_of
+from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HALVES, HEAD, Family, modules_of
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import StateLayer
 from draftwood.runners.native.weights import Weight, sized, turned
@@ -129,6 +129,17 @@ def _factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
     return (weight.tensor(dtype) if isinstance(weight, Weight) else weight.detach()).float() + 1
 
 
+def _products(
+    part: Callable[[str], Any], modules: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
+    """The matrices of a layer, apart where one weight has several."""
+    found = {name: part(f"{module}.weight") for name, module in modules.items()}
+    for module, names in FUSED.items():
+        if (both := part(f"{module}.weight")) is not None:
+            found |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
+    return found
+
+
 def layer_source(
     weights: Mapping[str, Any],
     prefix: str,
@@ -157,10 +168,7 @@ def layer_source(
     joined = part("hidden_norm.weight")  # of a drafter that reads features
     shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
     modules, norm_modules = modules_of(family)
-    products = {name: part(f"{module}.weight") for name, module in modules.items()}
-    for module, names in FUSED.items():
-        if (both := part(f"{module}.weight")) is not None:
-            products |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
+    products = _products(part, modules, shapes)
     biases = {f"{name}_bias": part(f"{module}.bias") for name, module in modules.items()}
     if family.interleaved:
         for whole, names in ((products, ("query", "key")), (biases, ("query_bias", "key_bias"))):
@@ -170,12 +178,15 @@ def layer_source(
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
 
+    experts = taken(held.matrix, {name: part(module) for name, module in {**EXPERTS, **HALVES}.items()})
+    if (both := experts.pop("experts_gate_up", None)) is not None:
+        experts["experts_gate"] = both
     return LayerSource(
         **taken(held.matrix, products),
         **taken(held.numbers, biases),
         **taken(held.numbers, {name: _factor(one, family, held.dtype) for name, one in norms.items()}),
         **taken(held.numbers, {"hidden_norm": joined}),
-        **taken(held.weights, {name: part(module) for name, module in EXPERTS.items()}),
+        **experts,
         **(states.source(part, held, facts) if states is not None else {}),
         window=window,
         rotary=rotary,

@@ -34,6 +34,7 @@ class StateLayer(NamedTuple):
             mixed = channels = 2 * facts.key_heads * facts.key_size + outputs
         found = {
             "mixed": (mixed, width), "mixed_gate": (outputs, width), "share": (heads, width), "decay": (heads, width),
+            "mixed_joined": (mixed + outputs, width), "share_decay": (2 * heads, width),
             "out": (width, outputs or width), "convolution": (channels, 1, taps), "decay_rate": (heads,),
             "decay_bias": (heads,), "state_norm": (values,),
         }  # fmt: skip
@@ -64,12 +65,35 @@ class StateLayer(NamedTuple):
             ModelError: a weight has another shape than the facts say.
         """
         shapes, found = self.shapes(facts), {}
-        for name, module in self.weights.items():
-            weight = sized(module, part(module), *shapes[module])
+        weights = {name: sized(module, part(module), *shapes[module]) for name, module in self.weights.items()}
+        for name, weight in _apart(weights, facts).items():
             if name == "decay_rate":  # the file has its logarithm
                 weight = -(weight if isinstance(weight, Tensor) else weight.tensor(held.dtype)).detach().float().exp()
             found[name] = held.numbers(weight) if name in LayerSource.STATE else held.matrix(weight)
         return {"kind": self.kind, **found}
+
+
+def _apart(weights: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """Weights of one kind each: two of Qwen3-Next have rows of several kinds for each key head."""
+    if "mixed_joined" not in weights:
+        return dict(weights)
+    found, keys = dict(weights), facts.key_heads
+    size, group = facts.key_size, facts.value_heads // keys
+    mixed, values, shares = found.pop("mixed_joined"), group * facts.value_size, found.pop("share_decay")
+    query, key, value, gate = _rows(keys, size, size, values, values)
+    share, decay = _rows(keys, group, group)
+    found |= {"mixed": _taken(mixed, query + key + value), "mixed_gate": _taken(mixed, gate)}
+    return found | {"share": _taken(shares, share), "decay": _taken(shares, decay)}
+
+
+def _rows(groups: int, *sizes: int) -> list[list[int]]:
+    """The rows of each part, of a matrix that has all parts of these sizes in each group."""
+    every = torch.arange(groups * sum(sizes)).view(groups, -1)
+    return [part.flatten().tolist() for part in torch.split(every, list(sizes), 1)]
+
+
+def _taken(weight: Any, rows: list[int]) -> Any:
+    return weight[rows] if isinstance(weight, Tensor) else weight.rows(rows)
 
 
 DELTA_RULE: Final = StateLayer(
@@ -85,6 +109,12 @@ DELTA_RULE: Final = StateLayer(
         "decay_rate": "linear_attn.A_log", "decay_bias": "linear_attn.dt_bias", "state_norm": "linear_attn.norm.weight",
     },
 )  # fmt: skip
+_JOINED: Final = {
+    "mixed_joined": "linear_attn.in_proj_qkvz.weight", "share_decay": "linear_attn.in_proj_ba.weight",
+}  # fmt: skip
+JOINED_RULE: Final = DELTA_RULE._replace(
+    weights={**_JOINED, **{name: module for name, module in DELTA_RULE.weights.items() if name not in LayerSource.MIXED}}
+)
 SHORT_CONVOLUTION: Final = StateLayer(
     LayerSource.SHORT_CONVOLUTION,
     {"taps_of_convolution": "conv_L_cache"},

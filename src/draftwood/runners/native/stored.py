@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, grouped
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
+from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.sources import Source
-from draftwood.runners.native.states import TILED
 from draftwood.runners.native.weights import Weight, rounded
 from draftwood.runners.plain_config import PlainConfig
 
@@ -68,8 +68,7 @@ class StoredModel:
         import transformers
 
         tensors = {name: weight.tensor(self.dtype) for name, weight in self.weights.items()}
-        if getattr(self.config, TILED, False):
-            tensors = {name: grouped(self.config, name, tensor) for name, tensor in tensors.items()}
+        tensors = for_transformers(self.config, tensors)
         config = transformers.AutoConfig.for_model(**self.config.to_dict())
         config.tie_word_embeddings = HEAD not in tensors
         with torch.device("meta"):

@@ -1,0 +1,86 @@
+"""Weights of files that hold them under other names or in another order than ``transformers``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from draftwood.native.library import LayerSource
+from draftwood.runners.native.families import (
+    EXPERTS,
+    FAMILIES,
+    FUSED,
+    HALVES,
+    PRODUCTS,
+    facts_of,
+    kinds_of,
+    last_norm,
+    modules_of,
+)
+from draftwood.runners.native.states import TILED
+
+_STEMS: Final = {
+    **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
+    "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
+    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
+}  # fmt: skip
+"""Names in GGUF files, by the engine's name."""
+_STATE_STEMS: Final = {
+    LayerSource.DELTA_RULE: {
+        "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
+        "decay": "ssm_alpha.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight", "decay_rate": "ssm_a",
+        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight",
+    },
+    LayerSource.SHORT_CONVOLUTION: {
+        "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
+    },
+}  # fmt: skip
+"""The same of weights of layers with a running state."""
+_EXPERT_STEMS: Final = {
+    "router": "ffn_gate_inp.weight", "experts_gate_up": "ffn_gate_up_exps.weight", "experts_gate": "ffn_gate_exps.weight",
+    "experts_up": "ffn_up_exps.weight", "experts_down": "ffn_down_exps.weight", "shared_gate": "ffn_gate_inp_shexp.weight",
+}  # fmt: skip
+_JOINED: Final = EXPERTS["experts_gate_up"]
+
+
+def gguf_names(kind: str) -> dict[str, str]:
+    """Names in GGUF files of the modules of this model type, and of weights of experts and of running states."""
+    own = FAMILIES[kind]
+    products, norms = modules_of(own)
+    modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
+    named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
+    named |= {module: _EXPERT_STEMS[name] for name, module in {**EXPERTS, **HALVES}.items()}
+    for layer in own.states.values():
+        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in layer.weights.items()}
+    return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
+
+
+def in_halves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes where gates and ups of experts are weights of their own."""
+    found = {}
+    for name, shape in shapes.items():
+        if not name.endswith(_JOINED):
+            found[name] = shape
+            continue
+        experts, both, width = shape
+        found |= {name.removesuffix(_JOINED) + half: (experts, both // 2, width) for half in HALVES.values()}
+    return found
+
+
+def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names and in the order of ``transformers``: gates and ups of experts are joined, and value heads of one
+    key head follow each other."""
+    facts, kinds, found = facts_of(config), kinds_of(config), {}
+    for name, tensor in tensors.items():
+        number, _, module = name.removeprefix("model.layers.").partition(".")
+        moves = getattr(config, TILED, False) and number.isdigit()
+        layer = FAMILIES[config.model_type].states.get(kinds[int(number)]) if moves else None
+        found[name] = tensor if layer is None else layer.grouped(module, tensor, facts)
+    gate, up = HALVES.values()
+    for name in [name for name in found if name.endswith(gate)]:
+        layer_name = name.removesuffix(gate)
+        found[layer_name + _JOINED] = torch.cat((found.pop(name), found.pop(layer_name + up)), 1)
+    return found
