@@ -25,6 +25,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.hidden.mtp import MtpConfig, MtpDrafter
 from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
@@ -89,7 +90,7 @@ def hidden_pair(model, backend: str = "torch", **settings) -> tuple[Runner, Runn
 
 
 def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int = 3, **flags):
-    """A random EAGLE-3, DFlash or DSpark drafter for a model; it proposes the first tokens only, or all."""
+    """A random EAGLE-3, DFlash or DSpark drafter, or an MTP head, for a model; it proposes the first tokens only, or all."""
     torch.manual_seed(seed)
     config, vocab = model.config, model.get_output_embeddings().weight.shape[0]
     common = dict(
@@ -102,6 +103,10 @@ def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int =
         off = ["norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "qk_norm", "mlp_bias"]
         norms = dict.fromkeys(off, False)
         drafter = Eagle3Drafter(Eagle3Config(**{**common, **norms, "own_head": True, **flags}))
+    elif kind == "mtp":
+        rotated = common["rope_frequencies"][:2]  # of half a head
+        common |= {"target_layers": [config.num_hidden_layers], "rope_frequencies": rotated, "own_head": False}
+        drafter = MtpDrafter(MtpConfig(**{**common, **flags}))
     else:
         block = dict(slots=4, block=3) if kind == "dflash" else dict(slots=3, block=3)
         rank = 0 if kind == "dflash" else 4

@@ -46,13 +46,13 @@ INNER = {
 }
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2420, "grammar": 570, "hardware": 380, "native": 495, "sampling": 1470, "runners": 6880, "draft": 2815,
-    "verify": 650, "loading": 3610, "trace": 2880, "engine": 2945, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
+    "core": 2420, "grammar": 570, "hardware": 380, "native": 495, "sampling": 1470, "runners": 7010, "draft": 2815,
+    "verify": 650, "loading": 3660, "trace": 2880, "engine": 2945, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5530, "ray": 690, "cli": 3785,
 }  # fmt: skip
 NATIVE = 4_820
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_650
+TESTS = 36_000
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 9_000
 """Lines of the benchmarks, at most: one whose question no page asks goes."""

@@ -62,6 +62,7 @@ def load(
 
     A folder with just one GGUF file stands for it. Short names, such as ``smollm2``, are in
     :data:`draftwood.loading.names.SHORT_NAMES`. A draft may be an EAGLE-3, DFlash or DSpark checkpoint.
+    Without one the MTP head in the target's files drafts, if they hold one: ``mtp`` names it, and ``none`` leaves it out.
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
@@ -85,9 +86,15 @@ def load(
 
 def load_session(cls: type[S], target: str | Path | None, draft: str | Path | None, options: LoadOptions) -> S:
     """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
-    target, draft = named_or_bundled(cls.kind, target, draft)
+    given, (target, draft) = draft, named_or_bundled(cls.kind, target, draft)
     with loading_threads(options.threads):
-        found = _load(cls, locate(target), None if draft is None else locate(draft), options)
+        try:
+            found = _load(cls, locate(target), None if draft is None else locate(draft), options)
+        except ModelError as error:
+            if given is not None or draft != target:
+                raise
+            found = _load(cls, locate(target), None, options)
+            _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
     for name, value in recommended(target).items():
         setattr(found.model.generation_config, name, value)
     return found

@@ -151,7 +151,7 @@ CAUSAL = pytest.mark.parametrize(("backend", "method"), [
 ], ids=method_id)  # fmt: skip
 OF_HIDDEN_STATES = pytest.mark.parametrize(("kind", "backend"), [
     ("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native"),
-    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"),
+    ("dspark", "torch"), ("dspark", "native"), ("dflash", "native"), ("mtp", "native"),
 ])  # fmt: skip
 
 

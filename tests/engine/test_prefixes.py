@@ -33,7 +33,7 @@ BITS = [torch.float32, torch.bfloat16]
 METHODS = {
     "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
     "hidden": ("rsd-s", "2x2", "recursive"), "eagle3": ("rsd-s", "2x2", "recursive"), "dflash": ("chain", "2", "recursive"),
-    "dspark": ("rsd-s", "2x2", "recursive"), "adaptive": ("adaptive", None, "coupled"),
+    "dspark": ("rsd-s", "2x2", "recursive"), "mtp": ("rsd-s", "2x2", "recursive"), "adaptive": ("adaptive", None, "coupled"),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "nat
     model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
     if kind == "hidden":
         target, draft = hidden_pair(model, backend)
-    elif kind in ("eagle3", "dflash", "dspark"):
+    elif kind in ("eagle3", "mtp", "dflash", "dspark"):
         target, draft = published_pair(model, kind, backend)
     else:
         small = tiny("llama", 2, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, num_hidden_layers=1)

@@ -16,7 +16,7 @@ from tests.runners import seq2seq_zoo
 from tests.tables import BlockTableRunner
 
 VOCAB = 23
-HIDDEN = ["hidden", "eagle3", "dflash", "dspark"]
+HIDDEN = ["hidden", "eagle3", "mtp", "dflash", "dspark"]
 SEQ2SEQ = ["marian", "m2m_100", "t5"]
 START, END = seq2seq_zoo.START, seq2seq_zoo.EOS
 SOURCES = [[5, 6, 7, 8, 3], [9, 3], [4, 4, 20, 21, 22, 11, 3], [12, 6, 3]]

@@ -97,13 +97,15 @@ EAGLES = [
     {"norm_before_fc": True, "norm_before_residual": True, "qk_norm": True, "num_attention_heads": 6},
     {"own_embedding": True, "hidden_size": 33, "head_dim": 10, "intermediate_size": 17, "target_layers": [0, 1, 1],
      "rope_frequencies": [1.0, 0.6, 0.3, 0.2, 0.1]},
+    {"kind": "mtp", "num_attention_heads": 6},
+    {"kind": "mtp", "own_head": True, "own_embedding": True, "proposes": 7, "head_dim": 10},
 ]  # fmt: skip
 
 
-def eagle_of(dtype: torch.dtype, **flags: Any) -> tuple[Any, Any]:
+def eagle_of(dtype: torch.dtype, kind: str = "eagle3", **flags: Any) -> tuple[Any, Any]:
     """A drafter and its target, whose norms have weights and whose scores are of a size with those of a model."""
     model = model_of("llama", dtype)
-    drafter = tiny_published(model, "eagle3", **flags)
+    drafter = tiny_published(model, kind, **flags)
     with torch.no_grad():
         for name, weight in drafter.named_parameters():
             weight.uniform_(0.2, 1.8) if "norm" in name else weight.mul_(0.3)
@@ -115,7 +117,7 @@ def eagle_scores(
 ) -> torch.Tensor:
     """Scores of a tree, given its tokens below the root, in rows with a text and a seed of hidden states."""
     texts = [text for text, _ in rows]
-    width = runner.model.fc.in_features
+    width = runner.model.hidden_width
     hidden = [torch.randn(len(text) - 1, width, generator=torch.Generator().manual_seed(seed)) for text, seed in rows]
     runner.clear()
     runner.set_rows(rows_of([text[:-1] for text in texts], roots=[text[-1] for text in texts]))
@@ -152,13 +154,13 @@ def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.
     assert found.shape == wanted.shape
 
 
-KINDS = ["hidden", "dspark", "eagle3"]
+KINDS = ["hidden", "dspark", "eagle3", "mtp"]
 
 
 def drafter_of(kind: str, model: Any, proposes: int | None = None) -> tuple[Any, Any]:
     """A drafter, and the class of its runner."""
     made = tiny_hidden(model, proposes=proposes) if kind == "hidden" else tiny_published(model, kind, proposes=proposes)
-    return made, Eagle3Runner if kind == "eagle3" else HiddenBlockRunner
+    return made, Eagle3Runner if kind in ("eagle3", "mtp") else HiddenBlockRunner
 
 
 @pytest.mark.parametrize(("kind", "dtype", "kept"), product(KINDS, FORMATS, [0, 1, 30, None]))
@@ -198,7 +200,7 @@ def test_what_is_no_number_gives_scores_that_are_none(part: str) -> None:
     runner = Eagle3Runner(drafter, model, engine="native", check=False)
     if part == "hidden":
         runner.set_rows(rows_of([[1, 2, 3]]))
-        runner.commit([[]], [torch.full((3, drafter.fc.in_features), torch.nan)])
+        runner.commit([[]], [torch.full((3, drafter.hidden_width), torch.nan)])
         root = torch.zeros(1, 1, dtype=torch.long)
         found = runner.extend(root, root, torch.ones(1, 1, 1, dtype=torch.bool)).logits
     else:

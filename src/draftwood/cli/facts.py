@@ -140,7 +140,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     lines += ["", "Method auto is, where no profile applies,"]
     labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
     lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]
-    return [*lines, "  (greedy is exact at temperature 0 only)"]
+    return [*lines, "  (greedy is exact at temperature 0 only; a target whose files hold an MTP head has a draft model)"]
 
 
 def _backend_line(facts: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_readable
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
-from draftwood.loading.names import bundled_drafter, check_models
+from draftwood.loading.names import check_models, named_or_bundled
 from draftwood.sampling.settings import OF_MODELS, TOP_K, Sampling
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Models:
     target: str | None = setting(
         None, "hub name, folder, GGUF file or short name ('draftwood models'); default: the bundled model"
     )
-    draft: str | None = setting(None, "small model that drafts, with the target's tokenizer")
+    draft: str | None = setting(None, "small model that drafts, with the target's tokenizer; none: no model drafts")
 
 
 @final
@@ -254,7 +254,7 @@ def check_fit(models: Models, method: Method, *temperatures: float) -> None:
 
     Block lengths are checked later: only the draft has them. If no temperature fits, the error is that of the last one.
     """
-    has_draft = models.draft is not None or models.target is None or bundled_drafter(models.target) is not None
+    has_draft = named_or_bundled("language", models.target, models.draft)[1] is not None
     *others, last = temperatures
     for temperature in others:
         with suppress(ConfigError):

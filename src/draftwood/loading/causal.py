@@ -13,14 +13,22 @@ import torch
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.hardware.machine import available_memory
-from draftwood.loading.checkpoint import CONFIG, GENERATION_CONFIG, folder_of, forget_default_end, note_untied_head
+from draftwood.loading.checkpoint import (
+    CONFIG,
+    GENERATION_CONFIG,
+    folder_of,
+    forget_default_end,
+    note_untied_head,
+    tensor_table,
+    weight_files,
+)
 from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_model import quantized, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, shapes_of
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP, shapes_of
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
@@ -36,7 +44,6 @@ _DRAWN: Final = {"do_sample", "temperature", "top_k", "top_p", "repetition_penal
 _ENDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ROTARY: Final = ("rope_parameters", "rope_scaling")  # since version 5 of transformers, and before
 _NOTES: Final = ("_from_model_config", "transformers_version")
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def choose_format(name: str | Path, options: LoadOptions, device: torch.device) -> torch.dtype:
@@ -116,7 +123,8 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_config(config) is not None:
         return None
-    weights, shapes = _text_weights(_weights(folder), FAMILIES[config.model_type].others), shapes_of(config)
+    every, shapes = _weights(folder), shapes_of(config)
+    weights = _text_weights(every, FAMILIES[config.model_type].others)
     if HEAD in weights and config.tie_word_embeddings:
         if np.array_equal(weights[HEAD].data, weights[EMBEDDING].data):
             del weights[HEAD]
@@ -129,6 +137,7 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     }:
         return None
     found = StoredModel(config, generation, weights, torch.float32)
+    found.mtp = {key.removeprefix(MTP): weight for key, weight in every.items() if key.startswith(MTP)}
     forget_default_end(name, found, raw)
     return found
 
@@ -185,22 +194,15 @@ def _text_weights(weights: dict[str, Weight], others: tuple[str, ...]) -> dict[s
 
 def _weights(folder: Path) -> dict[str, Weight]:
     """All tensors of a folder's files."""
-    if (folder / _INDEX).is_file():
-        files = sorted(set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    else:
-        files = [_WEIGHTS]
-    return {key: weight for file in files for key, weight in _tensors(folder / file).items()}
+    return {key: weight for file in weight_files(folder) for key, weight in _tensors(file).items()}
 
 
 def _tensors(path: Path) -> dict[str, Weight]:
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        table: dict[str, Any] = json.loads(file.read(size))
-    table.pop("__metadata__", None)
+    table, size = tensor_table(path)
     data = np.memmap(path, np.uint8, mode="c", offset=0)
     found = {}
     for key, entry in table.items():
-        begin, end = (8 + size + place for place in entry["data_offsets"])
+        begin, end = (size + place for place in entry["data_offsets"])
         if end > len(data):
             raise ValueError(f"{path} is incomplete")
         found[key] = Weight(data=data[begin:end], kind=_KINDS[entry["dtype"]], shape=tuple(entry["shape"]), mapped=True)

@@ -15,6 +15,8 @@ from draftwood.core.errors import ModelError, is_out_of_memory
 _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_WITH_HEAD: Final = ("qwen3_5", "qwen3_5_text")  # model types whose MTP heads are run
 _END: Final = "eos_token_id"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
@@ -35,6 +37,38 @@ def folder_of(name: str | Path) -> Path | None:
     except HFValidationError:
         return None
     return Path(config).parent if isinstance(config, str) else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights; raises an OSError, or a ValueError for an index that is none."""
+    if not (folder / _INDEX).is_file():
+        return [folder / _WEIGHTS]
+    return [folder / file for file in sorted(set(_json(folder / _INDEX)["weight_map"].values()))]
+
+
+def tensor_table(path: Path) -> tuple[dict[str, Any], int]:
+    """What a safetensors file says of each tensor, and the place where their numbers begin."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        table: dict[str, Any] = json.loads(file.read(size))
+    table.pop("__metadata__", None)
+    return table, 8 + size
+
+
+def has_head(name: str | Path) -> bool:
+    """Whether a folder, or a downloaded hub model, has an MTP head that can draft for it: weights ``mtp.*``."""
+    try:
+        folder = folder_of(name)
+        if folder is None or _json(folder / CONFIG).get("model_type") not in _WITH_HEAD:
+            return False
+        names = _json(folder / _INDEX)["weight_map"] if (folder / _INDEX).is_file() else tensor_table(folder / _WEIGHTS)[0]
+        return any(tensor.startswith("mtp.") for tensor in names)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return False  # the loading says what is wrong with the files
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def check_path(name: object) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
-from draftwood.loading.checkpoint import cannot_load, folder_of, refuse_gaps
+from draftwood.loading.checkpoint import cannot_load, folder_of, has_head, refuse_gaps
 from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
 from draftwood.loading.published_configs import Published, maker_of, published_config
 from draftwood.runners.context import layer_count
@@ -21,6 +21,10 @@ from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.hidden.module import PublishedDrafter
+from draftwood.runners.hidden.mtp import SHAPE, MtpConfig, MtpDrafter
+from draftwood.runners.native.families import MTP
+from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.native.stored import is_stored
 from draftwood.runners.pairing import vocabulary_digest
 
 _LOG = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ _UNUSED: Final = "confidence_head."
 
 def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
     """The draft model; raises a PairingError if its tokens are not those of the target."""
+    if Path(name) == Path(target) and has_head(name):
+        return load_head(name, model)
     config = raw_config(name, options)
     if config.get("model_type") == HiddenBlockConfig.model_type:
         drafter = load_hidden_drafter(name, model.device, model.dtype)
@@ -45,6 +51,33 @@ def reads_target(name: str | Path, options: LoadOptions) -> bool:
     """Whether a draft model reads the target's hidden states, and may share its embeddings and output weights."""
     config = raw_config(name, options)
     return config.get("model_type") == HiddenBlockConfig.model_type or maker_of(config) is not None
+
+
+def load_head(name: str | Path, target: Any) -> MtpDrafter:
+    """The MTP head in a target's own files, in evaluation mode.
+
+    Raises:
+        ModelError: the target was not read from its files; the head lacks a tensor, or has more than one layer.
+    """
+    if not is_stored(target):
+        raise ModelError(f"the MTP head of {str(name)!r} is read by the native engine alone, which does not read its target")
+    layers = {tensor.split(".")[1] for tensor in target.mtp if tensor.startswith("layers.")}
+    count = max(len(layers), int(getattr(target.config, "mtp_num_hidden_layers", None) or 1))
+    if count > 1:
+        raise ModelError(f"the MTP head of {str(name)!r} has {count} layers, and only heads with one layer can draft")
+    tensors = {tensor: weight.tensor(target.dtype) for tensor, weight in target.mtp.items()}
+    config, vocab = target.config, target.vocabulary[1]
+    frequencies, scale = rotary_frequencies(config)
+    with torch.device("meta"):
+        drafter = MtpDrafter(
+            MtpConfig(
+                target_layers=[config.num_hidden_layers], target_size=config.hidden_size, vocab_size=vocab,
+                draft_vocab_size=vocab, own_embedding="embed_tokens.weight" in tensors, own_head="lm_head.weight" in tensors,
+                rope_frequencies=frequencies.tolist(), rope_scale=scale, **{name: getattr(config, name) for name in SHAPE},
+            )
+        )  # fmt: skip
+    _fill(name, drafter, {**tensors, "draft_tokens": torch.arange(vocab)}, MTP)
+    return drafter.eval()
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
@@ -125,16 +158,11 @@ def _tensors_of(name: str | Path) -> dict[str, Tensor]:
     return {tensor.replace("midlayer.", "layers.0.", 1): value for tensor, value in found.items()}
 
 
-def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
     """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
     own = drafter.state_dict()
     both = own.keys() & tensors.keys()
-    refuse_gaps(
-        name,
-        {
-            "missing_keys": own.keys() - tensors.keys(),
-            "unexpected_keys": tensors.keys() - own.keys(),
-            "mismatched_keys": [(n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape],
-        },
-    )
+    shapes = [(prefix + n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape]
+    missing, unexpected = ([prefix + n for n in names] for names in (own.keys() - tensors, tensors.keys() - own))
+    refuse_gaps(name, {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": shapes})
     drafter.load_state_dict(tensors, assign=True)

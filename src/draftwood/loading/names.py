@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.loading.checkpoint import CONFIG, check_path
+from draftwood.loading.checkpoint import CONFIG, check_path, has_head
 from draftwood.loading.gguf_header import MAGIC, PART, read_header
 from draftwood.loading.gguf_names import download, file_here, on_hub, repository
 
 _SUFFIX = ".gguf"
+NO_DRAFT: Final = "none"
+OWN_HEAD: Final = "mtp"
 
 
 @final
@@ -64,19 +66,28 @@ def bundled_pairs() -> dict[str, dict[str, Path]]:
 def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
     """The given target and draft, or without a target the bundled pair ``kind`` (``language`` or ``translation``).
 
-    A target without a draft gets the drafter in this package, if there is one for its name.
+    A target without a draft gets the drafter in this package, if there is one for its name, or else its own MTP head, if its
+    files hold one. Such a head has the name of its target. Of drafts, ``none`` is none, and ``mtp`` is that head.
 
     Raises:
         ConfigError: a draft without a target.
-        ModelError: the installation has no such pair.
+        ModelError: the installation has no such pair, or the target no such head.
     """
-    if target is not None:
-        return target, bundled_drafter(target) if draft is None else draft
-    if draft is not None:
-        raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
-    if (pair := bundled_pairs().get(kind)) is None:
-        raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
-    return pair["target"], pair["draft"]
+    word = str(draft) if draft in (NO_DRAFT, OWN_HEAD) and not Path(str(draft)).exists() else ""
+    if target is None:
+        if draft is not None and word != NO_DRAFT:
+            raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
+        if (pair := bundled_pairs().get(kind)) is None:
+            raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
+        return pair["target"], None if word == NO_DRAFT else pair["draft"]
+    if draft is None:
+        return target, bundled_drafter(target) or (target if has_head(target) else None)
+    if word == OWN_HEAD and not has_head(target):
+        raise ModelError(
+            f"{str(target)!r} has no MTP head to draft with: weights mtp.* of a Qwen3.5 model in a folder, or downloaded. "
+            "Give a draft model, or leave the draft out"
+        )
+    return target, {NO_DRAFT: None, OWN_HEAD: target}.get(word, draft)
 
 
 def bundled_drafter(name: str | Path) -> Path | None:

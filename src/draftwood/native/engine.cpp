@@ -195,9 +195,10 @@ void Engine::pack_norms(const LayerSource& from, Layer& to) {
 void Engine::drafter(const DrafterSource& source) {
     if (source.sources > LANES) throw std::invalid_argument("a drafter of hidden states of more than 16 layers");
     Model& m = model_;
+    if (source.embeds && source.source_width != m.facts.width) throw std::invalid_argument("embeddings of another width");
     const int numbers = source.sources * source.source_width;
     m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
-    m.norm_residual = source.norm_residual, m.source_epsilon = source.source_epsilon, m.rank = source.rank;
+    m.norm_residual = source.norm_residual, m.embeds = source.embeds, m.source_epsilon = source.source_epsilon, m.rank = source.rank;
     auto pack = [&](const void* from, int outputs, int inputs) {
         return packer_.pack(plain(from), outputs, columns_in_parts(1, inputs, padded_to(inputs, STRIP)));
     };

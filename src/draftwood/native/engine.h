@@ -24,7 +24,7 @@ struct LayerSource {
 
 // What a drafter of hidden states has in addition to its layers.
 struct DrafterSource {
-    int sources, source_width, norm_sources, norm_residual, rank;  // at most LANES sources; rank 0: no Markov head
+    int sources, source_width, norm_sources, norm_residual, embeds, rank;  // at most LANES sources; rank 0: no Markov head
     float source_epsilon;
     const void* features;
     const float *source_norm, *feature_norm;
@@ -135,7 +135,8 @@ class Row {
 
 // New tokens of a row: those of its text that come next, then nodes. A node sees the text, and what ``seen`` says of the nodes
 // of its round: [node][width], where ``width`` is the number of nodes of the round so far, itself the last. A drafter whose
-// first layer has a ``hidden_norm`` reads the target's hidden states, or features, of all of them: text, then nodes.
+// first layer has a ``hidden_norm`` reads the target's hidden states, or features, of all of them: text, then nodes. One that
+// ``embeds`` reads hidden states of all of them, which may be its own.
 struct NewTokens {
     Row* row;
     int pending, nodes, width;

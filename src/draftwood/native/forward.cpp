@@ -18,7 +18,7 @@ struct Forward : DeltaRule<N> {
 
     Forward(const Work& batch, const Worker& worker) : Base(batch, worker) {
         for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= facts.layers;
-        if (reads_features()) ends &= work.scored > 0;
+        if (reads_features() || model.embeds) ends &= work.scored > 0;
     }
 
     // The first layer reads the embedding of the token and a feature.
@@ -122,19 +122,22 @@ struct Forward : DeltaRule<N> {
         }
     }
 
-    // The hidden states of a token become inputs of the features.
+    // The hidden states of a token, behind its embedding or not, become inputs of the features.
     void take_sources(int i) {
         const int size = model.source_width, all = model.sources * size;
-        const float* from = work.sources + (size_t)i * all;
+        const float *source[LANES], *hidden = work.sources + (size_t)i * given_numbers(model);
         float factor[LANES];
+        if (model.embeds) embed(i, (float*)own.normed);
         for (int s = 0; s < model.sources; s++) {
+            source[s] = s < model.embeds ? (const float*)own.normed : hidden + (s - model.embeds) * size;
             float squares = 0;
-            for (int j = 0; j < size; j++) squares += from[s * size + j] * from[s * size + j];
+            for (int j = 0; j < size; j++) squares += source[s][j] * source[s][j];
             factor[s] = model.norm_sources ? 1.f / sqrtf(squares / size + model.source_epsilon) : 1.f;
         }
         const float* weight = model.source_norm;
         take_inputs(activated_inputs + (size_t)i * model.features.inputs, all, model.features.inputs, [&](int j) {
-            return weight ? from[j] * factor[j / size] * weight[j] : from[j] * factor[j / size];
+            const float number = source[j / size][j % size] * factor[j / size];
+            return weight ? number * weight[j] : number;
         });
     }
 
@@ -149,7 +152,7 @@ struct Forward : DeltaRule<N> {
 
     void scores() {
         if (work.sources) features();
-        each_token([&](int i) { reads_features() ? join(i) : embed(i, residual + i * width); });
+        if (!model.embeds) each_token([&](int i) { reads_features() ? join(i) : embed(i, residual + i * width); });
         layers();
         if (work.scored || ends) each_token([&](int i) { last_norm(i); });
         if (work.scored) head();

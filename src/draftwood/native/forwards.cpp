@@ -5,11 +5,11 @@ namespace draftwood {
 void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best, int threads) {
     auto plan = std::make_shared<Plan>(rows[0].row->shared());
     const Model& m = plan->engine->model();
-    const bool joins = m.layer->hidden_norm;
+    const bool joins = m.layer->hidden_norm || m.embeds;
     for (int r = 0; r < count; r++) {
         const NewTokens& news = rows[r];
         Row& row = *news.row;
-        if (joins != (news.sources || news.features))
+        if (joins != (news.sources || news.features) || (m.embeds && news.features))
             throw std::logic_error("features are for drafters that read them, and no other model");
         if (row.nodes + news.nodes != news.width) throw std::logic_error("the round has another number of nodes");
         const int base = row.text + news.pending, all = row.nodes + news.nodes, number = plan->add(row, base + all);
@@ -21,7 +21,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
         auto append = [&](std::vector<float>& to, const float* from, int numbers) {
             if (from) to.insert(to.end(), from, from + (size_t)(news.pending + news.nodes) * numbers);
         };
-        append(plan->sources, news.sources, m.sources * m.source_width);
+        append(plan->sources, news.sources, given_numbers(m));
         append(plan->features, news.features, m.facts.width);
     }
     Work work{};
@@ -45,7 +45,7 @@ void draft_block(const NewHidden* rows, int count, const BlockShape& shape, floa
     if (shape.slots > BATCH) throw std::invalid_argument("a block of more tokens than go through the layers together");
     if (shape.scored < 0 || shape.scored > shape.slots) throw std::invalid_argument("a block that scores more than its tokens");
     auto news = std::make_shared<Plan>(engine), block = std::make_shared<Plan>(engine);
-    const size_t source = (size_t)m.sources * m.source_width;
+    const size_t source = given_numbers(m);
     for (int r = 0; r < count; r++) {
         const NewHidden& hidden = rows[r];
         const int base = hidden.row->text + hidden.count, slots = shape.slots;

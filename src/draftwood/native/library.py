@@ -86,7 +86,7 @@ class DrafterSource(Structure):
     """``draftwood::DrafterSource``."""
 
     _fields_ = [
-        *((name, c_int) for name in ("sources", "source_width", "norm_sources", "norm_residual", "rank")),
+        *((name, c_int) for name in ("sources", "source_width", "norm_sources", "norm_residual", "embeds", "rank")),
         ("source_epsilon", c_float),
         *((name, c_void_p) for name in ("features", "source_norm", "feature_norm", "markov_in", "markov_out")),
     ]

@@ -123,12 +123,16 @@ struct Model {
     // to the scores of the next one is a product of low rank.
     int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
     int norm_residual;                        // the first layer adds to the normed feature
+    int embeds;  // 1: the first source is the embedding of a token, and the first layer reads features and nothing else
     float source_epsilon;
     Linear features, markov;
     float *source_norm, *feature_norm;  // the first of all sources, or null
     const void* markov_embedding;  // [tokens][rank], as it came
     int rank;
 };
+
+// Numbers of hidden states that come with a token.
+inline size_t given_numbers(const Model& m) { return (size_t)(m.sources - m.embeds) * m.source_width; }
 
 // What a job computes.
 enum Mode {

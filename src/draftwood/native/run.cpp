@@ -130,7 +130,7 @@ void add_batches(const Step& step, const Model& m, std::vector<Work>& works, Siz
         works.push_back(work);
         sizes.scored += work.scored;
         if (work.logits) work.logits += (size_t)work.scored * m.facts.vocab;
-        if (work.sources) work.sources += (size_t)work.count * m.sources * m.source_width;
+        if (work.sources) work.sources += (size_t)work.count * given_numbers(m);
         if (work.features) work.features += (size_t)work.count * m.facts.width;
     }
 }

@@ -15,6 +15,7 @@ from draftwood.core.settings import BackendName, Weights, check_weights
 from draftwood.hardware.machine import available_memory
 from draftwood.native.library import instruction_set, why_missing
 from draftwood.runners.blocks import is_masked_block
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import weight_sizes
@@ -95,9 +96,8 @@ class Library:
 
 
 def _hidden(drafter: Any, target: Any, **settings: Any) -> Runner:
-    if drafter.config.model_type == "eagle3":
-        return Eagle3Runner(drafter, target, **settings)
-    return HiddenBlockRunner(drafter, target, **settings)
+    runner = HiddenBlockRunner if isinstance(drafter, BlockDrafter) else Eagle3Runner
+    return runner(drafter, target, **settings)
 
 
 def _seq2seq(model: Any, *, drafts: bool = False) -> SourceRunner:

@@ -17,20 +17,28 @@ class Attention(nn.Module):
         config: widths and heads, as in Llama.
         width: width of the input; by default that of the output.
         bias: the products have biases.
-        norms: queries and keys are normed head by head, as in Qwen3.
+        norms: queries and keys are normed head by head, as in Qwen3; or the class of these norms.
+        gated: the queries' projection makes gates of what each head returns too, as in Qwen3.5.
     """
 
-    def __init__(self, config: Any, *, width: int | None = None, bias: bool = False, norms: bool = False) -> None:
+    def __init__(
+        self,
+        config: Any,
+        *,
+        width: int | None = None,
+        bias: bool = False,
+        norms: bool | type[nn.RMSNorm] = False,
+        gated: bool = False,
+    ) -> None:
         super().__init__()
         width = width or config.hidden_size
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        self.q_proj = nn.Linear(width, self.heads * self.dim, bias=bias)
+        self.q_proj = nn.Linear(width, (1 + gated) * self.heads * self.dim, bias=bias)
         self.k_proj = nn.Linear(width, self.kv_heads * self.dim, bias=bias)
         self.v_proj = nn.Linear(width, self.kv_heads * self.dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.dim, config.hidden_size, bias=bias)
-        self.q_norm, self.k_norm = (
-            nn.RMSNorm(self.dim, eps=config.rms_norm_eps) if norms else nn.Identity() for _ in range(2)
-        )
+        norm = nn.RMSNorm if norms is True else norms
+        self.q_norm, self.k_norm = (norm(self.dim, eps=config.rms_norm_eps) if norm else nn.Identity() for _ in range(2))
 
     def memory(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys (rotated) and values [row, kv_head, token, dim] of tokens [row, token, width]."""
@@ -42,11 +50,13 @@ class Attention(nn.Module):
         self, x: Tensor, rotation: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
         """What tokens find among keys and values of all that they may see."""
-        queries = self.q_norm(self.q_proj(x).view(*x.shape[:2], self.heads, self.dim)).transpose(1, 2)
+        queries, gates = self.q_proj(x).view(*x.shape[:2], self.heads, -1).tensor_split([self.dim], dim=-1)
+        queries = self.q_norm(queries).transpose(1, 2)
         groups = self.heads // self.kv_heads
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
         found = functional.scaled_dot_product_attention(rotated(queries, rotation), keys, values, attn_mask=mask)
-        mixed: Tensor = self.o_proj(found.transpose(1, 2).flatten(2))
+        found = found.transpose(1, 2)
+        mixed: Tensor = self.o_proj((found * gates.sigmoid() if gates.numel() else found).flatten(2))
         return mixed
 
 
@@ -94,6 +104,8 @@ def block_input(
 
 
 def rotated(x: Float[Tensor, "row head token dim"], rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding of halves, as in Llama."""
-    (cos, sin), (first, second) = (part.to(x.dtype) for part in rotation), x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    """Rotary embedding of halves, as in Llama, or of the halves of the first numbers of each head."""
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    half = cos.shape[-1]
+    first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

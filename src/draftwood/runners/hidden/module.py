@@ -26,9 +26,11 @@ class DrafterModule(nn.Module):
 
     Attributes:
         draft_tokens: the target's numbers of the tokens that it can propose.
+        family: the model type whose layers it has.
     """
 
     draft_tokens: Tensor
+    family = "llama"
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -64,6 +66,17 @@ class DrafterModule(nn.Module):
         return angles.cos() * self.config.rope_scale, angles.sin() * self.config.rope_scale
 
     @property
+    def whole_head(self) -> bool:
+        """Whether its output weights are all of the target's."""
+        every = torch.equal(self.draft_tokens.long().cpu(), torch.arange(self.config.vocab_size))
+        return not self.config.own_head and every
+
+    @property
+    def hidden_width(self) -> int:
+        """Numbers of the hidden states that it reads of a token."""
+        return len(self.config.target_layers) * int(self.config.target_size)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The number format of its weights."""
         return next(self.parameters()).dtype
@@ -85,6 +98,29 @@ class DrafterModule(nn.Module):
         self.config.save_pretrained(folder)
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+class FeatureDrafter(DrafterModule, ABC):
+    """The base of drafters with one pass per level, which read their own outputs where a tree goes on."""
+
+    @abstractmethod
+    def features(self, hidden: Float[Tensor, "row token taps_width"]) -> Float[Tensor, "row token width"]:
+        """Features of hidden states of the target."""
+
+    @abstractmethod
+    def states(
+        self,
+        embedded: Float[Tensor, "row token width"],
+        features: Float[Tensor, "row token width"],
+        positions: Int[Tensor, "row token"],
+        cache: Any,
+        mask: Float[Tensor, "row 1 token slot"] | None,
+    ) -> Float[Tensor, "row token width"]:
+        """Outputs at new tokens: the features of the tokens after them, where these are drafted too."""
+
+    @abstractmethod
+    def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
+        """What the output weights read, given :meth:`states`."""
 
 
 class PublishedDrafter(DrafterModule):

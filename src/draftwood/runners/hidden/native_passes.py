@@ -15,7 +15,6 @@ from draftwood.core.tree import NOTHING
 from draftwood.native.library import (
     BlockShape,
     DrafterSource,
-    Facts,
     NewHidden,
     address,
     array_address,
@@ -23,14 +22,11 @@ from draftwood.native.library import (
     library,
 )
 from draftwood.runners.hidden.base import Passes
-from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.module import BlockDrafter
+from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
+from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.native.families import EMBEDDING, FAMILIES
-from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
-from draftwood.runners.native.refusals import refuse, why_not_format
-from draftwood.runners.native.sources import Held, layer_source
-from draftwood.runners.native.stored import source_of
+from draftwood.runners.native.network import NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
+from draftwood.runners.native.sources import Held
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
 from draftwood.runners.protocols import PerNode, Seen
@@ -98,56 +94,6 @@ class NativeBlock(nn.Module):
         return scores
 
 
-def drafter_engine(drafter: Any, target: Any, held: Held, source: DrafterSource, taps: Sequence[int] = ()) -> Engine:
-    """The engine of a drafter with layers as in Llama.
-
-    Args:
-        drafter, target: a drafter and its target, whose weights it may share.
-        held: keeps the memory of ``source`` alive.
-        source: what it has in addition to its layers.
-        taps: as for :class:`Engine`.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
-    """
-    refuse(why_not_format(drafter))
-    config, head = drafter.config, drafter.head(target)
-    weights = drafter.state_dict()
-    if config.own_embedding:
-        embedding, scale = weights["embed_tokens.weight"], 0.0
-    else:
-        lender = source_of(target)
-        embedding, scale = lender.weights[EMBEDDING], lender.embedding_scale()
-    facts = Facts(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        inner=config.intermediate_size,
-        vocab=len(head),
-        tokens=min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0],
-        rotary_dim=config.head_dim,
-        taps=len(taps),
-        bfloat16=drafter.dtype == torch.bfloat16,
-        activations=16,
-        epsilon=config.rms_norm_eps,
-        scale=config.head_dim**-0.5,
-        embedding_scale=scale,
-    )
-
-    def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-        cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
-        return cos[0, 0], sin[0, 0]
-
-    prefixes = [f"layers.{number}." for number in range(facts.layers)]
-    layers = [layer_source(weights, prefix, held, facts, FAMILIES["llama"]) for prefix in prefixes]
-    engine = Engine(facts, layers, taps, (embedding, head, drafter.norm.weight), held, rotate, None)
-    engine.drafts(source)
-    return engine
-
-
 class NativePasses(Passes):
     """Passes in the native engine."""
 
@@ -166,7 +112,7 @@ class NativePasses(Passes):
 
 @final
 class NativeEaglePasses(NativePasses):
-    """The passes of an EAGLE-3 drafter.
+    """The passes of a drafter with one pass per level.
 
     Args:
         drafter: the drafter.
@@ -180,25 +126,8 @@ class NativeEaglePasses(NativePasses):
     pads = False
     shift = 1
 
-    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
-        config, own = drafter.config, Held(drafter.dtype)
-        if config.norm_before_fc and config.fc_norm:
-            refuse("it has no code for two norms of the hidden states, norm_before_fc and fc_norm")
-        norms: Any = [drafter.input_norm] if config.norm_before_fc else drafter.fc_norm if config.fc_norm else []
-        weight = torch.cat([norm.weight for norm in norms]) if norms else None
-        taps, size = len(config.target_layers), config.target_size
-        source = DrafterSource(
-            sources=1 if config.norm_before_fc else taps,
-            source_width=taps * size if config.norm_before_fc else size,
-            norm_sources=weight is not None,
-            source_epsilon=config.rms_norm_eps,
-            source_norm=own.numbers(sized("fc_norm", weight, taps * size)),
-            norm_residual=config.norm_before_residual,
-            features=own.weights(sized("fc", drafter.fc.weight, config.hidden_size, taps * size)),
-        )
-        layers = config.num_hidden_layers
-        engine = drafter_engine(drafter, target, own, source, [layers if config.norm_output else layers + 1])
-        super().__init__(NativeNetwork(engine), drafter.fc.in_features)
+    def __init__(self, drafter: FeatureDrafter, target: Any) -> None:
+        super().__init__(NativeNetwork(feature_engine(drafter, target)), drafter.hidden_width)
 
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
@@ -213,6 +142,8 @@ class NativeEaglePasses(NativePasses):
     ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
         if features is None:
             inputs: dict[str, Any] = {"sources": [text.unread(self._nothing, root=True) for text in texts]}
+        elif self.network.engine.embeds:
+            inputs = {"sources": list(features.contiguous())}
         else:
             inputs = {"features": features.contiguous()}
         out = self._pass(tokens, depths, ancestors, self.table.memories, self.table.pending(), **inputs)
@@ -243,7 +174,7 @@ class NativeBlockPasses(NativePasses):
     pads = True
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
-        super().__init__(NativeBlock(drafter, target), drafter.fc.in_features)
+        super().__init__(NativeBlock(drafter, target), drafter.hidden_width)
         self._adds = drafter.markov_head_parts() is not None
 
     def read(self, text: HiddenText) -> None:

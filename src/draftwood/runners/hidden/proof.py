@@ -36,7 +36,7 @@ def check_drafter(runner: Any, target: Any) -> None:
     tokens = [(runner.vocab_size - 1) * (i + 1) // count for i in range(count)]
     text, nodes = tokens[:_TEXT], torch.tensor([tokens[_TEXT - 1 :]], device=runner.device)
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(_TEXT - 1, drafter.fc.in_features, generator=generator).to(runner.device, drafter.dtype)
+    hidden = torch.randn(_TEXT - 1, drafter.hidden_width, generator=generator).to(runner.device, drafter.dtype)
     seen = torch.tensor([[[i in path for i in range(len(_PATHS))] for path in _PATHS]], device=runner.device)
     last = len(drafter.draft_tokens) - 1
     outputs = torch.tensor([last * i // _OUTPUTS for i in range(_OUTPUTS + 1)], device=runner.device)
@@ -44,7 +44,7 @@ def check_drafter(runner: Any, target: Any) -> None:
         runner.set_rows([Row(tokens=text)])
         runner.commit([[]], [hidden])
         found = runner.extend(nodes, seen.sum(-1) - 1, seen).logits[0][:, outputs].double()
-        plain = _block_scores if isinstance(drafter, BlockDrafter) else _eagle_scores
+        plain = _block_scores if isinstance(drafter, BlockDrafter) else _level_scores
         chains = [torch.tensor([*text, *(tokens[_TEXT - 1 + i] for i in path[1:])], device=runner.device) for path in _PATHS]
         wanted = torch.stack([plain(drafter, target, hidden, chain, outputs) for chain in chains]).double()
     worst = score_difference(found, wanted)
@@ -69,7 +69,7 @@ def _block_scores(drafter: Any, target: Any, hidden: Tensor, chain: Tensor, outp
     return linear(states[depth], drafter.head(target, outputs).to(hidden.dtype)) + drafter.markov(chain[-1])[outputs]
 
 
-def _eagle_scores(drafter: Any, target: Any, hidden: Tensor, chain: Tensor, outputs: Tensor) -> Float[Tensor, "output"]:
+def _level_scores(drafter: Any, target: Any, hidden: Tensor, chain: Tensor, outputs: Tensor) -> Float[Tensor, "output"]:
     """The same."""
     features, embedded = drafter.features(hidden.unsqueeze(0)), drafter.embedded(target, chain[1:]).to(hidden.dtype)
     for count in range(len(hidden), len(chain)):

@@ -1,4 +1,4 @@
-"""The runners of drafters of hidden states: one pass per round of a block drafter, one per level of EAGLE-3."""
+"""The runners of drafters of hidden states: one pass per round for blocks, one per level for EAGLE-3 and MTP heads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
-from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.module import BlockDrafter
+from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.protocols import Hidden, PerNode, Seen
@@ -63,13 +62,13 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
 
 @final
 class Eagle3Runner(HiddenRunner["EaglePasses"]):
-    """The runner of an :class:`Eagle3Drafter`.
+    """The runner of a :class:`FeatureDrafter`: EAGLE-3, or an MTP head.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
     made again once they are accepted. Arguments and errors are those of :class:`HiddenBlockRunner`.
     """
 
-    def __init__(self, drafter: Eagle3Drafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
+    def __init__(self, drafter: FeatureDrafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
         super().__init__(drafter, _passes("Eagle", drafter, target, engine))
         if check:
             check_drafter(self, target)

@@ -16,6 +16,8 @@ _AROUND: Final = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforw
 _ATTENTION: Final = {"self_attn.": "attention_bias"}
 _BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
 LAYERS: Final = ("sliding_window", "layer_types")
+MTP: Final = "mtp."
+"""What names of weights of an MTP head begin with."""
 
 
 class Family(NamedTuple):
@@ -90,7 +92,7 @@ _NORMALISED: Final = {
 _QWEN35: Final = Family(
     "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
     states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"}, whole="qwen3_5",
-    others=("mtp.", "model.visual."),
+    others=(MTP, "model.visual."),
 )  # fmt: skip
 _QWEN35_MOE: Final = _QWEN35._replace(
     name="Qwen3_5MoeForCausalLM", experts={**_NORMALISED, "normalise_experts": True}, gguf="qwen35moe", whole="qwen3_5_moe",

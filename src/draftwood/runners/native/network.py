@@ -115,13 +115,13 @@ class Engine:
         self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
         self._rotate, self._longest, self._positions = rotate, longest, 0
-        self.sources_width = 0
+        self.embeds, self.sources_width = False, 0
         self.reach(1)
 
     def drafts(self, source: DrafterSource) -> None:
         """Make the model a drafter of hidden states; raises as the engine."""
         succeed(library().drafter(self.handle, byref(source)))
-        self.sources_width = source.sources * source.source_width
+        self.embeds, self.sources_width = bool(source.embeds), (source.sources - source.embeds) * source.source_width
 
     def row(self) -> RowMemory:
         """An empty memory."""
@@ -196,6 +196,7 @@ class NativeNetwork(nn.Module):
             input_ids, depths, seen: of the nodes.
             memories, pending: of the rows.
             sources: of a drafter that reads features, the float32 hidden states of the target at pending tokens, then nodes.
+                Those of an MTP head may be its own.
             features: or the features of the nodes, if nothing is pending.
 
         Raises:

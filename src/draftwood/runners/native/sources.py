@@ -65,7 +65,7 @@ class Source(NamedTuple):
     def norm(self) -> Any:
         """What the norm before the head multiplies by."""
         own = FAMILIES[self.config.model_type]
-        return _factor(self.weights[families.last_norm(own)], own, self.dtype)
+        return factor(self.weights[families.last_norm(own)], own, self.dtype)
 
     def layers(self, held: Held, facts: Facts) -> list[LayerSource]:
         """The weights of the layers."""
@@ -122,7 +122,7 @@ class Held:
         return tensor.data_ptr()
 
 
-def _factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
+def factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
     """What a norm multiplies by; None if there is no norm, or one that does nothing."""
     if weight is None or not family.plus_one:
         return weight
@@ -184,7 +184,7 @@ def layer_source(
     return LayerSource(
         **taken(held.matrix, products),
         **taken(held.numbers, biases),
-        **taken(held.numbers, {name: _factor(one, family, held.dtype) for name, one in norms.items()}),
+        **taken(held.numbers, {name: factor(one, family, held.dtype) for name, one in norms.items()}),
         **taken(held.numbers, {"hidden_norm": joined}),
         **experts,
         **(states.source(part, held, facts) if states is not None else {}),

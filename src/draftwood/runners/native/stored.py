@@ -30,6 +30,9 @@ class StoredModel:
         weights: by name; no head if it is tied to the embedding.
         dtype: float32 or bfloat16: the format that it computes in.
         coded: codes stay codes in memory. ``activations`` are the bits of the inputs of products with them, 8 or 16.
+
+    Attributes:
+        mtp: the weights of an MTP head in the same files, by their names in it; empty without one.
     """
 
     device, training = torch.device("cpu"), False
@@ -39,6 +42,7 @@ class StoredModel:
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
         self.rounded, self.activations = "", 16
+        self.mtp: Mapping[str, Weight] = {}
         Rotary(config)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config

@@ -1,0 +1,254 @@
+"""MTP heads: their public definition in plain PyTorch, the one of a checkpoint, and what its drafts are worth."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import silu
+
+import draftwood
+from draftwood.cli.settings import Models, check_fit
+from draftwood.core.errors import ModelError, PairingError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Method
+from draftwood.engine.requests import Request
+from draftwood.loading.causal import stored_folder
+from draftwood.loading.drafts import load_head
+from draftwood.runners.factory import make_runners
+from draftwood.runners.hidden.runner import Eagle3Runner
+from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
+from tests.differences import difference
+from tests.helpers import decoder, published_pair
+from tests.ladder import test_rung3_tape
+from tests.native.test_states import random_model
+from tests.runners.test_eagle import scored
+from tests.runners.test_hidden_states import plain_hidden
+from tests.runners.zoo import NATIVE, tiny
+from tests.tiny_chat import chat_tokenizer
+
+KIND, LAYER = "qwen3_5_text", "layers.0."
+OPTIONS = {"profile": "none", "backend": "native"}
+TEXT = [3, 1, 7, 2, 9, 4, 4, 8, 0, 5] * 5
+
+
+def shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """Of the weights of a head as they are published, without ``mtp.``."""
+    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    norms = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", f"{LAYER}input_layernorm"]
+    parts = {
+        "fc": (width, 2 * width), **dict.fromkeys([*norms, f"{LAYER}post_attention_layernorm"], (width,)),
+        **{f"{LAYER}self_attn.{name}_norm": (dim,) for name in "qk"}, f"{LAYER}self_attn.q_proj": (2 * queries, width),
+        **{f"{LAYER}self_attn.{name}_proj": (keys, width) for name in "kv"}, f"{LAYER}self_attn.o_proj": (width, queries),
+        **{f"{LAYER}mlp.{name}_proj": (inner, width) for name in ("gate", "up")}, f"{LAYER}mlp.down_proj": (width, inner),
+    }  # fmt: skip
+    return {f"{name}.weight": shape for name, shape in parts.items()}
+
+
+def random_head(config: Any) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes(config).items()}
+
+
+def checkpoint(folder: Path, model: Any, head: dict[str, Tensor], **config: Any) -> Path:
+    """A folder with a model and its head."""
+    model.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors") | {f"mtp.{name}": weight for name, weight in head.items()}
+    save_file(weights, folder / "model.safetensors")
+    found = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**found, **config}))
+    return folder
+
+
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """A target and its head."""
+    target = stored_folder(folder)
+    return target, load_head(folder, target)
+
+
+def outputs(head: dict[str, Tensor], config: Any, embedded: Tensor, hidden: Tensor) -> Tensor:
+    """Of the head at each token: embeddings of tokens 1 to n, hidden states before them, positions from 0."""
+    heads, kv_heads, dim, count = config.num_attention_heads, config.num_key_value_heads, config.head_dim, len(hidden)
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + config.rms_norm_eps).rsqrt() * (1 + head[f"{name}.weight"])
+
+    def product(name: str, x: Tensor) -> Tensor:
+        return x @ head[f"{name}.weight"].T
+
+    def turned(x: Tensor) -> Tensor:
+        size = int(dim * config.rope_parameters["partial_rotary_factor"])
+        angles = torch.arange(count)[:, None] * config.rope_parameters["rope_theta"] ** -(torch.arange(0, size, 2) / size)
+        first, second, rest = x.tensor_split([size // 2, size], -1)
+        pairs = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)[:, None]
+        return torch.cat([pairs.real, pairs.imag, rest], -1)
+
+    x = product("fc", torch.cat([norm("pre_fc_norm_embedding", embedded), norm("pre_fc_norm_hidden", hidden)], -1))
+    attention, read = f"{LAYER}self_attn.", norm(f"{LAYER}input_layernorm", x)
+    queries, gates = product(f"{attention}q_proj", read).view(count, heads, 2 * dim).split(dim, -1)
+    keys, values = (product(f"{attention}{name}_proj", read).view(count, kv_heads, dim) for name in "kv")
+    queries, keys = turned(norm(f"{attention}q_norm", queries)), turned(norm(f"{attention}k_norm", keys))
+    keys, values = (part.repeat_interleave(heads // kv_heads, 1) for part in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", queries, keys) / dim**0.5 + torch.full((count, count), -torch.inf).triu(1)
+    found = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values) * gates.sigmoid()
+    x = x + product(f"{attention}o_proj", found.flatten(1))
+    read = norm(f"{LAYER}post_attention_layernorm", x)
+    up = silu(product(f"{LAYER}mlp.gate_proj", read)) * product(f"{LAYER}mlp.up_proj", read)
+    return norm("norm", x + product(f"{LAYER}mlp.down_proj", up))
+
+
+def chain_scores(model: Any, head: dict[str, Tensor], text: list[int], path: list[int], hidden: Tensor) -> Tensor:
+    """After a text and each token of a path, where the head reads its own outputs."""
+    found, table = [], model.get_input_embeddings().weight
+    for end in range(len(text), len(text) + len(path) + 1):
+        states = outputs(head, model.config, table[[*text, *path][1:end]], hidden)
+        hidden = torch.cat([hidden, states[-1:]])
+        found.append(model.get_output_embeddings()(states[-1]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("width", [32, 36])
+def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path: Path, width: int) -> None:
+    model = random_model(KIND, hidden_size=width)
+    head = random_head(model.config)
+    target, drafter = loaded(checkpoint(tmp_path, model, head))
+    for length in (2, 3, 18, 50):
+        text, path = TEXT[:length], [4, 7, 2]
+        hidden = plain_hidden(model, text, (model.config.num_hidden_layers,))
+        with torch.no_grad():
+            wanted, shifted = (chain_scores(model, head, text, path, part) for part in (hidden[:-1], hidden[1:]))
+        runner = Eagle3Runner(drafter, target, engine="native")
+        runner.set_rows([Row(tokens=text)])
+        runner.commit([[]], [hidden[:-1]])
+        found = scored(runner, text[-1:], path)[0]
+        assert difference(found, wanted) < 1e-4
+        assert difference(found, shifted) > 1e-2
+
+
+def successor(token: int) -> int:
+    return (7 * token + 3) % 30
+
+
+def counting(folder: Path) -> tuple[Any, Any]:
+    """A target that knows each token's successor, and a head that makes the successor's hidden state of a hidden state."""
+    model = tiny(KIND, dtype=torch.float32, **NATIVE[KIND], vocab_size=30, tie_word_embeddings=False)
+    head = {name: torch.zeros(shape) for name, shape in shapes(model.config).items()}
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "model.norm.weight")):
+            weight.zero_()
+    tokens = torch.arange(30)
+    weights["model.embed_tokens.weight"].copy_(torch.eye(30, 32))
+    weights["lm_head.weight"].zero_()[successor(tokens), tokens] = 9.0
+    head["fc.weight"][successor(tokens), 32 + tokens] = 1.0
+    return loaded(checkpoint(folder, model, head))
+
+
+def acceptance(target: Any, drafter: Any, change: Callable[[Any], None] = lambda draft: None) -> float:
+    runners = make_runners(target, drafter, backend="native")
+    change(runners.draft)
+    engine = decoder(runners.target, runners.draft, "chain", "3", greedy=True)
+    results = engine.generate([Request(prompt=[4, 9], limits=Limits(max_new_tokens=25))], Sampling(temperature=0.0))
+    assert all(after == successor(before) for before, after in pairwise(results[0].token_ids))
+    return sum(count * rounds for count, rounds in results[0].stats.accepted.items()) / results[0].stats.drafted
+
+
+def late(draft: Any) -> None:
+    """Hidden states come one token late."""
+    commit, last = draft.commit, [torch.zeros(1, draft.model.hidden_width)]
+
+    def wrong(nodes: Any, hidden: Any = None) -> None:
+        last.append(torch.cat([last[-1], hidden[0]]))
+        commit(nodes, [last[-1][-1 - len(hidden[0]) : -1]])
+
+    draft.commit = wrong
+
+
+def test_a_head_that_knows_the_next_hidden_state_is_right_and_a_late_or_a_random_one_is_not(tmp_path: Path) -> None:
+    target, drafter = counting(tmp_path)
+    assert acceptance(target, drafter) > 0.9
+    assert acceptance(target, drafter, late) < 0.1
+    drafter.load_state_dict({**random_head(target.config), "draft_tokens": drafter.draft_tokens})
+    assert acceptance(target, drafter) < 0.5
+
+
+@pytest.mark.parametrize(("method", "shape"), [("chain", "3"), ("rsd-s", "2x2"), ("dynamic", "2x2")])
+def test_the_joint_distribution_is_the_targets(method: str, shape: str) -> None:
+    model = tiny(KIND, 1, dtype=torch.float32, **NATIVE[KIND], vocab_size=3)
+    nodes = 4 if method == "dynamic" else None
+    engine = decoder(*published_pair(model, "mtp", "native"), method, shape, "recursive", nodes=nodes)
+    assert test_rung3_tape.distance(engine, 3, prompt=(0, 2, 1, 1, 0) * 6, rounding=1e-6) < 1e-5
+    assert engine.stats[0].drafted > 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = random_model(KIND, vocab_size=len(chat_tokenizer()))
+    found = checkpoint(tmp_path_factory.mktemp("mtp"), model, random_head(model.config))
+    chat_tokenizer().save_pretrained(found)
+    return found
+
+
+def test_load_finds_it_and_none_leaves_it_out(folder: Path) -> None:
+    pair, named, plain = (draftwood.load(folder, draft, options=OPTIONS) for draft in (None, "mtp", "none"))
+    assert ["MtpDrafter" in repr(one) for one in (pair, named, plain)] == [True, True, False]
+    for method in ("auto", "adaptive", "rsd-s", "dynamic", "shared-noise"):
+        ways = (pair, method), (plain, "ar")
+        texts = [one.generate("the fox", method=way, max_new_tokens=30, temperature=0.0).token_ids for one, way in ways]
+        assert texts[0] == texts[1]
+    other = draftwood.load(folder, checkpoint_without(folder), options=OPTIONS)
+    assert "MtpDrafter" not in repr(other)
+    assert other.draft is not None
+    check_fit(Models(target=str(folder)), Method(method="rsd-s"), 0.0)
+    with pytest.raises(PairingError, match="needs a draft model"):
+        check_fit(Models(target=str(folder), draft="none"), Method(method="rsd-s"), 0.0)
+
+
+def checkpoint_without(folder: Path) -> Path:
+    """The same model without its head, which is a draft model as any other."""
+    found = folder / "without"
+    stored_folder(folder).module.save_pretrained(found)
+    chat_tokenizer().save_pretrained(found)
+    return found
+
+
+BROKEN: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
+    ({"fc.weight": None, "norm.weight": None}, {}, r"lack 2 tensors \(mtp.fc.weight, mtp.norm.weight\)"),
+    ({"layers.1.mlp.up_proj.weight": torch.ones(2, 2)}, {}, "has 2 layers, and only heads with one layer can draft"),
+    ({}, {"mtp_num_hidden_layers": 3}, "has 3 layers, and only heads with one layer can draft"),
+    ({"norm.weight": torch.ones(5)}, {}, "mtp.norm.weight is 5 and should be 48"),
+    ({"more.weight": torch.ones(5)}, {}, r"no place for \(mtp.more.weight\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "config", "said"), BROKEN)
+def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], config: dict[str, Any], said: str
+) -> None:
+    model = random_model(KIND, vocab_size=len(chat_tokenizer()))
+    head = {name: weight for name, weight in {**random_head(model.config), **change}.items() if weight is not None}
+    folder = checkpoint(tmp_path, model, head, **config)
+    chat_tokenizer().save_pretrained(folder)
+    with caplog.at_level(logging.WARNING):
+        pair = draftwood.load(folder, options=OPTIONS)
+    [note] = [record.getMessage() for record in caplog.records if "MTP" in record.getMessage()]
+    with pytest.raises(ModelError, match=said) as error:
+        draftwood.load(folder, "mtp", options=OPTIONS)
+    assert str(error.value) in note
+    assert len(pair.generate("the fox", max_new_tokens=4, temperature=0.0).token_ids) == 4
+
+
+def test_a_target_without_a_head_says_so(tmp_path: Path) -> None:
+    random_model(KIND).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="has no MTP head to draft with"):
+        draftwood.load(tmp_path, "mtp")
