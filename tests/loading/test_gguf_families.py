@@ -16,6 +16,7 @@ from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from tests.differences import difference
 from tests.loading.gguf_files import F32, Q8_0, logits, source, write_gguf
+from tests.native.test_mtp import random_head
 from tests.runners.zoo import tiny
 
 KINDS = {"F": "full_attention", "S": "sliding_attention"}
@@ -82,7 +83,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
 }  # fmt: skip
 """Name, model type, settings, and what a file says of them."""
-AHEAD = ("nextn.eh_proj", "attn_q", "ffn_up")
+AHEAD = {
+    "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm", "pre_fc_norm_hidden": "nextn.hnorm",
+    "norm": "nextn.shared_head_norm", "layers.0.input_layernorm": "attn_norm",
+    "layers.0.post_attention_layernorm": "post_attention_norm", "layers.0.self_attn.o_proj": "attn_output",
+    **{f"layers.0.self_attn.{name}_proj": f"attn_{name}" for name in "qkv"},
+    **{f"layers.0.self_attn.{name}_norm": f"attn_{name}_norm" for name in "qk"},
+    **{f"layers.0.mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
+}  # fmt: skip
 IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[0].tolist()
 
 
@@ -102,7 +110,9 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
         for name, value in parts.items() if isinstance(value, list)
     }  # fmt: skip
     if said.get("nextn_predict_layers"):
-        extra |= {f"blk.{model.config.num_hidden_layers}.{name}.weight": np.ones((64, 64), np.float32) for name in AHEAD}
+        for name, weight in random_head(model.config).items():  # norms are added to one
+            stem = AHEAD[name.removesuffix(".weight")]
+            extra[f"blk.{model.config.num_hidden_layers}.{stem}.weight"] = (weight + (weight.ndim == 1)).numpy()
     model.config.rms_norm_eps = getattr(model.config, "norm_eps", None) or model.config.rms_norm_eps
     model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
     metadata = {f"{arch}.{name}": value for name, value in said.items()}
@@ -132,6 +142,21 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Pat
             texts[activations].add(tuple(found))
         assert pair.model.coded == (dtype == "auto")
     assert len(texts[16]) == len(texts[8]) == 1
+
+
+def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Path) -> None:
+    path, model = written(tmp_path / "fox.gguf", "qwen35, ahead", F32)
+    pair, none = (draftwood.load(path, draft, options={"backend": "native"}) for draft in (None, "none"))
+    assert (pair.draft is None, none.draft is None) == (False, True)
+    for name, weight in random_head(model.config).items():
+        assert difference(pair.draft_model.state_dict()[name], weight) < 1e-6, name
+    texts = [
+        one.generate(IDS, method=method, max_new_tokens=30, temperature=0.0).token_ids
+        for one, method in ((pair, "rsd-s"), (none, "ar"))
+    ]
+    assert texts[0] == texts[1]
+    coded, _ = written(tmp_path / "codes.gguf", "qwen35, ahead", Q8_0)
+    assert "MtpDrafter" in repr(draftwood.load(coded, options={"backend": "native"}))
 
 
 @pytest.mark.parametrize(("case", "said", "words"), [

@@ -17,14 +17,17 @@ from torch.nn.functional import silu
 
 import draftwood
 from draftwood.cli.settings import Models, check_fit
-from draftwood.core.errors import ModelError, PairingError
+from draftwood.core.errors import CacheError, ModelError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.loading.causal import stored_folder
 from draftwood.loading.drafts import load_head
+from draftwood.native.library import library
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.runner import Eagle3Runner
+from draftwood.runners.native.network import succeed
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
@@ -133,6 +136,21 @@ def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path:
         found = scored(runner, text[-1:], path)[0]
         assert difference(found, wanted) < 1e-4
         assert difference(found, shifted) > 1e-2
+
+
+def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path: Path) -> None:
+    model = random_model(KIND)
+    target, drafter = loaded(checkpoint(tmp_path, model, random_head(model.config)))
+    runners, found = make_runners(target, drafter, backend="native"), []
+    for runner in (runners.draft, Eagle3Runner(drafter, target, engine="native")):
+        runner.set_rows([Row(tokens=TEXT)])
+        runner.commit([[]], [torch.ones(len(TEXT) - 1, model.config.hidden_size)])
+        found.append(scored(runner, TEXT[-1:], [4, 7, 2]))
+    assert torch.equal(*found)
+    engine, other = runners.draft.network.engine, NativeRunner(random_model(KIND, hidden_size=32)).network.engine
+    assert engine.lender is runners.target.network.engine
+    with pytest.raises(CacheError, match="a head of another width, vocabulary or number format"):
+        succeed(library().share_head(other.handle, engine.handle))
 
 
 def successor(token: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwood.core.errors import ModelError, is_out_of_memory
+from draftwood.loading.gguf_header import read_header
 
 _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
@@ -56,14 +57,17 @@ def tensor_table(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def has_head(name: str | Path) -> bool:
-    """Whether a folder, or a downloaded hub model, has an MTP head that can draft for it: weights ``mtp.*``."""
+    """Whether a folder, a downloaded hub model or a GGUF file has an MTP head that can draft for it."""
     try:
+        if Path(name).is_file():
+            header = read_header(Path(name))
+            return header.architecture == "qwen35" and any(".nextn." in tensor.name for tensor in header.tensors)
         folder = folder_of(name)
         if folder is None or _json(folder / CONFIG).get("model_type") not in _WITH_HEAD:
             return False
         names = _json(folder / _INDEX)["weight_map"] if (folder / _INDEX).is_file() else tensor_table(folder / _WEIGHTS)[0]
         return any(tensor.startswith("mtp.") for tensor in names)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, ModelError):
         return False  # the loading says what is wrong with the files
 
 
@@ -163,6 +167,15 @@ def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
     Raises:
         ModelError: names the first few tensors of each kind.
     """
+    if troubles := gaps(found):
+        raise ModelError(
+            f"the files of {str(name)!r} do not hold the model that their {CONFIG} describes: they {troubles}. Give the "
+            f"{CONFIG} and the weights of one model, saved together by save_pretrained"
+        )
+
+
+def gaps(found: Mapping[str, Collection[Any]]) -> str:
+    """What such files lack and what they hold too much, in words; empty if that is nothing."""
     missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
     shapes = [f"{key} is {size_text(came)} and should be {size_text(due)}" for key, came, due in found["mismatched_keys"]]
     troubles = [
@@ -170,11 +183,7 @@ def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
         *([f"hold {_counted(unexpected)} that the model has no place for ({_first(unexpected)})"] if unexpected else []),
         *([f"hold {_counted(shapes)} of another shape ({_first(sorted(shapes))})"] if shapes else []),
     ]
-    if troubles:
-        raise ModelError(
-            f"the files of {str(name)!r} do not hold the model that their {CONFIG} describes: they "
-            f"{' and '.join(troubles)}. Give the {CONFIG} and the weights of one model, saved together by save_pretrained"
-        )
+    return " and ".join(troubles)
 
 
 def note_untied(name: str | Path, model: Any) -> None:

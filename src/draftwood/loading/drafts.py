@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
-from draftwood.loading.checkpoint import cannot_load, folder_of, has_head, refuse_gaps
+from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, has_head, refuse_gaps
 from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
 from draftwood.loading.published_configs import Published, maker_of, published_config
 from draftwood.runners.context import layer_count
@@ -164,5 +164,8 @@ def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor], p
     both = own.keys() & tensors.keys()
     shapes = [(prefix + n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape]
     missing, unexpected = ([prefix + n for n in names] for names in (own.keys() - tensors, tensors.keys() - own))
-    refuse_gaps(name, {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": shapes})
+    found: dict[str, list[Any]] = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": shapes}
+    if prefix and (troubles := gaps(found)):
+        raise ModelError(f"the MTP head of {str(name)!r} is damaged: its files {troubles}. Download the model again")
+    refuse_gaps(name, found)
     drafter.load_state_dict(tensors, assign=True)

@@ -13,13 +13,13 @@ import torch
 
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
-from draftwood.loading.checkpoint import size_text, without_bars
+from draftwood.loading.checkpoint import has_head, size_text, without_bars
 from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, WHOLE, scale_rotary, stored_config, type_of
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
 from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of, shapes_of
-from draftwood.runners.native.layouts import gguf_names, in_halves
+from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, in_halves
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -60,9 +60,8 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
             )
         turned = FAMILIES[config.model_type].turned and names.get(_split(name)[1]) in _TURNED
         weights[name] = _as_in_transformers(name, _weight(header, tensor, shape, config.head_dim if turned else 0), config)
-    blocks = int(values_of(header)["block_count"])
-    ahead = tuple(f"blk.{number}." for number in range(config.num_hidden_layers, blocks))  # they guess further tokens
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(ahead)}
+    blocks = range(config.num_hidden_layers, int(values_of(header)["block_count"]))
+    ahead = {name: tensors.pop(name) for name in list(tensors) if name.startswith(tuple(f"blk.{n}." for n in blocks))}
     if tensors:
         first, *more = tensors
         rest = f" and {len(more)} more" if more else ""
@@ -74,7 +73,23 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
         scale_rotary(header, config, divisors)
     _add_ends(header, generation)
     found = StoredModel(config, generation, weights, dtype, coded=coded)
-    found.name_or_path = str(header.path)
+    found.name_or_path, found.mtp = str(header.path), _head(header, config, ahead) if has_head(header.path) else {}
+    if found.mtp:
+        found.mtp.setdefault("norm.weight", weights[last_norm(FAMILIES[config.model_type])])
+    return found
+
+
+def _head(header: Header, config: Any, tensors: Mapping[str, TensorInfo]) -> dict[str, Weight]:
+    """The weights of an MTP head, by their names in it, from the tensors of the blocks behind the layers."""
+    modules = {stem: module for module, stem in reversed(gguf_names(config.model_type).items())}  # whole before fused
+    found = {}
+    for name, tensor in tensors.items():
+        _, block, rest = name.split(".", 2)
+        stem, kind = rest.rpartition(".")[::2]
+        number, shape = int(block) - config.num_hidden_layers, tuple(reversed(tensor.sizes))
+        weight = _weight(header, tensor, shape, 0)
+        module = MTP_STEMS.get(stem) or f"layers.{number}.{modules.get(stem, stem)}"
+        found[f"{module}.{kind}"] = weight if len(shape) > 1 else _less_one(weight)
     return found
 
 
@@ -97,12 +112,17 @@ def _as_in_transformers(name: str, weight: Weight, config: Any) -> Weight:
     """A weight that files hold otherwise: norms that are added to one as the sum, and decays as what makes them."""
     own = FAMILIES[config.model_type]
     if own.plus_one and (name == last_norm(own) or _split(name)[1] in modules_of(own)[1].values()):
-        found = weight.tensor(torch.float32) - 1
-    elif name.endswith(".A_log"):
-        found = (-weight.tensor(torch.float32)).log()
-    else:
-        return weight
-    return replace(weight, data=found.numpy().view(np.uint8), kind=0, mapped=False)
+        return _less_one(weight)
+    return _numbers(weight, (-weight.tensor(torch.float32)).log()) if name.endswith(".A_log") else weight
+
+
+def _less_one(weight: Weight) -> Weight:
+    return _numbers(weight, weight.tensor(torch.float32) - 1)
+
+
+def _numbers(weight: Weight, numbers: torch.Tensor) -> Weight:
+    """A weight with these numbers."""
+    return replace(weight, data=numbers.numpy().view(np.uint8), kind=0, mapped=False)
 
 
 def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: int) -> Weight:

@@ -81,13 +81,17 @@ def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | N
             raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
         return pair["target"], None if word == NO_DRAFT else pair["draft"]
     if draft is None:
-        return target, bundled_drafter(target) or (target if has_head(target) else None)
-    if word == OWN_HEAD and not has_head(target):
+        return target, bundled_drafter(target) or (target if _has_head(target) else None)
+    if word == OWN_HEAD and not _has_head(target):
         raise ModelError(
-            f"{str(target)!r} has no MTP head to draft with: weights mtp.* of a Qwen3.5 model in a folder, or downloaded. "
-            "Give a draft model, or leave the draft out"
+            f"{str(target)!r} has no MTP head to draft with: weights mtp.* or nextn.* of a Qwen3.5 model here. Give "
+            "a draft model, or leave the draft out"
         )
     return target, {NO_DRAFT: None, OWN_HEAD: target}.get(word, draft)
+
+
+def _has_head(name: str | Path) -> bool:
+    return has_head(gguf_file_of(name) or name)
 
 
 def bundled_drafter(name: str | Path) -> Path | None:

@@ -98,6 +98,10 @@ int draftwood_drafter(void* model, const DrafterSource* source) {
     return done([&] { (*(Handle*)model)->drafter(*source); });
 }
 
+int draftwood_share_head(void* model, void* lender) {
+    return done([&] { (*(Handle*)model)->share_head(*(Handle*)lender); });
+}
+
 int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* shape, float* logits, int threads) {
     return done([&] { draft_block(rows, count, *shape, logits, threads); });
 }

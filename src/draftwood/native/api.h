@@ -12,6 +12,7 @@ int draftwood_use(const char* name);
 void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, const float*, const LayerSource*, int);
 int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
 int draftwood_drafter(void* model, const DrafterSource*);
+int draftwood_share_head(void* model, void* lender);
 long draftwood_read(void* model, int threads);
 long draftwood_memory_bytes(void* model);
 void* draftwood_row(void* model);

@@ -39,7 +39,7 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
     }
     model_.page_numbers = (size_t)model_.attending * facts.kv_heads * 2 * PAGE * model_.padded_dim;
     model_.layer = layers_.data();
-    model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
+    if (head.data) model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
     take_embedding(embedding);
 }
 
@@ -207,6 +207,14 @@ void Engine::drafter(const DrafterSource& source) {
     m.feature_norm = packer_.copy(source.feature_norm, m.facts.width, m.padded_width);
     m.markov_embedding = source.markov_in;
     if (source.rank) m.markov = pack(source.markov_out, m.facts.vocab, source.rank);
+}
+
+void Engine::share_head(const std::shared_ptr<Engine>& lender) {
+    const Model& other = lender->model();
+    const Facts &mine = model_.facts, &theirs = other.facts;
+    if (mine.width != theirs.width || mine.vocab != theirs.vocab || mine.bfloat16 != theirs.bfloat16)
+        throw std::invalid_argument("a head of another width, vocabulary or number format");
+    model_.head = other.head, lender_ = lender;
 }
 
 void Engine::rotate(const float* cos, const float* sin, int tables, int positions) {

@@ -41,11 +41,13 @@ struct Segment {
 // A model whose weights are packed in the order in which they are read.
 class Engine {
   public:
-    // An embedding in the model's format, or in codes that stay codes, stays where it is. ``threads`` pack.
+    // An embedding in the model's format, or in codes that stay codes, stays where it is. ``threads`` pack. A head without data
+    // comes from another model.
     Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm,
            const LayerSource* layers, int threads);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
+    void share_head(const std::shared_ptr<Engine>& lender);
     void rotate(const float* cos, const float* sin, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
     // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
@@ -76,6 +78,7 @@ class Engine {
     std::vector<Layer> layers_;
     std::vector<int> taps_;
     std::vector<float> cos_, sin_;
+    std::shared_ptr<Engine> lender_;  // of the head, or null
 };
 
 typedef std::vector<std::shared_ptr<char>> Pages;

@@ -6,6 +6,7 @@ void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden,
     auto plan = std::make_shared<Plan>(rows[0].row->shared());
     const Model& m = plan->engine->model();
     const bool joins = m.layer->hidden_norm || m.embeds;
+    if (!m.head.outputs) throw std::logic_error("a model without a head scores nothing");
     for (int r = 0; r < count; r++) {
         const NewTokens& news = rows[r];
         Row& row = *news.row;

@@ -130,6 +130,7 @@ _SIGNATURES = {
     "commit": (c_int, [c_void_p, c_void_p, c_int]),
     "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
+    "share_head": (c_int, [c_void_p, c_void_p]),
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),

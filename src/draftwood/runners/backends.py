@@ -11,7 +11,7 @@ from typing import Any, Final, cast, final, get_args
 import torch
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.settings import BackendName, Weights, check_weights
+from draftwood.core.settings import Backend, BackendName, Weights, check_weights
 from draftwood.hardware.machine import available_memory
 from draftwood.native.library import instruction_set, why_missing
 from draftwood.runners.blocks import is_masked_block
@@ -84,7 +84,7 @@ class Library:
         no_room: why it cannot run these loaded models after all; None if it can.
         seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model, which may be a
             :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
-        hidden: makes the runner of a drafter of hidden states, from the drafter and its target.
+        hidden: makes the runner of a drafter of hidden states, from the drafter, its target and the target's runner.
     """
 
     name: str
@@ -92,12 +92,12 @@ class Library:
     why_not: Callable[[torch.device], str | None]
     no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
     seq2seq: Callable[..., SourceRunner] = causal_only
-    hidden: Callable[[Any, Any], Runner] = causal_only
+    hidden: Callable[[Any, Any, Any], Runner] = causal_only
 
 
-def _hidden(drafter: Any, target: Any, **settings: Any) -> Runner:
-    runner = HiddenBlockRunner if isinstance(drafter, BlockDrafter) else Eagle3Runner
-    return runner(drafter, target, **settings)
+def _hidden(drafter: Any, target: Any, runner: TargetRunner, *, engine: Backend = "torch") -> Runner:
+    make = HiddenBlockRunner if isinstance(drafter, BlockDrafter) else Eagle3Runner
+    return make(drafter, target, engine=engine, lender=runner.network.engine if isinstance(runner, NativeRunner) else None)
 
 
 def _seq2seq(model: Any, *, drafts: bool = False) -> SourceRunner:

@@ -67,7 +67,7 @@ def _run_by(chosen: BackendName, model: Any, draft_model: Any, **settings: Any) 
             return library.seq2seq(model), _draft(library, draft_model, settings)
         if isinstance(draft_model, DrafterModule):  # it reads the target's hidden states
             target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
-            return target, library.hidden(draft_model, model)
+            return target, library.hidden(draft_model, model, target)
         draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
         return library.causal(model, hidden_layers=(), **settings), draft
 

@@ -21,7 +21,12 @@ from draftwood.runners.native.weights import sized
 
 
 def drafter_engine(
-    drafter: DrafterModule, target: Any, held: Held, source: DrafterSource, taps: Sequence[int] = ()
+    drafter: DrafterModule,
+    target: Any,
+    held: Held,
+    source: DrafterSource,
+    taps: Sequence[int] = (),
+    lender: Engine | None = None,
 ) -> Engine:
     """The engine of a drafter with layers of its family.
 
@@ -30,6 +35,7 @@ def drafter_engine(
         held: keeps the memory of ``source`` alive.
         source: what it has in addition to its layers.
         taps: as for :class:`Engine`.
+        lender: the target's engine, which shares its head.
 
     Raises:
         ConfigError: the native library is missing.
@@ -38,27 +44,13 @@ def drafter_engine(
     refuse(why_not_format(drafter))
     config, family, weights = drafter.config, FAMILIES[drafter.family], drafter.state_dict()
     head: Any = source_of(target).head if drafter.whole_head else drafter.head(target)
+    if drafter.whole_head and lender is not None and lender.facts.bfloat16 == (drafter.dtype == torch.bfloat16):
+        head = lender
     embedding, scale = weights.get("embed_tokens.weight"), 0.0
     if embedding is None:
         embedding, scale = source_of(target).weights[EMBEDDING], source_of(target).embedding_scale()
-    facts = Facts(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        inner=config.intermediate_size,
-        vocab=head.shape[0],
-        tokens=min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0],
-        rotary_dim=2 * len(config.rope_frequencies),
-        taps=len(taps),
-        bfloat16=drafter.dtype == torch.bfloat16,
-        activations=16,
-        epsilon=config.rms_norm_eps,
-        scale=config.head_dim**-0.5,
-        embedding_scale=scale,
-        gated=family.gated,
-    )
+    tokens = min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0]
+    facts = _facts(drafter, tokens=tokens, taps=len(taps), embedding_scale=scale)
 
     def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
@@ -72,8 +64,31 @@ def drafter_engine(
     return engine
 
 
-def feature_engine(drafter: FeatureDrafter, target: Any) -> Engine:
+def _facts(drafter: DrafterModule, **more: Any) -> Facts:
+    config = drafter.config
+    return Facts(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        inner=config.intermediate_size,
+        vocab=len(drafter.draft_tokens),
+        rotary_dim=2 * len(config.rope_frequencies),
+        bfloat16=drafter.dtype == torch.bfloat16,
+        activations=16,
+        epsilon=config.rms_norm_eps,
+        scale=config.head_dim**-0.5,
+        gated=FAMILIES[drafter.family].gated,
+        **more,
+    )
+
+
+def feature_engine(drafter: FeatureDrafter, target: Any, lender: Engine | None) -> Engine:
     """The engine of a drafter with one pass per level, which returns the features that its own outputs are.
+
+    Args:
+        drafter, target, lender: as for :func:`drafter_engine`.
 
     Raises:
         ConfigError: the native library is missing.
@@ -82,8 +97,8 @@ def feature_engine(drafter: FeatureDrafter, target: Any) -> Engine:
     held = Held(drafter.dtype, coded=True)
     if isinstance(drafter, Eagle3Drafter):
         layers = drafter.config.num_hidden_layers + (not drafter.config.norm_output)
-        return drafter_engine(drafter, target, held, _eagle_source(drafter, held), [layers])
-    return drafter_engine(drafter, target, held, _mtp_source(drafter, held), [drafter.config.num_hidden_layers])
+        return drafter_engine(drafter, target, held, _eagle_source(drafter, held), [layers], lender)
+    return drafter_engine(drafter, target, held, _mtp_source(drafter, held), [1], lender)
 
 
 def _eagle_source(drafter: Any, held: Held) -> DrafterSource:

@@ -25,7 +25,7 @@ from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.native.network import NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
+from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
 from draftwood.runners.native.sources import Held
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
@@ -39,13 +39,14 @@ class NativeBlock(nn.Module):
     Args:
         drafter: the drafter.
         target: its target, whose weights it may share.
+        lender: the target's engine, which shares its head; None to pack it again.
 
     Raises:
         ConfigError: the native library is missing.
         ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
     """
 
-    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
+    def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
         super().__init__()
         config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
         self._kept, width = Held(drafter.dtype), config.hidden_size
@@ -62,7 +63,7 @@ class NativeBlock(nn.Module):
         if markov is not None:
             source.markov_in = self._kept.weights(sized("markov_in", markov[0].weight, config.vocab_size, rank))
             source.markov_out = held.weights(sized("markov_out", markov[1].weight, config.draft_vocab_size, rank))
-        self.engine = drafter_engine(drafter, target, held, source)
+        self.engine = drafter_engine(drafter, target, held, source, lender=lender)
         self._block, self._vocab = int(config.block), self.engine.facts.vocab
         mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
         self._shape = BlockShape(slots=config.slots, scored=self._block, causal=drafter.causal, mask=mask)
@@ -115,8 +116,7 @@ class NativeEaglePasses(NativePasses):
     """The passes of a drafter with one pass per level.
 
     Args:
-        drafter: the drafter.
-        target: its target, whose weights it may share.
+        drafter, target, lender: as for :class:`NativeBlock`.
 
     Raises:
         ConfigError: the native library is missing.
@@ -126,8 +126,8 @@ class NativeEaglePasses(NativePasses):
     pads = False
     shift = 1
 
-    def __init__(self, drafter: FeatureDrafter, target: Any) -> None:
-        super().__init__(NativeNetwork(feature_engine(drafter, target)), drafter.hidden_width)
+    def __init__(self, drafter: FeatureDrafter, target: Any, lender: Engine | None = None) -> None:
+        super().__init__(NativeNetwork(feature_engine(drafter, target, lender)), drafter.hidden_width)
 
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
@@ -173,8 +173,8 @@ class NativeBlockPasses(NativePasses):
 
     pads = True
 
-    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
-        super().__init__(NativeBlock(drafter, target), drafter.hidden_width)
+    def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
+        super().__init__(NativeBlock(drafter, target, lender), drafter.hidden_width)
         self._adds = drafter.markov_head_parts() is not None
 
     def read(self, text: HiddenText) -> None:

@@ -15,6 +15,7 @@ from draftwood.runners.hidden.base import HiddenRunner
 from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.hidden.proof import check_drafter
+from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
             ``drafter.config.target_layers``.
         engine: the backend, ``native`` or ``torch``.
         check: compare a few scores with those of the drafter's modules.
+        lender: the target's engine of the native backend, whose head is not packed again where the drafter has the same.
 
     Raises:
         ConfigError: the native library is missing.
@@ -43,8 +45,16 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
         NumericsError: its scores are NaN.
     """
 
-    def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
-        super().__init__(drafter, _passes("Block", drafter, target, engine))
+    def __init__(
+        self,
+        drafter: BlockDrafter,
+        target: Any,
+        *,
+        engine: Backend = "torch",
+        check: bool = True,
+        lender: Engine | None = None,
+    ) -> None:
+        super().__init__(drafter, _passes("Block", drafter, target, engine, lender))
         if check:
             check_drafter(self, target)
 
@@ -68,8 +78,16 @@ class Eagle3Runner(HiddenRunner["EaglePasses"]):
     made again once they are accepted. Arguments and errors are those of :class:`HiddenBlockRunner`.
     """
 
-    def __init__(self, drafter: FeatureDrafter, target: Any, *, engine: Backend = "torch", check: bool = True) -> None:
-        super().__init__(drafter, _passes("Eagle", drafter, target, engine))
+    def __init__(
+        self,
+        drafter: FeatureDrafter,
+        target: Any,
+        *,
+        engine: Backend = "torch",
+        check: bool = True,
+        lender: Engine | None = None,
+    ) -> None:
+        super().__init__(drafter, _passes("Eagle", drafter, target, engine, lender))
         if check:
             check_drafter(self, target)
 
@@ -116,9 +134,9 @@ def _levels(parents: PerNode, old: int) -> Iterator[tuple[int, int]]:
     yield first, len(latest)
 
 
-def _passes(kind: str, drafter: Any, target: Any, engine: Backend) -> Any:
+def _passes(kind: str, drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
     if engine == "native":
-        return (NativeEaglePasses if kind == "Eagle" else NativeBlockPasses)(drafter, target)
+        return (NativeEaglePasses if kind == "Eagle" else NativeBlockPasses)(drafter, target, lender)
     from draftwood.runners.hidden import torch_passes  # imports transformers
 
     return (torch_passes.TorchEaglePasses if kind == "Eagle" else torch_passes.TorchBlockPasses)(drafter, target)

@@ -43,6 +43,11 @@ _EXPERT_STEMS: Final = {
     "router": "ffn_gate_inp.weight", "experts_gate_up": "ffn_gate_up_exps.weight", "experts_gate": "ffn_gate_exps.weight",
     "experts_up": "ffn_up_exps.weight", "experts_down": "ffn_down_exps.weight", "shared_gate": "ffn_gate_inp_shexp.weight",
 }  # fmt: skip
+MTP_STEMS: Final = {
+    "nextn.eh_proj": "fc", "nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "norm", "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "lm_head",
+}  # fmt: skip
+"""Modules of an MTP head, by their names in GGUF files; the others are those of a layer."""
 _JOINED: Final = EXPERTS["experts_gate_up"]
 
 

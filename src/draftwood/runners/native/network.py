@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
-from draftwood.native.library import DrafterSource, Facts, LayerSource, NewTokens, address, array_address, library
+from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.families import EMBEDDING
 from draftwood.runners.native.sources import Held, Part, Source
 from draftwood.runners.native.weights import sized
@@ -76,7 +76,7 @@ class Engine:
 
     Args:
         facts, layers, taps: of the model.
-        parts: the embedding, the head, and the weight of the last norm.
+        parts: the embedding, the head, and the weight of the last norm. The head may be another engine, which shares its.
         held: what keeps the memory of all these alive while they are packed.
         rotate: the model's rotations.
         longest: number of positions, None if unlimited; later ones are taken as the last.
@@ -91,13 +91,14 @@ class Engine:
         facts: Facts,
         layers: Sequence[LayerSource],
         taps: Sequence[int],
-        parts: tuple[Part, Part, Part],
+        parts: tuple[Part, Part | Engine, Part],
         held: Held,
         rotate: Rotation,
         longest: int | None,
     ) -> None:
         embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
-        head, norm = sized("head", parts[1], facts.vocab, facts.width), sized("norm", parts[2], facts.width)
+        head, norm = parts[1], sized("norm", parts[2], facts.width)
+        self.lender = head if isinstance(head, Engine) else None
         if (len(taps), len(layers)) != (facts.taps, facts.layers):
             raise ValueError(f"{len(layers)} layers and {len(taps)} taps: the facts have {facts.layers} and {facts.taps}")
         self._kept = Held(held.dtype, coded=held.coded)  # the embedding is read where it lies
@@ -105,7 +106,7 @@ class Engine:
             byref(facts),
             (ctypes.c_int * len(taps))(*taps),
             byref(self._kept.matrix(embedding)),
-            byref(held.matrix(head)),
+            byref(Matrix() if isinstance(head, Engine) else held.matrix(sized("head", head, facts.vocab, facts.width))),
             held.numbers(norm),
             (LayerSource * len(layers))(*layers),
             free_threads(),
@@ -114,6 +115,8 @@ class Engine:
             raise ModelError(f"the native engine: {library().error().decode()}")
         self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
+        if self.lender is not None:
+            succeed(library().share_head(handle, self.lender.handle))
         self._rotate, self._longest, self._positions = rotate, longest, 0
         self.embeds, self.sources_width = False, 0
         self.reach(1)

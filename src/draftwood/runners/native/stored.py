@@ -42,7 +42,7 @@ class StoredModel:
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
         self.rounded, self.activations = "", 16
-        self.mtp: Mapping[str, Weight] = {}
+        self.mtp: dict[str, Weight] = {}
         Rotary(config)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config
