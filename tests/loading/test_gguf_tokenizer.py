@@ -16,6 +16,7 @@ import draftwood
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.gguf_tokenizer import tokenizer_of
+from draftwood.loading.infill import Infill
 from draftwood.loading.templates import refuse_without_template
 from tests.faults.folders import tiny_llama
 from tests.loading.gguf_files import F32, source, write_gguf
@@ -157,6 +158,13 @@ def test_keys_without_an_effect_are_none(tmp_path: Path) -> None:
     found = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
     tokenizer = tokenizer_of(read_header(write_gguf(tmp_path / "x.gguf", *source(), F32, metadata=found)))
     assert tokenizer("the fox")["input_ids"] == source()[1]("the fox")["input_ids"]
+
+
+@pytest.mark.parametrize("keys", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
+def test_the_tokens_of_a_gap_are_those_of_the_file(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    metadata = {f"tokenizer.ggml.{key}_token_id": at for key, at in zip(keys, (4, 7, 5), strict=True)}
+    tokenizer = tokenizer_of(read_header(write_gguf(tmp_path / "x.gguf", *source(), F32, metadata=metadata)))
+    assert Infill.of(tokenizer) == Infill(4, 7, 5)
 
 
 def test_scores_that_do_not_say_what_is_made_first_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

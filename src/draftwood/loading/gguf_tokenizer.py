@@ -28,10 +28,11 @@ _NAMES: Final = {  # of transformers, and of the file
 _READ: Final = {
     *_NAMES.values(), "add_bos_token", "add_eos_token", "eos_token_ids", "eot_token_id", "eom_token_id",
 }  # fmt: skip
+_INFILL: Final = ("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")
 _UNUSED: Final = {  # for pairs of texts, for texts with a gap, or without an effect
     "add_cls_token", "add_mask_token", "add_padding_token", "add_sep_token", "add_unknown_token", "token_type_count",
-    *(f"{name}_token_id" for name in ("cls", "mask", "middle", "prefix", "sep", "seperator", "suffix")),
-    *(f"fim_{name}_token_id" for name in ("mid", "pad", "pre", "rep", "sep", "suf")),
+    *(f"{name}_token_id" for name in ("cls", "mask", "sep", "seperator", "fim_pad", "fim_rep", "fim_sep")),
+    *(f"{name}_token_id" for names in _INFILL for name in names),
 }  # fmt: skip
 
 # How byte-level tokenizers split a text first, by the names of llama.cpp. None: as GPT-2.
@@ -108,7 +109,12 @@ def _tokenizer(header: Header) -> Any:
         return tokenizer
 
     simple = not any(adds) and not isinstance(template, dict)
-    return StoredTokenizer(backend, named, template, whole) if simple else whole()
+    tokenizer = StoredTokenizer(backend, named, template, whole) if simple else whole()
+    for names in _INFILL:
+        ids = [header.value(f"{_PART}{name}_token_id") for name in names]
+        if None not in ids:
+            tokenizer.infill_tokens = tuple(str(found["tokens"][at]) for at in ids)
+    return tokenizer
 
 
 def _backend(header: Header, found: Mapping[str, Any], named: Mapping[str, str | None]) -> tuple[Tokenizer, dict[str, Any]]:

@@ -41,6 +41,8 @@ class StoredTokenizer:
         make: makes the same tokenizer of ``transformers``.
     """
 
+    infill_tokens: tuple[str, ...] | None = None
+    """Those before the prefix, the suffix and the middle, where a file says them."""
     SPECIAL_TOKENS_ATTRIBUTES: Final = (*_NAMES, "sep_token", "cls_token", "mask_token")
 
     def __init__(

@@ -62,6 +62,7 @@ class OllamaGenerateBody(OllamaBody):
     """``/api/generate``."""
 
     prompt: str = ""
+    suffix: str | None = None
     system: str | None = None
     images: list[Any] | None = None
     raw: bool | None = None
@@ -84,12 +85,14 @@ class Ollama(Dialect):
     def __init__(self, body: OllamaChatBody | OllamaGenerateBody, *, chats: bool = True) -> None:
         self._arrived, self._read = perf_counter_ns(), 0
         self._generates = isinstance(body, OllamaGenerateBody)
-        self._loads = not (body.prompt or body.images if isinstance(body, OllamaGenerateBody) else body.messages)
+        self._loads = not (
+            body.prompt or body.suffix or body.images if isinstance(body, OllamaGenerateBody) else body.messages
+        )
         self._keeps = body.keep_alive is None or re.search("[1-9]", str(body.keep_alive)) is not None
         think, path = body.think, "/v1/chat/completions"
         if isinstance(body, OllamaChatBody):
             made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
-        elif chats and not body.raw:
+        elif chats and not body.raw and not body.suffix:
             system = [] if body.system is None else [{"role": "system", "content": body.system}]
             made = {"messages": [*system, {"role": "user", "content": _content(body.prompt, body.images)}]}
         else:
@@ -166,7 +169,7 @@ def _continued(body: OllamaGenerateBody) -> Json:
         if value := getattr(body, name):
             raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
     limit = {"max_tokens": NO_LIMIT} if (body.options or {}).get("num_predict") is None else {}
-    return {"prompt": body.prompt, **limit}
+    return {"prompt": body.prompt, "suffix": body.suffix, **limit}
 
 
 def as_time(time: datetime) -> str:

@@ -43,7 +43,6 @@ _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reaso
     "the models of this server read and write text": {
         "audio": (), "modalities": (["text"],), "mm_processor_kwargs": ({},),
     },
-    "the models of this server write what follows a prompt only": {"suffix": ("",)},
     "the models of this server read messages only: write documents into one": {"documents": ([],)},
     "prompts are read as a whole: shorten it": {"truncate_prompt_tokens": ()},
     "every text is drawn once": {"best_of": (1,), "use_beam_search": (False,)},

@@ -105,11 +105,11 @@ def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "re
 
 
 def _unknown(found: Body, rule: UnknownFields) -> list[str]:
-    """The paths of fields that are ignored, the first ones; a field of another route is refused, unless it is false."""
+    """The paths of fields that are ignored, the first ones; a field of another route is refused, unless false or empty."""
     bodies = _ROUTES if isinstance(found, Settings) else {}
     elsewhere = {name: route for route, kind in bodies.items() for name in kind.model_fields}
     for name, value in (found.model_extra or {}).items():
-        if name in elsewhere and value is not None and value is not False:
+        if name in elsewhere and value is not None and value is not False and value != "":
             raise bad(f"{name} belongs to {elsewhere[name]}: leave it out", param=name, code="unsupported_parameter")
     paths = list(islice((path for path in found.unknown() if path not in elsewhere), NAMED + 1))
     if paths and rule == "refuse":
@@ -150,6 +150,8 @@ def _check_together(body: Settings) -> None:
         _check_chat(body)
     elif body.max_tokens == 0 and not (isinstance(body, CompletionBody) and body.echo):
         raise bad("max_tokens is 0, so nothing is written: send 1 or more, or echo to score the prompt", param="max_tokens")
+    if isinstance(body, CompletionBody) and body.suffix and body.echo:
+        raise bad("echo and suffix exclude each other, as the prompt does not end at the text: send one", param="echo")
     form = body.response_format
     if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
         raise bad("response_format.json_schema belongs to type json_schema: send both, or neither", param="response_format")

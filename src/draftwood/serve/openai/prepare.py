@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, final
 
 from draftwood.api import Pair
@@ -18,6 +19,7 @@ from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import max_new_tokens_of
+from draftwood.loading.infill import Infill
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.fields import NO_LIMIT
@@ -136,9 +138,12 @@ class Preparation:
             raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
         for prompt in given:
             self._check_length(prompt, "prompt")
-        prompts = [self._encoded(prompt, body) for prompt in given]
+        prompts = [self._around_gap(prompt, body) if body.suffix else self._encoded(prompt, body) for prompt in given]
         fitted = [self._fitted(len(prompt), body.longest, COMPLETION_TOKENS, "prompt") for prompt in prompts]
-        prepared = replace(self._prepared(body, prompts, self._limits(body), fitted), only_scored=body.max_tokens == 0)
+        limits = self._limits(body)
+        if body.suffix and self._infill and not body.ignore_eos:
+            limits = replace(limits, stop_token_ids=(*limits.stop_token_ids, *self._infill.ends))
+        prepared = replace(self._prepared(body, prompts, limits, fitted), only_scored=body.max_tokens == 0)
         if not body.echo:
             return prepared
         texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True)]
@@ -148,6 +153,21 @@ class Preparation:
         if isinstance(prompt, str) and body.add_special_tokens is False:
             prompt = list(self._pair.tokenizer(prompt, add_special_tokens=False)["input_ids"])
         return self._pair.encode(prompt)
+
+    @cached_property
+    def _infill(self) -> Infill | None:
+        return Infill.of(self._pair.tokenizer)
+
+    def _around_gap(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
+        """Token ids of a prompt before a gap, which may be empty, and of the suffix after it."""
+        assert body.suffix is not None
+        if self._infill is None:
+            raise unsupported("suffix", body.suffix, "the model's tokenizer has no tokens for a gap in a text")
+        self._check_length(body.suffix, "suffix")
+        tokenizer, adds = self._pair.tokenizer, body.add_special_tokens is not False
+        before = tokenizer(prompt, add_special_tokens=adds)["input_ids"] if isinstance(prompt, str) else prompt
+        after = tokenizer(body.suffix, add_special_tokens=False)["input_ids"]
+        return self._infill.prompt(before, after, tokenizer.bos_token_id)
 
     def chat_prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
         """Token ids of a chat; raises as :meth:`tokens`."""

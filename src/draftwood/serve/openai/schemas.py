@@ -249,6 +249,7 @@ class CompletionBody(Settings):
 
     prompt: str | Annotated[list[str], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
     logprobs: Top | None = None
+    suffix: str | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
 

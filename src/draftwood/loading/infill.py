@@ -1,0 +1,50 @@
+"""Fill in the middle: a prompt of the text before a gap and of the text after it (arXiv 2207.14255)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+_NAMES: Final = (  # before the prefix, the suffix and the middle
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, Granite 4
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
+    ("<\N{FULLWIDTH VERTICAL LINE}fim\N{LOWER ONE EIGHTH BLOCK}begin\N{FULLWIDTH VERTICAL LINE}>",  # DeepSeek
+     "<\N{FULLWIDTH VERTICAL LINE}fim\N{LOWER ONE EIGHTH BLOCK}hole\N{FULLWIDTH VERTICAL LINE}>",
+     "<\N{FULLWIDTH VERTICAL LINE}fim\N{LOWER ONE EIGHTH BLOCK}end\N{FULLWIDTH VERTICAL LINE}>"),
+)  # fmt: skip
+_ENDS: Final = (
+    "<|endoftext|>", "<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<|repo_name|>", "<|file_sep|>", "<file_sep>",
+    "<|file_separator|>",
+)  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class Infill:
+    """The tokens of a tokenizer around a gap.
+
+    Attributes:
+        prefix, suffix, middle: token before each part; the text of the gap is written after ``middle``.
+        ends: tokens that end such a text, next to the model's own.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int
+    ends: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Self | None:
+        """Those that a GGUF file says (``infill_tokens``), or those of known names; None if the tokenizer has none."""
+        vocab = tokenizer.get_vocab()
+        known = (getattr(tokenizer, "infill_tokens", None), *_NAMES)
+        names = next((names for names in known if names and all(name in vocab for name in names)), None)
+        return None if names is None else cls(*(vocab[n] for n in names), ends=tuple(vocab[n] for n in _ENDS if n in vocab))
+
+    def prompt(self, before: Sequence[int], after: Sequence[int], bos: int | None) -> list[int]:
+        """The prompt of a gap between two texts; a beginning-of-text token stays the first."""
+        lead = [*before[:1]] if before and before[0] == bos else []
+        return [*lead, self.prefix, *before[len(lead) :], self.suffix, *after, self.middle]
