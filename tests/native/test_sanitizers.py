@@ -28,8 +28,9 @@ def check_compiler(kind: str) -> None:
 def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind: str, tmp_path: Path) -> None:
     check_compiler(kind)
     flags = ["-O1", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
-    made = build.build(tmp_path / "sanitized.so", flags, only=("generic", BEST))
-    for isa in {"generic", BEST}:
+    sets = {BEST} if kind == "thread" else {"generic", BEST}  # steps of threads are the same with every instruction set
+    made = build.build(tmp_path / "sanitized.so", flags, only=sorted(sets))
+    for isa in sets:
         assert drive(made, isa, flags) == drive(build.LIBRARY, isa)
 
 
