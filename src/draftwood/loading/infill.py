@@ -42,7 +42,10 @@ class Infill:
         vocab = tokenizer.get_vocab()
         known = (getattr(tokenizer, "infill_tokens", None), *_NAMES)
         names = next((names for names in known if names and all(name in vocab for name in names)), None)
-        return None if names is None else cls(*(vocab[n] for n in names), ends=tuple(vocab[n] for n in _ENDS if n in vocab))
+        if names is None:
+            return None
+        prefix, suffix, middle = (vocab[name] for name in names)
+        return cls(prefix, suffix, middle, tuple(vocab[name] for name in _ENDS if name in vocab))
 
     def prompt(self, before: Sequence[int], after: Sequence[int], bos: int | None) -> list[int]:
         """The prompt of a gap between two texts; a beginning-of-text token stays the first."""
