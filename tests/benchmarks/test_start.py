@@ -25,7 +25,7 @@ JOB = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon
 PACKAGES = {"genai": "openvino_genai", "llama.cpp": "llama_cpp"}
 
 
-@pytest.mark.parametrize("system", ["transformers", "torch", "genai", "llama.cpp"])
+@pytest.mark.parametrize("system", ["torch", "genai", "llama.cpp"])
 def test_a_start_passes_its_points_in_order_in_a_process_of_its_own(system: str, tmp_path: Path) -> None:
     if system in PACKAGES:
         pytest.importorskip(PACKAGES[system])

@@ -47,7 +47,9 @@ class Infill:
         prefix, suffix, middle = (vocab[name] for name in names)
         return cls(prefix, suffix, middle, tuple(vocab[name] for name in _ENDS if name in vocab))
 
-    def prompt(self, before: Sequence[int], after: Sequence[int], bos: int | None) -> list[int]:
-        """The prompt of a gap between two texts; a beginning-of-text token stays the first."""
-        lead = [*before[:1]] if before and before[0] == bos else []
-        return [*lead, self.prefix, *before[len(lead) :], self.suffix, *after, self.middle]
+    def prompt(self, tokenizer: Any, before: str | list[int], after: str, *, begins: bool) -> list[int]:
+        """The prompt of a gap between two texts; ``begins`` adds the tokenizer's beginning of text, in front of all."""
+        ids = tokenizer(before, add_special_tokens=begins)["input_ids"] if isinstance(before, str) else before
+        lead = 1 if ids and ids[0] == tokenizer.bos_token_id else 0
+        suffix = tokenizer(after, add_special_tokens=False)["input_ids"]
+        return [*ids[:lead], self.prefix, *ids[lead:], self.suffix, *suffix, self.middle]

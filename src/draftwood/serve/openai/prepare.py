@@ -133,7 +133,7 @@ class Preparation:
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
-        given = _prompts(body.prompt)
+        given = body.prompts
         if (count := len(given) * (body.n or 1)) > self._most:
             raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
         for prompt in given:
@@ -164,10 +164,7 @@ class Preparation:
         if self._infill is None:
             raise unsupported("suffix", body.suffix, "the model's tokenizer has no tokens for a gap in a text")
         self._check_length(body.suffix, "suffix")
-        tokenizer, adds = self._pair.tokenizer, body.add_special_tokens is not False
-        before = tokenizer(prompt, add_special_tokens=adds)["input_ids"] if isinstance(prompt, str) else prompt
-        after = tokenizer(body.suffix, add_special_tokens=False)["input_ids"]
-        return self._infill.prompt(before, after, tokenizer.bos_token_id)
+        return self._infill.prompt(self._pair.tokenizer, prompt, body.suffix, begins=body.add_special_tokens is not False)
 
     def chat_prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
         """Token ids of a chat; raises as :meth:`tokens`."""
@@ -298,13 +295,3 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts_in(inner)
-
-
-def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise bad("prompt is an empty list: send a text, or token ids", param="prompt")
-    if all(isinstance(one, int) for one in given):
-        return [given]  # type: ignore[list-item]
-    return list(given)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from draftwood.serve.http.errors import bad
 from draftwood.serve.http.fields import (
     MOST,
     WHOLE,
@@ -252,6 +253,17 @@ class CompletionBody(Settings):
     suffix: str | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each of the prompts; raises an ApiError for an empty list."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise bad("prompt is an empty list: send a text, or token ids", param="prompt")
+        if all(isinstance(one, int) for one in self.prompt):
+            return [self.prompt]  # type: ignore[list-item]
+        return list(self.prompt)  # type: ignore[arg-type]
 
     @property
     def top(self) -> int | None:
