@@ -37,10 +37,18 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's weights as llama.cpp's converter changes them before it names them."""
     config = model.config
     for name, weight in model.named_parameters():
-        if arch.startswith("qwen35"):
+        if name.endswith("in_proj_qkvz.weight"):
+            size, group = config.linear_key_head_dim, config.linear_num_value_heads // config.linear_num_key_heads
+            values = group * config.linear_value_head_dim
+            heads = weight.view(config.linear_num_key_heads, -1, weight.shape[1])
+            query, key, value, gate = (one.flatten(0, 1) for one in heads.split([size, size, values, values], 1))
+            yield name.replace("qkvz", "qkv"), torch.cat((query, key, value))
+            yield name.replace("qkvz", "z"), gate
+            continue
+        if arch.startswith(("qwen35", "qwen3next")):
             if "norm" in name and "linear_attn" not in name:
                 weight = weight + 1
-            if ".linear_attn." in name and ".norm." not in name:
+            if ".linear_attn." in name and ".norm." not in name and arch != "qwen3next":
                 weight = tiled(config, name, weight.squeeze())
             if name.endswith("A_log"):
                 weight = -weight.exp()

@@ -76,6 +76,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "written_joined": True}, {
         **SAID, **COUNTS, "ssm.time_step_rank": 4, "ssm.inner_size": 128, "full_attention_interval": 2,
         "expert_shared_feed_forward_length": 64}),
+    "qwen3next": ("qwen3_next", {
+        **RULE, **EXPERTS, "linear_num_value_heads": 6, "shared_expert_intermediate_size": 64}, {
+        **SAID, **COUNTS, "ssm.time_step_rank": 6, "ssm.inner_size": 192, "full_attention_interval": 2,
+        "expert_shared_feed_forward_length": 64}),
     "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, COUNTS),
     "llama, experts": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
         "expert_count": 6, "expert_used_count": 2}),

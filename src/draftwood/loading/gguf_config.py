@@ -207,6 +207,10 @@ def _qwen35moe(header: Header, values: Mapping[str, Any], config: Mapping[str, A
     return {**_qwen35(header, values, config), **_qwen3_moe(header, values, config), **shared}
 
 
+def _qwen3_next(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_qwen35moe(header, values, config), TILED: False}
+
+
 def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     layers, shared = config["num_hidden_layers"], values.get(_SHARED, config["num_key_value_heads"])
     each = shared if isinstance(shared, list) else [shared] * layers
@@ -224,16 +228,18 @@ _SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
 _MORE_NEEDED: Final = {
     "granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale", _INNER),
     "mixtral": (*_EXPERTS, _INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, _INNER),
-    "qwen3_5_moe_text": (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT), "lfm2": ("shortconv.l_cache", _INNER),
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
+    "lfm2": ("shortconv.l_cache", _INNER),
 }  # fmt: skip
 _RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
 READ: Final = {
-    "qwen3_5_text": _RULE_READ, "qwen3_5_moe_text": _RULE_READ, "lfm2": ("shortconv.l_cache", _SHARED),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", _SHARED),
 }  # fmt: skip
 """Keys that a configuration is made of, whatever they say."""
 _OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
     "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
     "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
+    "qwen3_next": _qwen3_next,
 }  # fmt: skip
 """What files of a model type say in their own way, or leave to the program that reads them."""
 

@@ -19,7 +19,7 @@ from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
 from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of, shapes_of
-from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, in_halves
+from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, parts_of
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -45,9 +45,10 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
     divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
-    shapes = shapes_of(config)
-    joined = any(_name(name, names) in tensors for name in shapes.keys() - in_halves(shapes).keys())
-    for name, shape in (shapes if joined else in_halves(shapes)).items():
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes_of(config).items():
+        shapes |= {name: shape} if _name(name, names) in tensors else parts_of(config, name, shape)
+    for name, shape in shapes.items():
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue

@@ -132,7 +132,8 @@ FAMILIES: Final = {
     "qwen3_5_text": _QWEN35,
     "qwen3_5_moe_text": _QWEN35_MOE,
     "qwen3_next": _QWEN35_MOE._replace(
-        name="Qwen3NextForCausalLM", states={"linear_attention": JOINED_RULE}, experts=_NORMALISED, gguf=None, whole="",
+        name="Qwen3NextForCausalLM", states={"linear_attention": JOINED_RULE}, experts=_NORMALISED, gguf="qwen3next",
+        whole="",
     ),
     "lfm2": Family(
         "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),

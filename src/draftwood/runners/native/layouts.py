@@ -20,7 +20,7 @@ from draftwood.runners.native.families import (
     last_norm,
     modules_of,
 )
-from draftwood.runners.native.states import TILED
+from draftwood.runners.native.states import TILED, mixed_rows
 
 _STEMS: Final = {
     **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
@@ -32,7 +32,8 @@ _STATE_STEMS: Final = {
     LayerSource.DELTA_RULE: {
         "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
         "decay": "ssm_alpha.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight", "decay_rate": "ssm_a",
-        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight",
+        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight", "mixed_joined": "ssm_in.weight",
+        "share_decay": "ssm_ba.weight",
     },
     LayerSource.SHORT_CONVOLUTION: {
         "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
@@ -48,7 +49,7 @@ MTP_STEMS: Final = {
     "nextn.shared_head_norm": "norm", "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "lm_head",
 }  # fmt: skip
 """Modules of an MTP head, by their names in GGUF files; the others are those of a layer."""
-_JOINED: Final = EXPERTS["experts_gate_up"]
+_EXPERTS: Final = EXPERTS["experts_gate_up"]
 
 
 def gguf_names(kind: str) -> dict[str, str]:
@@ -59,33 +60,45 @@ def gguf_names(kind: str) -> dict[str, str]:
     named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
     named |= {module: _EXPERT_STEMS[name] for name, module in {**EXPERTS, **HALVES}.items()}
     for layer in own.states.values():
-        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in layer.weights.items()}
+        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
     return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
 
 
-def in_halves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes where gates and ups of experts are weights of their own."""
-    found = {}
-    for name, shape in shapes.items():
-        if not name.endswith(_JOINED):
-            found[name] = shape
-            continue
-        experts, both, width = shape
-        found |= {name.removesuffix(_JOINED) + half: (experts, both // 2, width) for half in HALVES.values()}
-    return found
+def _parts(config: Any) -> dict[str, tuple[str, ...]]:
+    """Weights of a layer in place of which a file may have two."""
+    layers = FAMILIES[config.model_type].states.values()
+    return {_EXPERTS: tuple(HALVES.values())} | {
+        layer.weights["mixed_joined"]: tuple(layer.parts.values()) for layer in layers if layer.parts
+    }
+
+
+def parts_of(config: Any, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights that a file may have in place of a joined one; of another one, itself."""
+    for joined, parts in _parts(config).items():
+        if name.endswith(joined):
+            counts = [shape[1] // 2] * 2 if joined == _EXPERTS else list(map(len, mixed_rows(facts_of(config))))
+            return {
+                name.removesuffix(joined) + part: (*shape[:-2], count, shape[-1])
+                for part, count in zip(parts, counts, strict=True)
+            }
+    return {name: shape}
 
 
 def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names and in the order of ``transformers``: gates and ups of experts are joined, and value heads of one
-    key head follow each other."""
+    """Weights by the names and in the order of ``transformers``: parts are joined, and value heads of a key head are
+    together."""
     facts, kinds, found = facts_of(config), kinds_of(config), {}
     for name, tensor in tensors.items():
         number, _, module = name.removeprefix("model.layers.").partition(".")
         moves = getattr(config, TILED, False) and number.isdigit()
         layer = FAMILIES[config.model_type].states.get(kinds[int(number)]) if moves else None
         found[name] = tensor if layer is None else layer.grouped(module, tensor, facts)
-    gate, up = HALVES.values()
-    for name in [name for name in found if name.endswith(gate)]:
-        layer_name = name.removesuffix(gate)
-        found[layer_name + _JOINED] = torch.cat((found.pop(name), found.pop(layer_name + up)), 1)
+    for joined, (first, second) in _parts(config).items():
+        for name in [name for name in found if name.endswith(first)]:
+            layer_name = name.removesuffix(first)
+            both = torch.cat((found.pop(name), found.pop(layer_name + second)), int(joined == _EXPERTS))
+            if joined != _EXPERTS:
+                rows, gate = mixed_rows(facts)
+                both = both[torch.tensor(rows + gate).argsort()]
+            found[layer_name + joined] = both
     return found

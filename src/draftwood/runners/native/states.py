@@ -19,26 +19,31 @@ class StateLayer(NamedTuple):
         kind: the engine's number.
         facts: settings of the configuration, by the engine's name.
         weights: their names in a layer of ``transformers``, by the engine's name.
+        parts: names of those that files may have in place of ``mixed_joined``.
     """
 
     kind: int
     facts: Mapping[str, str]
     weights: Mapping[str, str]
+    parts: Mapping[str, str] = {}
 
     def shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
         """Shapes of the weights, by their names in a layer."""
+        sizes = self._sizes(facts)
+        return {module: sizes[name] for name, module in self.weights.items()}
+
+    def _sizes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
         width, taps, heads, values = facts.width, facts.taps_of_convolution, facts.value_heads, facts.value_size
         outputs, channels = heads * values, width
         mixed = 3 * width
         if self.kind == LayerSource.DELTA_RULE:
             mixed = channels = 2 * facts.key_heads * facts.key_size + outputs
-        found = {
+        return {
             "mixed": (mixed, width), "mixed_gate": (outputs, width), "share": (heads, width), "decay": (heads, width),
             "mixed_joined": (mixed + outputs, width), "share_decay": (2 * heads, width),
             "out": (width, outputs or width), "convolution": (channels, 1, taps), "decay_rate": (heads,),
             "decay_bias": (heads,), "state_norm": (values,),
         }  # fmt: skip
-        return {module: found[name] for name, module in self.weights.items()}
 
     def grouped(self, module: str, weight: Tensor, facts: Facts) -> Tensor:
         """A weight of this name in a layer whose value heads follow each other by their key heads, as in ``transformers``;
@@ -64,9 +69,10 @@ class StateLayer(NamedTuple):
         Raises:
             ModelError: a weight has another shape than the facts say.
         """
-        shapes, found = self.shapes(facts), {}
-        weights = {name: sized(module, part(module), *shapes[module]) for name, module in self.weights.items()}
-        for name, weight in _apart(weights, facts).items():
+        sizes, found = self._sizes(facts), {}
+        modules = {**self.weights, **self.parts}
+        weights = {name: sized(module, part(module), *sizes[name]) for name, module in modules.items()}
+        for name, weight in _apart({name: one for name, one in weights.items() if one is not None}, facts).items():
             if name == "decay_rate":  # the file has its logarithm
                 weight = -(weight if isinstance(weight, Tensor) else weight.tensor(held.dtype)).detach().float().exp()
             found[name] = held.numbers(weight) if name in LayerSource.STATE else held.matrix(weight)
@@ -75,15 +81,22 @@ class StateLayer(NamedTuple):
 
 def _apart(weights: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """Weights of one kind each: two of Qwen3-Next have rows of several kinds for each key head."""
-    if "mixed_joined" not in weights:
-        return dict(weights)
-    found, keys = dict(weights), facts.key_heads
-    size, group = facts.key_size, facts.value_heads // keys
-    mixed, values, shares = found.pop("mixed_joined"), group * facts.value_size, found.pop("share_decay")
-    query, key, value, gate = _rows(keys, size, size, values, values)
-    share, decay = _rows(keys, group, group)
-    found |= {"mixed": _taken(mixed, query + key + value), "mixed_gate": _taken(mixed, gate)}
-    return found | {"share": _taken(shares, share), "decay": _taken(shares, decay)}
+    found = dict(weights)
+    if (mixed := found.pop("mixed_joined", None)) is not None:
+        rows, gate = mixed_rows(facts)
+        found |= {"mixed": _taken(mixed, rows), "mixed_gate": _taken(mixed, gate)}
+    if (both := found.pop("share_decay", None)) is not None:
+        group = facts.value_heads // facts.key_heads
+        share, decay = _rows(facts.key_heads, group, group)
+        found |= {"share": _taken(both, share), "decay": _taken(both, decay)}
+    return found
+
+
+def mixed_rows(facts: Facts) -> tuple[list[int], list[int]]:
+    """Rows of queries, keys and values, and of gates, in a matrix that has all of them for each key head."""
+    values = facts.value_heads // facts.key_heads * facts.value_size
+    query, key, value, gate = _rows(facts.key_heads, facts.key_size, facts.key_size, values, values)
+    return query + key + value, gate
 
 
 def _rows(groups: int, *sizes: int) -> list[list[int]]:
@@ -110,10 +123,12 @@ DELTA_RULE: Final = StateLayer(
     },
 )  # fmt: skip
 _JOINED: Final = {
-    "mixed_joined": "linear_attn.in_proj_qkvz.weight", "share_decay": "linear_attn.in_proj_ba.weight",
-}  # fmt: skip
+    "mixed_joined": "linear_attn.in_proj_qkvz.weight",
+    "share_decay": "linear_attn.in_proj_ba.weight",
+}
 JOINED_RULE: Final = DELTA_RULE._replace(
-    weights={**_JOINED, **{name: module for name, module in DELTA_RULE.weights.items() if name not in LayerSource.MIXED}}
+    weights={**_JOINED, **{name: module for name, module in DELTA_RULE.weights.items() if name not in LayerSource.MIXED}},
+    parts={name: DELTA_RULE.weights[name] for name in ("mixed", "mixed_gate")},
 )
 SHORT_CONVOLUTION: Final = StateLayer(
     LayerSource.SHORT_CONVOLUTION,
