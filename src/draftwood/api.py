@@ -33,7 +33,7 @@ from draftwood.loading.causal import choose_format, load_causal
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
-from draftwood.loading.names import locate, named_or_bundled, recommended
+from draftwood.loading.names import located, recommended
 from draftwood.loading.profile import profile_key_of
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.stored import weight_sizes
@@ -86,16 +86,16 @@ def load(
 
 def load_session(cls: type[S], target: str | Path | None, draft: str | Path | None, options: LoadOptions) -> S:
     """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
-    given, (target, draft) = draft, named_or_bundled(cls.kind, target, draft)
+    place, drafter = located(cls.kind, target, draft)
     with loading_threads(options.threads):
         try:
-            found = _load(cls, locate(target), None if draft is None else locate(draft), options)
+            found = _load(cls, place, drafter, options)
         except ModelError as error:
-            if given is not None or draft != target:
+            if draft is not None or drafter != place:
                 raise
-            found = _load(cls, locate(target), None, options)
+            found = _load(cls, place, None, options)
             _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
-    for name, value in recommended(target).items():
+    for name, value in recommended(target or place).items():
         setattr(found.model.generation_config, name, value)
     return found
 

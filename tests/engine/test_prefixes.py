@@ -23,7 +23,7 @@ from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
 from tests.engine.test_batch import alone, together
 from tests.helpers import decoder, hidden_pair, published_pair, rows_of
-from tests.runners.zoo import WINDOWED, tiny
+from tests.runners.zoo import NATIVE, WINDOWED, tiny
 from tests.tiny_chat import save_chat
 
 SAMPLINGS = copy.deepcopy(test_batch.SAMPLINGS)  # a processor remembers the size of its vocabulary
@@ -38,8 +38,8 @@ METHODS = {
 
 
 def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "native") -> Decoder:
-    base = "mistral" if kind == "windowed" else "llama"
-    more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else {}
+    base = {"windowed": "mistral", "mtp": "qwen3_5_text"}.get(kind, "llama")
+    more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else NATIVE[base]
     model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
     if kind == "hidden":
         target, draft = hidden_pair(model, backend)

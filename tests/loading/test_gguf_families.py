@@ -11,6 +11,7 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ModelError
+from draftwood.loading import names
 from draftwood.runners.native import families
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
@@ -148,7 +149,7 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Pat
     assert len(texts[16]) == len(texts[8]) == 1
 
 
-def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Path) -> None:
+def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, model = written(tmp_path / "fox.gguf", "qwen35, ahead", F32)
     pair, none = (draftwood.load(path, draft, options={"backend": "native"}) for draft in (None, "none"))
     assert (pair.draft is None, none.draft is None) == (False, True)
@@ -160,7 +161,8 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Pat
     ]
     assert texts[0] == texts[1]
     coded, _ = written(tmp_path / "codes.gguf", "qwen35, ahead", Q8_0)
-    assert "MtpDrafter" in repr(draftwood.load(coded, options={"backend": "native"}))
+    monkeypatch.setattr(names, "locate", lambda name: coded)  # downloads it
+    assert "MtpDrafter" in repr(draftwood.load("owner/fox-GGUF", options={"backend": "native"}))
 
 
 @pytest.mark.parametrize(("case", "said", "words"), [

@@ -226,6 +226,16 @@ def locate(name: str | Path) -> str | Path:
     return gguf_file_of(name) or download(name) or resolve(name)
 
 
+def located(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
+    """What :func:`named_or_bundled` names, as :func:`locate` finds it; raises as both. The head of a GGUF file is known only
+    once that is downloaded."""
+    name, drafter = named_or_bundled(kind, target, draft)
+    place = locate(name)
+    if drafter == name or (draft is None and drafter is None and has_head(place)):
+        return place, place
+    return place, None if drafter is None else locate(drafter)
+
+
 def _short(name: str | Path) -> ShortName | None:
     return None if Path(name).exists() else SHORT_NAMES.get(str(name))
 
