@@ -224,11 +224,11 @@ Ints text(int length) {
     return found;
 }
 
-// A digest of the scores of a tree behind a text, each node of which has the bits of its path.
+// A digest of the scores of a tree behind a text, each node of which has the bits of its path: behind long texts the deepest one.
 uint64_t tree(Tiny& model, int length) {
     void* row = draftwood_row(model.handle);
     const Floats scores = model.read({row}, {text(length)}, TOKENS, PARENTS, 1);
-    for (size_t node = 0; node < TOKENS.size(); node++) {
+    for (size_t node = length > 64 ? TOKENS.size() - 1 : 0; node < TOKENS.size(); node++) {
         Ints path, kept, parents, whole = text(length);
         for (int i = node; i; i = PARENTS[i]) kept.insert(kept.begin(), i);
         kept.insert(kept.begin(), 0);
@@ -327,7 +327,7 @@ int main(int, char** arguments) {
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
     const uint64_t alone[] = {everything(false, 1), everything(true, 1)};
-    for (int i = 0; i < 3; i++) {  // callers whose forwards wait for one another
+    for (int i = 0; i < 2; i++) {  // callers whose forwards wait for one another
         std::vector<std::future<uint64_t>> callers;
         for (bool bfloat16 : {false, true, false}) callers.push_back(std::async(std::launch::async, everything, bfloat16, 3));
         for (int caller = 0; caller < 3; caller++) need(callers[caller].get() == alone[caller % 2], "other bits on other threads");
