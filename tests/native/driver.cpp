@@ -1,6 +1,6 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
-// of several callers at a time. Argument: an instruction set. Prints digests of what was computed:
+// of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
 // 40 of trees, 14 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
@@ -305,9 +305,7 @@ void sample() {
             }
 }
 
-int main(int, char** arguments) {
-    if (draftwood_use(arguments[1])) return puts(draftwood_error()), 1;
-    sample();
+void trees_of_numbers() {
     for (int kind = 0; kind < 4; kind++) {
         Tiny model(kind % 2, kind / 2);
         for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
@@ -317,6 +315,9 @@ int main(int, char** arguments) {
             Tiny model(bfloat16, false, 0, NUMBERS, 16, NOTHING, state);
             for (int length : {0, 15, 63, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
         }
+}
+
+void trees_of_codes() {
     for (Codes codes : {OF_32, OF_256}) {
         Tiny model(true, false, 0, codes, 8);
         for (int length : codes == OF_32 ? Ints{0, 1, 16, 63, 64, 260} : Ints{1, 16})
@@ -326,6 +327,10 @@ int main(int, char** arguments) {
         Tiny model(true, !state, state ? 0 : 9, OF_32, 8, NOTHING, state);  // a mixture, and layers with a running state
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
+}
+
+void rest() {
+    sample();
     const uint64_t alone[] = {everything(false, 1), everything(true, 1)};
     for (int i = 0; i < 2; i++) {  // callers whose forwards wait for one another
         std::vector<std::future<uint64_t>> callers;
@@ -333,4 +338,12 @@ int main(int, char** arguments) {
         for (int caller = 0; caller < 3; caller++) need(callers[caller].get() == alone[caller % 2], "other bits on other threads");
     }
     for (uint64_t digest : alone) printf("%016llx\n", (unsigned long long)digest);
+}
+
+int main(int count, char** arguments) {
+    if (draftwood_use(arguments[1])) return puts(draftwood_error()), 1;
+    const std::string part = count > 2 ? arguments[2] : "all";
+    if (part != "codes") trees_of_numbers();
+    trees_of_codes();
+    if (part == "all") rest();
 }
