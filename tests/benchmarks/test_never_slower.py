@@ -27,10 +27,10 @@ def test_both_write_the_same_tokens_in_every_case(pair: Pair, monkeypatch: pytes
         return results
 
     monkeypatch.setattr(Decoder, "generate", noted)
-    config = NeverSlowerConfig(backend="torch", batch="2", temperatures="1", max_new_tokens=6, repeats=2)
+    config = NeverSlowerConfig(backend="torch", batch="2", temperatures="0,1", max_new_tokens=6, repeats=2)
     ends: list[int] = []
     results = never_slower.measure(config, pair, "torch", lambda: ends.append(1))
-    assert len(results) == 3 * 3 * 2  # drafts, texts, states
+    assert len(results) == 3 * 2 * 3 * 2  # drafts, temperatures, texts, states
     assert len(ends) == never_slower.count(config, drafts=3)
     assert {len(texts) for texts in written.values()} == {1}
     for found in results:

@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 
 from draftwood.api import load
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.loading.infill import _NAMES, Infill
+from draftwood.loading.infill import NAMES, Infill
 from tests.serve.client import COMPLETIONS, answer, chat, choice, completion, refused, text_of
 from tests.serve.conftest import make_service, serving
 from tests.tiny_chat import adding, chat_tokenizer, save_chat
 
-QWEN = _NAMES[0]
+QWEN = NAMES[0]
 ENDS = ["<|fim_pad|>", "<|file_sep|>"]
 BEFORE, AFTER = "the fox ran", " up the hill"
 
@@ -75,7 +75,7 @@ def test_what_has_no_gap_is_refused(client: Any, pair: Any) -> None:
         assert "has no tokens for a gap" in refused(other, completion(suffix=AFTER))["message"]
 
 
-@pytest.mark.parametrize("names", _NAMES, ids=" ".join)
+@pytest.mark.parametrize("names", NAMES, ids=" ".join)
 def test_tokens_of_a_gap_are_found_by_name_or_said_by_a_file(names: tuple[str, ...]) -> None:
     tokenizer = chat_tokenizer()
     tokenizer.add_tokens([*names[:2]], special_tokens=True)

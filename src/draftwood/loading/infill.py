@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
-_NAMES: Final = (  # before the prefix, the suffix and the middle
+NAMES: Final = (  # before the prefix, the suffix and the middle
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, Granite 4
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
@@ -40,7 +40,7 @@ class Infill:
     def of(cls, tokenizer: Any) -> Self | None:
         """Those that a GGUF file says (``infill_tokens``), or those of known names; None if the tokenizer has none."""
         vocab = tokenizer.get_vocab()
-        known = (getattr(tokenizer, "infill_tokens", None), *_NAMES)
+        known = (getattr(tokenizer, "infill_tokens", None), *NAMES)
         names = next((names for names in known if names and all(name in vocab for name in names)), None)
         if names is None:
             return None
