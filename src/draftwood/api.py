@@ -35,7 +35,7 @@ from draftwood.loading.generation import max_new_tokens_of, own_sampling, remark
 from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
 from draftwood.loading.names import located, recommended
 from draftwood.loading.profile import profile_key_of
-from draftwood.runners.factory import make_runners
+from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
@@ -88,19 +88,14 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
     """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
     place, drafter = located(cls.kind, target, draft)
     with loading_threads(options.threads):
-        try:
-            found = _load(cls, place, drafter, options)
-        except ModelError as error:
-            if draft is not None or drafter != place:
-                raise
-            found = _load(cls, place, None, options)
-            _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
+        found = _load(cls, place, drafter, options, own_head=draft is None and drafter == place)
     for name, value in recommended(target or place).items():
         setattr(found.model.generation_config, name, value)
     return found
 
 
-def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions) -> S:
+def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions, *, own_head: bool) -> S:
+    """A session. A head of the target's that nobody named is left out, with a note, where it cannot be used."""
     if options.tensor_parallel:
         from draftwood.loading.shared import join  # here and below: it imports transformers
 
@@ -110,9 +105,20 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     tokenizer = load_tokenizer(target, options)
     if is_encoder_decoder(target, options) != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
-    model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
+    model = cls.load_target(target, draft, options, device, dtype)
     backend = "torch" if options.tensor_parallel or options.device_map is not None else options.backend
-    runners = make_runners(model, draft_model, backend=backend, weights=options.weights)
+
+    def with_draft(draft: str | Path | None) -> tuple[Any, Runners]:
+        draft_model = None if draft is None else cls.load_draft(draft, target, model, tokenizer, options)
+        return draft_model, make_runners(model, draft_model, backend=backend, weights=options.weights)
+
+    try:
+        draft_model, runners = with_draft(draft)
+    except ModelError as error:
+        if not own_head:
+            raise
+        draft_model, runners = with_draft(draft := None)
+        _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
     key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     known = known_of(options.profile, key, draft)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
@@ -138,21 +144,19 @@ class Pair(Session):
     target: TargetRunner
     special_tokens_in_content = False
 
+    load_draft = staticmethod(load_draft)
+
     @staticmethod
-    def load_models(
-        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
-    ) -> tuple[Any, Any]:
+    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
         if options.tensor_parallel:
             from draftwood.loading.shared import load_shared
 
-            model = load_shared(target, draft, options)
-        elif options.device_map is not None:
+            return load_shared(target, draft, options)
+        if options.device_map is not None:
             from draftwood.loading.spread import load_spread
 
-            model = load_spread(target, draft, options, dtype)
-        else:
-            model = load_causal(target, options, device, dtype)
-        return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
+            return load_spread(target, draft, options, dtype)
+        return load_causal(target, options, device, dtype)
 
     def _set_defaults(self) -> None:
         self.limits, self.remarks = Limits(), remarks(self.model)

@@ -59,6 +59,12 @@ def load_translator(
     return load_session(Translator, target, draft, options)
 
 
+def _encoder_decoder() -> Any:
+    from transformers import AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM
+
+
 @final
 class Translator(Session):
     """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
@@ -78,24 +84,21 @@ class Translator(Session):
     target: SourceRunner
 
     @staticmethod
-    def load_models(
-        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
-    ) -> tuple[Any, Any]:
-        from transformers import AutoModelForSeq2SeqLM
+    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
+        return load_model(target, options, device, dtype, _encoder_decoder())
 
-        model = load_model(target, options, device, dtype, AutoModelForSeq2SeqLM)
-        if draft is None:
-            return model, None
+    @staticmethod
+    def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
         cls: Any = None  # a causal model
-        if raw_config(draft, options).get("model_type") == MASKED_BLOCK:
+        if raw_config(name, options).get("model_type") == MASKED_BLOCK:
             from draftwood.runners.blocks.masked_block import MaskedBlockDrafter  # whose modules are slow to import
 
             cls = MaskedBlockDrafter
-        elif is_encoder_decoder(draft, options):
-            cls = AutoModelForSeq2SeqLM
-        draft_model = load_model(draft, options, device, dtype, cls)
-        check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-        return model, draft_model
+        elif is_encoder_decoder(name, options):
+            cls = _encoder_decoder()
+        draft_model = load_model(name, options, model.device, model.dtype, cls)
+        check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
+        return draft_model
 
     def _set_defaults(self) -> None:
         own = defaults_of(self.model, self.eos, self.target.max_length)

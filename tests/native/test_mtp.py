@@ -21,6 +21,7 @@ from draftwood.core.errors import CacheError, ModelError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
+from draftwood.loading import causal
 from draftwood.loading.causal import stored_folder
 from draftwood.loading.drafts import load_head
 from draftwood.native.library import library
@@ -240,6 +241,25 @@ def checkpoint_without(folder: Path) -> Path:
     return found
 
 
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which functions have loaded a target."""
+    found: list[str] = []
+
+    def counted(name: str, load: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: found.append(name) or load(*given)
+
+    for name in ("stored_folder", "load_model"):
+        monkeypatch.setattr(causal, name, counted(name, getattr(causal, name)))
+    return found
+
+
+def test_a_backend_that_runs_no_such_target_loads_it_once_and_says_so(folder: Path, loads: list[str]) -> None:
+    with pytest.raises(ModelError, match="which only the native engine scores"):
+        draftwood.load(folder, options={**OPTIONS, "backend": "torch"})
+    assert loads == ["load_model"]
+
+
 BROKEN: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
     ({"fc.weight": None, "norm.weight": None}, {}, r"lack 2 tensors \(mtp.fc.weight, mtp.norm.weight\)"),
     ({"layers.1.mlp.up_proj.weight": torch.ones(2, 2)}, {}, "has 2 layers, and only heads with one layer can draft"),
@@ -251,7 +271,12 @@ BROKEN: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "config", "said"), BROKEN)
 def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], config: dict[str, Any], said: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    loads: list[str],
+    change: dict[str, Any],
+    config: dict[str, Any],
+    said: str,
 ) -> None:
     model = random_model(KIND, vocab_size=len(chat_tokenizer()))
     head = {name: weight for name, weight in {**random_head(model.config), **change}.items() if weight is not None}
@@ -259,6 +284,7 @@ def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
     chat_tokenizer().save_pretrained(folder)
     with caplog.at_level(logging.WARNING):
         pair = draftwood.load(folder, options=OPTIONS)
+    assert loads == ["stored_folder"]
     [note] = [record.getMessage() for record in caplog.records if "MTP" in record.getMessage()]
     with pytest.raises(ModelError, match=said) as error:
         draftwood.load(folder, "mtp", options=OPTIONS)

@@ -96,10 +96,13 @@ class Session(ABC):
 
     @staticmethod
     @abstractmethod
-    def load_models(
-        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
-    ) -> tuple[Any, Any]:
-        """Both models by their names; the draft is None without a name."""
+    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
+        """The target by its name."""
+
+    @staticmethod
+    @abstractmethod
+    def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
+        """The draft model by its name, for a loaded target; raises a PairingError if its tokens are not the target's."""
 
     @abstractmethod
     def _set_defaults(self) -> None:
