@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +48,13 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_table(path: Path) -> tuple[dict[str, Any], int]:
-    """What a safetensors file says of each tensor, and the place where their numbers begin."""
+    """What a safetensors file says of each tensor, and the place where their numbers begin; read once, so not to change."""
+    state = path.stat()
+    return _table(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _table(path: Path, _size: int, _modified: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         table: dict[str, Any] = json.loads(file.read(size))

@@ -33,7 +33,7 @@ _UNUSED: Final = "confidence_head."
 
 def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
     """The draft model; raises a PairingError if its tokens are not those of the target."""
-    if Path(name) == Path(target) and has_head(name):
+    if Path(name) == Path(target) and (model.mtp if is_stored(model) else has_head(name)):
         return load_head(name, model)
     config = raw_config(name, options)
     if config.get("model_type") == HiddenBlockConfig.model_type:
