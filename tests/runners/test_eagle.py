@@ -174,7 +174,7 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(engi
     assert more == written(decoder(target, None, "ar", greedy=True), second)
     assert max(passes) < 12
     text = [*second, *more, 3]
-    [(name, kept)] = draft._kept.items()
+    [(name, kept)] = draft._table.kept.items()
     known = draft.held(name)
     assert text[:known] == kept.row.tokens
     assert known > len(second)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar, final
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +28,49 @@ def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Ro
 def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:
     """The items, one per row, of the rows that are not in ``gone``."""
     return [item for row, item in enumerate(items) if row not in gone]
+
+
+@final
+class RowTable(Generic[T]):
+    """The rows of a runner, and one thing that it has for each of them.
+
+    Attributes:
+        rows, parts: the present rows, in order, and what the runner has for them.
+        coming: a row that is read before it joins, and its part; None if there is none.
+        kept: the parts of texts that stay when their rows go.
+    """
+
+    def __init__(self) -> None:
+        self.kept: WeakKeyDictionary[Row, T] = WeakKeyDictionary()
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.rows: list[Row] = []
+        self.parts: list[T] = []
+        self.coming: tuple[Row, T] | None = None
+
+    def set_rows(self, rows: Sequence[Row], make: Callable[[Row], T]) -> tuple[list[int], list[Row]]:
+        """Change the rows. The one that comes joins with its part, or goes when others join.
+
+        Returns:
+            The indices of old rows that have gone, and the new rows whose parts were made.
+        """
+        gone, new = changes(self.rows, rows)
+        ahead = self.ahead(new[0]) if len(new) == 1 else None
+        made = new if ahead is None else []
+        joining = list(map(make, new)) if ahead is None else [ahead]
+        self.coming = None if new else self.coming
+        self.rows, self.parts = list(rows), [*remaining(self.parts, gone), *joining]
+        return gone, made
+
+    def ahead(self, row: Row) -> T | None:
+        """The part of this row if it is the one that comes."""
+        return self.coming[1] if self.coming is not None and self.coming[0] is row else None
+
+    def of(self, row: Row) -> T | None:
+        """The part of a present row or of a text that was kept."""
+        return self.parts[self.rows.index(row)] if row in self.rows else self.kept.get(row)
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, RoundSlots
 from draftwood.runners.protocols import PerNode, Prefix, Seen
-from draftwood.runners.rows import changes, remaining
+from draftwood.runners.rows import RowTable
 from draftwood.runners.windows import Window
 from draftwood.sampling.rows import Row
 
@@ -51,14 +51,18 @@ class SlotTable:
         self._bare = bare
         self._window = window
         self._biases = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
-        self._kept: WeakKeyDictionary[Row, tuple[TreeCache, int]] = WeakKeyDictionary()
-        self._forget_rows()
-
-    def _forget_rows(self) -> None:
-        self.rows: list[Row] = []
-        self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
-        self._coming: tuple[Row, int] | None = None  # a row behind the others, in no round yet, and its cached tokens
+        self._kept: WeakKeyDictionary[Row, TreeCache] = WeakKeyDictionary()
+        self._table: RowTable[int] = RowTable()  # slots [0, cached) of a row hold committed tokens; one that comes is last
         self._now: RoundSlots | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The present rows, in order."""
+        return self._table.rows
+
+    @property
+    def _cached(self) -> list[int]:
+        return self._table.parts
 
     @property
     def _round(self) -> RoundSlots:
@@ -76,60 +80,53 @@ class SlotTable:
     def clear(self) -> None:
         """Remove all rows."""
         self.cache.clear()
-        self._forget_rows()
+        self._table.clear()
+        self._now = None
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
-        gone, new = changes(self.rows, rows)
-        coming, read = self._coming or (None, 0)
-        joins = len(new) == 1 and new[0] is coming
-        if new and coming is not None and not joins:
-            gone.append(len(self.rows))
+        old, coming = len(self.rows), self._table.coming
+        gone, empty = self._table.set_rows(rows, lambda _: 0)
+        if empty and coming is not None:
+            gone.append(old)
         if gone:
             self.cache.drop(gone)
-            self._cached = remaining(self._cached, gone)
-        if joins:
-            self._cached.append(read)
-        elif new:
-            self.cache.add(len(new))
-            self._cached += [0] * len(new)
-        self._coming = None if new else self._coming
-        self.rows, self._now = list(rows), None
+        if empty:
+            self.cache.add(len(empty))
+        self._now = None
 
     def held(self, row: Row) -> int:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
-        if row in self.rows:
-            return self._cached[self.rows.index(row)]
-        return self._kept[row][1] if row in self._kept else 0
+        return self._table.of(row) or 0
 
     def keep(self, row: Row, text: Row) -> None:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy."""
         kept = self.cache.another()
         kept.copy_row(self.cache, self.rows.index(row), self.held(row))
-        self._kept[text] = kept, self.held(row)
+        self._kept[text], self._table.kept[text] = kept, self.held(row)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the keys and values of all rows and kept texts."""
-        return sum(cache.memory_bytes for cache in (self.cache, *(cache for cache, _ in self._kept.values())))
+        return sum(cache.memory_bytes for cache in (self.cache, *self._kept.values()))
 
     def begin(self, row: Row, prefix: Prefix | None) -> None:
         """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
-        if self._coming is not None and row is self._coming[0]:
+        if self._table.ahead(row) is not None:
             return
         if not self.rows:
             self.cache.clear()
-        elif self._coming is not None:
+        elif self._table.coming is not None:
             self.cache.drop([len(self.rows)])
-        self._coming = None
+        self._table.coming = None
         length = 0 if prefix is None else min(prefix.length, self.held(prefix.row))
         if prefix is None or not length:
             self.cache.add(1)
         else:
             present = prefix.row in self.rows
-            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._kept[prefix.row][0], 0)
+            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._kept[prefix.row], 0)
             self.cache.copy_row(source, at, length)
-        self._coming = row, length
+        self._table.coming = row, length
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
@@ -139,12 +136,12 @@ class SlotTable:
 
     def batches_to(self, end: int) -> Iterator[ForwardBatch]:
         """The forwards that read the first ``end`` tokens of the row that comes later."""
-        assert self._coming is not None
-        row, read = self._coming
+        assert self._table.coming is not None
+        row, read = self._table.coming
         now = RoundSlots([read], [row.tokens[read:end]], self.device, len(self.rows))
         while now.waiting:
             yield self._pending_batch(now, min(_CHUNK, now.waiting))
-        self._coming = row, now.ends[0]
+        self._table.coming = row, now.ends[0]
 
     def _pending_batch(self, now: RoundSlots, count: int) -> ForwardBatch:
         """A forward of the next ``count`` columns of pending tokens."""
@@ -206,7 +203,7 @@ class SlotTable:
                 for waiting, kept in zip(self._now.pending, nodes, strict=True)
             ]
             self.cache.compact(source, self._cached)
-            self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
+            self._table.parts = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
         self._now = None
 
     def _pending_columns(

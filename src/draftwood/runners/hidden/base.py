@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,10 +14,14 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
+from draftwood.core.settings import Backend
 from draftwood.runners.context import token_bytes
+from draftwood.runners.hidden.module import DrafterModule
+from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.hidden.text import HiddenText
+from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.rows import changes, remaining
+from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
 
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
@@ -56,10 +59,11 @@ class Passes(ABC):
         """Read what waits of a text, whose entries are the row that comes later."""
 
 
+D = TypeVar("D", bound=DrafterModule)
 P = TypeVar("P", bound=Passes)
 
 
-class HiddenRunner(ABC, Generic[P]):
+class HiddenRunner(ABC, Generic[D, P]):
     """A :class:`draftwood.runners.protocols.Runner` of a drafter whose memory is made of the target's hidden states.
 
     Scores are those of the tokens that the drafter can propose. They are -inf in rows whose hidden states are not known yet:
@@ -67,25 +71,40 @@ class HiddenRunner(ABC, Generic[P]):
 
     Args:
         drafter: a drafter in evaluation mode.
-        passes: its passes by a library.
+        target: its target, a causal language model; the target's runner must return the hidden states of
+            ``drafter.config.target_layers``.
+        engine: the backend, ``native`` or ``torch``.
+        check: compare a few scores with those of the drafter's modules.
+        lender: the target's engine of the native backend, whose head is not packed again where the drafter has the same.
+
+    Raises:
+        ConfigError: the native library is missing.
+        ModelError: the native engine does not run the drafter, or computes other scores.
+        NumericsError: its scores are NaN.
     """
 
     reads_source = False
     reads_hidden = True
     max_length: int | None = None
 
-    def __init__(self, drafter: Any, passes: P) -> None:
-        self.model, self._passes = drafter, passes
+    def __init__(
+        self, drafter: D, target: Any, *, engine: Backend = "torch", check: bool = True, lender: Engine | None = None
+    ) -> None:
+        self.model: Any = drafter
+        self._passes = passes = self._passes_of(drafter, target, engine, lender)
         self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
-        tokens = drafter.draft_tokens.long()
-        whole = torch.equal(tokens, torch.arange(self.vocab_size, device=tokens.device))
-        self._tokens = None if whole else tokens
-        self._texts: list[HiddenText] = []
-        self._coming: HiddenText | None = None  # of a row that comes later
-        self._kept: WeakKeyDictionary[Row, HiddenText] = WeakKeyDictionary()
+        self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
+        self._table: RowTable[HiddenText] = RowTable()
         self._end_round()
+        if check:
+            check_drafter(self, target)
+
+    @staticmethod
+    @abstractmethod
+    def _passes_of(drafter: D, target: Any, engine: Backend, lender: Engine | None) -> P:
+        """The passes of a drafter by a library."""
 
     @abstractmethod
     def _end_round(self) -> None:
@@ -109,38 +128,38 @@ class HiddenRunner(ABC, Generic[P]):
 
     @property
     def memory_bytes(self) -> int:
-        texts = [*self._texts, *self._kept.values(), *([] if self._coming is None else [self._coming])]
+        coming = [] if self._table.coming is None else [self._table.coming[1]]
+        texts = [*self._texts, *self._table.kept.values(), *coming]
         return int(self._passes.table.memory_bytes + sum(part.nbytes for text in texts for part in text.waiting))
 
-    def _text_of(self, row: Row | None) -> HiddenText | None:
-        """A present row, or a text that was kept."""
-        return next((text for text in self._texts if text.row is row), None) or (row and self._kept.get(row))
+    @property
+    def _texts(self) -> list[HiddenText]:
+        return self._table.parts
 
     def held(self, row: Row) -> int:
-        text = self._text_of(row)
+        text = self._table.of(row)
         return text.known if text is not None and not text.start else 0
 
     def keep(self, row: Row, text: Row) -> None:
-        source = self._text_of(row)
+        source = self._table.of(row)
         assert source is not None
-        self._kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
+        self._table.kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
         self._passes.table.keep(source.entries, kept.entries)
 
     def clear(self) -> None:
         self._passes.table.clear()
-        self._texts, self._coming = [], None
+        self._table.clear()
         self._end_round()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        gone, new = changes([text.row for text in self._texts], rows)
-        if len(new) == 1 and self._coming is not None and self._coming.row is new[0]:
-            self._coming.fresh = True
-            joining = [self._coming]
-        else:
-            joining = [HiddenText(row, self._passes.shift) for row in new]
-        self._coming = None if new else self._coming
-        self._texts = [*remaining(self._texts, gone), *joining]
+        coming = self._table.coming
+        self._table.set_rows(rows, self._new)
+        if coming is not None and coming[1] in self._texts:
+            coming[1].fresh = True
         self._passes.table.set_rows([text.entries for text in self._texts])
+
+    def _new(self, row: Row) -> HiddenText:
+        return HiddenText(row, self._passes.shift)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
@@ -156,16 +175,16 @@ class HiddenRunner(ABC, Generic[P]):
 
     def _begun(self, row: Row, prefix: Prefix | None) -> HiddenText:
         """The text of a row that comes later; a new one has what is known of its beginning."""
-        if self._coming is None or self._coming.row is not row:
-            source, known = None if prefix is None else self._text_of(prefix.row), None
+        if (text := self._table.ahead(row)) is None:
+            source, known = None if prefix is None else self._table.of(prefix.row), None
             if prefix is None or source is None:
-                text = HiddenText(row, self._passes.shift)
+                text = self._new(row)
             else:
                 text = source.for_row(row, prefix.length)
                 known = Prefix(source.entries, text.cached)
             self._passes.table.begin(text.entries, known)
-            self._coming = text
-        return self._coming
+            self._table.coming = row, text
+        return text
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
@@ -194,7 +213,7 @@ class HiddenRunner(ABC, Generic[P]):
         firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]
         if any(first > text.known for first, text in zip(firsts, self._texts, strict=True)):
             self._passes.table.clear()  # hidden states are missing: another drafter, or none, was in use
-            self._coming, kept = None, [False] * len(kept)
+            self._table.coming, kept = None, [False] * len(kept)
             for text, first in zip(self._texts, firsts, strict=True):
                 text.begin(first)
             self._passes.table.set_rows([text.entries for text in self._texts])

@@ -66,10 +66,14 @@ class DrafterModule(nn.Module):
         return angles.cos() * self.config.rope_scale, angles.sin() * self.config.rope_scale
 
     @property
+    def every_token(self) -> bool:
+        """Whether it can propose all of the target's tokens, in their order."""
+        return torch.equal(self.draft_tokens.long().cpu(), torch.arange(self.config.vocab_size))
+
+    @property
     def whole_head(self) -> bool:
         """Whether its output weights are all of the target's."""
-        every = torch.equal(self.draft_tokens.long().cpu(), torch.arange(self.config.vocab_size))
-        return not self.config.own_head and every
+        return not self.config.own_head and self.every_token
 
     @property
     def hidden_width(self) -> int:

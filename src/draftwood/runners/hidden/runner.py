@@ -14,7 +14,6 @@ from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
 from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
-from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
@@ -25,38 +24,20 @@ EaglePasses: TypeAlias = "TorchEaglePasses | NativeEaglePasses"
 
 
 @final
-class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
+class HiddenBlockRunner(HiddenRunner[BlockDrafter, "BlockPasses"]):
     """The runner of a :class:`BlockDrafter`.
 
     The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
     Markov head says after their token. They are -inf beyond the block.
-
-    Args:
-        drafter: a drafter in evaluation mode.
-        target: its target, a causal language model; the target's runner must return the hidden states of
-            ``drafter.config.target_layers``.
-        engine: the backend, ``native`` or ``torch``.
-        check: compare a few scores with those of the drafter's modules.
-        lender: the target's engine of the native backend, whose head is not packed again where the drafter has the same.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the native engine does not run the drafter, or computes other scores.
-        NumericsError: its scores are NaN.
     """
 
-    def __init__(
-        self,
-        drafter: BlockDrafter,
-        target: Any,
-        *,
-        engine: Backend = "torch",
-        check: bool = True,
-        lender: Engine | None = None,
-    ) -> None:
-        super().__init__(drafter, _passes("Block", drafter, target, engine, lender))
-        if check:
-            check_drafter(self, target)
+    @staticmethod
+    def _passes_of(drafter: BlockDrafter, target: Any, engine: Backend, lender: Engine | None) -> BlockPasses:
+        if engine == "native":
+            return NativeBlockPasses(drafter, target, lender)
+        from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
+
+        return TorchBlockPasses(drafter, target)
 
     def _end_round(self) -> None:
         self._block: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -71,25 +52,20 @@ class HiddenBlockRunner(HiddenRunner["BlockPasses"]):
 
 
 @final
-class Eagle3Runner(HiddenRunner["EaglePasses"]):
+class Eagle3Runner(HiddenRunner[FeatureDrafter, "EaglePasses"]):
     """The runner of a :class:`FeatureDrafter`: EAGLE-3, or an MTP head.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
-    made again once they are accepted. Arguments and errors are those of :class:`HiddenBlockRunner`.
+    made again once they are accepted.
     """
 
-    def __init__(
-        self,
-        drafter: FeatureDrafter,
-        target: Any,
-        *,
-        engine: Backend = "torch",
-        check: bool = True,
-        lender: Engine | None = None,
-    ) -> None:
-        super().__init__(drafter, _passes("Eagle", drafter, target, engine, lender))
-        if check:
-            check_drafter(self, target)
+    @staticmethod
+    def _passes_of(drafter: FeatureDrafter, target: Any, engine: Backend, lender: Engine | None) -> EaglePasses:
+        if engine == "native":
+            return NativeEaglePasses(drafter, target, lender)
+        from draftwood.runners.hidden.torch_passes import TorchEaglePasses  # imports transformers
+
+        return TorchEaglePasses(drafter, target)
 
     def _end_round(self) -> None:
         self._ready: list[bool] = []  # rows whose roots have an entry
@@ -132,11 +108,3 @@ def _levels(parents: PerNode, old: int) -> Iterator[tuple[int, int]]:
             yield first, node
             first = node
     yield first, len(latest)
-
-
-def _passes(kind: str, drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
-    if engine == "native":
-        return (NativeEaglePasses if kind == "Eagle" else NativeBlockPasses)(drafter, target, lender)
-    from draftwood.runners.hidden import torch_passes  # imports transformers
-
-    return (torch_passes.TorchEaglePasses if kind == "Eagle" else torch_passes.TorchBlockPasses)(drafter, target)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import final
-from weakref import WeakKeyDictionary
 
 from draftwood.runners.native.network import Engine, RowMemory
 from draftwood.runners.protocols import Prefix
-from draftwood.runners.rows import changes, remaining
+from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
 
 
@@ -18,23 +17,27 @@ class MemoryTable:
 
     Args:
         engine: makes memories.
-
-    Attributes:
-        rows: the present rows, in order.
-        memories: of the rows.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.rows: list[Row] = []
-        self.memories: list[RowMemory] = []
-        self._kept: WeakKeyDictionary[Row, RowMemory] = WeakKeyDictionary()
-        self._coming: tuple[Row, RowMemory] | None = None  # a row that is in no round yet
+        self._table: RowTable[RowMemory] = RowTable()
         self._begun = False  # the present round
+
+    @property
+    def rows(self) -> list[Row]:
+        """The present rows, in order."""
+        return self._table.rows
+
+    @property
+    def memories(self) -> list[RowMemory]:
+        """The memories of the rows."""
+        return self._table.parts
 
     def clear(self) -> None:
         """Remove all rows."""
-        self.rows, self.memories, self._coming, self._begun = [], [], None, False
+        self._table.clear()
+        self._begun = False
 
     def _end_round(self) -> None:
         if self._begun:
@@ -45,19 +48,12 @@ class MemoryTable:
     def set_rows(self, rows: Sequence[Row]) -> None:
         """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
         self._end_round()
-        gone, new = changes(self.rows, rows)
-        if len(new) == 1 and self._coming is not None and self._coming[0] is new[0]:
-            joining = [self._coming[1]]
-        else:
-            joining = [self._engine.row() for _ in new]
-        self._coming = None if new else self._coming
-        self.rows, self.memories = list(rows), [*remaining(self.memories, gone), *joining]
+        self._table.set_rows(rows, lambda _: self._engine.row())
 
     def memory_of(self, row: Row) -> RowMemory | None:
         """The memory of a present row, of one that comes later, or of a text that was kept; None of any other."""
-        if self._coming is not None and row is self._coming[0]:
-            return self._coming[1]
-        return self.memories[self.rows.index(row)] if row in self.rows else self._kept.get(row)
+        ahead = self._table.ahead(row)
+        return self._table.of(row) if ahead is None else ahead
 
     def held(self, row: Row) -> int:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
@@ -72,17 +68,18 @@ class MemoryTable:
     def keep(self, row: Row, text: Row) -> None:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; full pages are shared."""
         memory = self.memories[self.rows.index(row)]
-        self._kept[text] = memory.fork(len(memory))
+        self._table.kept[text] = memory.fork(len(memory))
 
     def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""
-        if self._coming is None or row is not self._coming[0]:
+        if (found := self._table.ahead(row)) is None:
             source = None if prefix is None else self.memory_of(prefix.row)
-            if prefix is None or source is None:
-                self._coming = row, self._engine.row()
+            if prefix is not None and source is not None:
+                found = source.fork(min(prefix.length, len(source)))
             else:
-                self._coming = row, source.fork(min(prefix.length, len(source)))
-        return self._coming[1]
+                found = self._engine.row()
+            self._table.coming = row, found
+        return found
 
     def pending(self) -> list[list[int]]:
         """What the memories lack of the rows' tokens before the roots, read next: a round begins, or goes on."""
