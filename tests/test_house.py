@@ -47,7 +47,7 @@ INNER = {
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2420, "grammar": 570, "hardware": 380, "native": 495, "sampling": 1470, "runners": 7140, "draft": 2815,
-    "verify": 650, "loading": 3780, "trace": 2880, "engine": 2960, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
+    "verify": 650, "loading": 3800, "trace": 2880, "engine": 2960, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
     "serve": 5560, "ray": 690, "cli": 3785,
 }  # fmt: skip
 NATIVE = 4_820

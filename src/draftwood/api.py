@@ -10,8 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, final, overload
 
-from torch import device, dtype
-
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
@@ -29,12 +27,13 @@ from draftwood.engine.messages import Message
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
 from draftwood.hardware.threads import loading_threads
-from draftwood.loading.causal import choose_format, load_causal
+from draftwood.loading.causal import choose_format
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
 from draftwood.loading.names import located, recommended
 from draftwood.loading.profile import profile_key_of
+from draftwood.loading.targets import load_target
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
@@ -88,16 +87,16 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
     """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
     place, drafter = located(cls.kind, target, draft)
     with loading_threads(options.threads):
-        found = _load(cls, place, drafter, options, own_head=draft is None and drafter == place)
+        found = _load(cls, place, drafter, options, named=draft is not None)
     for name, value in recommended(target or place).items():
         setattr(found.model.generation_config, name, value)
     return found
 
 
-def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions, *, own_head: bool) -> S:
-    """A session. A head of the target's that nobody named is left out, with a note, where it cannot be used."""
+def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions, *, named: bool) -> S:
+    """A session. A head of the target's that was not named is left out, with a note, where it cannot be used."""
     if options.tensor_parallel:
-        from draftwood.loading.shared import join  # here and below: it imports transformers
+        from draftwood.loading.shared import join  # it imports transformers
 
         join()
     device = choose_device(options.device)
@@ -115,12 +114,11 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     try:
         draft_model, runners = with_draft(draft)
     except ModelError as error:
-        if not own_head:
+        if named or draft != target:
             raise
         draft_model, runners = with_draft(draft := None)
         _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
-    key = profile_key_of(target, draft, dtype, device, runners.target.engine)
-    known = known_of(options.profile, key, draft)
+    known = known_of(options.profile, profile_key_of(target, draft, dtype, device, runners.target.engine), draft)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
     return cls(model, draft_model, tokenizer, known=known, runners=runners)
 
@@ -144,19 +142,7 @@ class Pair(Session):
     target: TargetRunner
     special_tokens_in_content = False
 
-    load_draft = staticmethod(load_draft)
-
-    @staticmethod
-    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
-        if options.tensor_parallel:
-            from draftwood.loading.shared import load_shared
-
-            return load_shared(target, draft, options)
-        if options.device_map is not None:
-            from draftwood.loading.spread import load_spread
-
-            return load_spread(target, draft, options, dtype)
-        return load_causal(target, options, device, dtype)
+    load_target, load_draft = staticmethod(load_target), staticmethod(load_draft)
 
     def _set_defaults(self) -> None:
         self.limits, self.remarks = Limits(), remarks(self.model)

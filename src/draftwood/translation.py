@@ -84,8 +84,8 @@ class Translator(Session):
     target: SourceRunner
 
     @staticmethod
-    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
-        return load_model(target, options, device, dtype, _encoder_decoder())
+    def load_target(name: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
+        return load_model(name, options, device, dtype, _encoder_decoder())
 
     @staticmethod
     def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:

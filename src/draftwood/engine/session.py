@@ -96,7 +96,7 @@ class Session(ABC):
 
     @staticmethod
     @abstractmethod
-    def load_target(target: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
+    def load_target(name: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
         """The target by its name."""
 
     @staticmethod
