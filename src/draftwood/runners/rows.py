@@ -57,14 +57,14 @@ class RowTable(Generic[T]):
             The indices of old rows that have gone, and the new rows whose parts were made.
         """
         gone, new = changes(self.rows, rows)
-        ahead = self.ahead(new[0]) if len(new) == 1 else None
-        made = new if ahead is None else []
-        joining = list(map(make, new)) if ahead is None else [ahead]
+        read = self.part_read(new[0]) if len(new) == 1 else None
+        made = new if read is None else []
+        joining = list(map(make, new)) if read is None else [read]
         self.coming = None if new else self.coming
         self.rows, self.parts = list(rows), [*remaining(self.parts, gone), *joining]
         return gone, made
 
-    def ahead(self, row: Row) -> T | None:
+    def part_read(self, row: Row) -> T | None:
         """The part of this row if it is the one that comes."""
         return self.coming[1] if self.coming is not None and self.coming[0] is row else None
 

@@ -112,7 +112,7 @@ class SlotTable:
 
     def begin(self, row: Row, prefix: Prefix | None) -> None:
         """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
-        if self._table.ahead(row) is not None:
+        if self._table.part_read(row) is not None:
             return
         if not self.rows:
             self.cache.clear()

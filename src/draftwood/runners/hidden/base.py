@@ -175,7 +175,7 @@ class HiddenRunner(ABC, Generic[D, P]):
 
     def _begun(self, row: Row, prefix: Prefix | None) -> HiddenText:
         """The text of a row that comes later; a new one has what is known of its beginning."""
-        if (text := self._table.ahead(row)) is None:
+        if (text := self._table.part_read(row)) is None:
             source, known = None if prefix is None else self._table.of(prefix.row), None
             if prefix is None or source is None:
                 text = self._new(row)

@@ -52,8 +52,8 @@ class MemoryTable:
 
     def memory_of(self, row: Row) -> RowMemory | None:
         """The memory of a present row, of one that comes later, or of a text that was kept; None of any other."""
-        ahead = self._table.ahead(row)
-        return self._table.of(row) if ahead is None else ahead
+        read = self._table.part_read(row)
+        return self._table.of(row) if read is None else read
 
     def held(self, row: Row) -> int:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
@@ -72,7 +72,7 @@ class MemoryTable:
 
     def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""
-        if (found := self._table.ahead(row)) is None:
+        if (found := self._table.part_read(row)) is None:
             source = None if prefix is None else self.memory_of(prefix.row)
             if prefix is not None and source is not None:
                 found = source.fork(min(prefix.length, len(source)))
