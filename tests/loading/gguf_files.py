@@ -37,6 +37,9 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's weights as llama.cpp's converter changes them before it names them."""
     config = model.config
     for name, weight in model.named_parameters():
+        if arch == "gpt-oss" and ("experts" in name or "sinks" in name):
+            yield from apart(name, weight)
+            continue
         if name.endswith("in_proj_qkvz.weight"):
             size, group = config.linear_key_head_dim, config.linear_num_value_heads // config.linear_num_key_heads
             values = group * config.linear_value_head_dim
@@ -59,6 +62,17 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
             continue
         name = f"{name}.weight" if ".experts." in name else name
         yield name, weight.squeeze(1) if name.endswith(("conv.conv.weight", "conv1d.weight")) else weight
+
+
+def apart(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A weight of gpt-oss: gates and ups apart, and outputs before inputs."""
+    whole, bias = name.removesuffix("_bias"), name.endswith("_bias")
+    kind, weight = "bias" if bias else "weight", weight if bias or weight.ndim == 1 else weight.transpose(1, 2)
+    if "gate_up" not in name:
+        yield f"{whole}.{kind}", weight
+        return
+    for first, part in enumerate(("gate", "up")):
+        yield f"{whole.replace('gate_up', part)}.{kind}", weight[:, first::2].contiguous()
 
 
 def tiled(config: Any, name: str, weight: torch.Tensor) -> torch.Tensor:

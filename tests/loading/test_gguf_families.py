@@ -12,7 +12,7 @@ import torch
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
-from draftwood.runners.native import families
+from draftwood.runners.native import facts
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from tests.differences import difference
@@ -38,6 +38,10 @@ SAID = {
 }  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 COUNTS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
+YARN = {
+    **THETA, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": False,
+}  # fmt: skip
 FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
@@ -84,6 +88,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, COUNTS),
     "llama, experts": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
         "expert_count": 6, "expert_used_count": 2}),
+    "gpt-oss": ("gpt_oss", {
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 8,
+        "rope_parameters": YARN}, {
+        **COUNTS, "attention.sliding_window": 8, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 24}),
     "lfm2": ("lfm2", {"layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "block_multiple_of": 32}, {
         "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
 }  # fmt: skip
@@ -107,7 +116,7 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
     model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
     for name, weight in model.named_parameters():
-        if name.endswith(("bias", "A_log")) or "norm" in name:
+        if name.endswith(("bias", "A_log", "sinks")) or "norm" in name:
             torch.nn.init.normal_(weight, 0.5, 0.3)
     parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
     extra = {
@@ -174,6 +183,9 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Pat
     ("qwen35", {"rope.dimension_sections": [1, 0, 0, 3]}, r"qwen35.rope.dimension_sections \[1, 0, 0, 3\]"),
     ("qwen35", {"ssm.a_key_of_tomorrow": 1}, "qwen35.ssm.a_key_of_tomorrow 1, which is not read"),
     ("qwen35moe", {"expert_shared_feed_forward_length": None}, "say qwen35moe.expert_shared_feed_forward_length"),
+    ("gpt-oss", {"attention.sliding_window": None}, "does not say gpt-oss.attention.sliding_window"),
+    ("gpt-oss", {"rope.scaling.type": "dynamic"}, "gpt-oss.rope.scaling.type 'dynamic'"),
+    ("gpt-oss", {"rope.scaling.yarn_ext_factor": 0.5}, "gpt-oss.rope.scaling.yarn_ext_factor 0.5"),
     ("qwen3moe", {"expert_gating_func": 2}, "qwen3moe.expert_gating_func 2, which is not read"),
     ("qwen3moe", {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm False, but True is computed"),
     ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),
@@ -192,7 +204,7 @@ def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(
 
 def test_control_value_heads_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, model = written(tmp_path / "fox.gguf", "qwen35", F32)
-    monkeypatch.setattr(families, "TILED", "no setting")
+    monkeypatch.setattr(facts, "TILED", "no setting")
     found = draftwood.load(path, options={"backend": "native", "dtype": "float32"}).target
     wanted = logits(model, IDS)[0]
     assert difference(score_tree(found, IDS[-1:], [[0]], prefix=IDS[:-1]), wanted[-1:].double()) > 1e-2 * wanted.abs().max()

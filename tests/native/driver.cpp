@@ -1,7 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
 // of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
-// 40 of trees, 14 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// 44 of trees, 16 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -43,14 +43,15 @@ const std::vector<Type> TYPES[] = {
 };
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
-// mixture of experts, one of which all tokens have. The first layer may have a running state.
+// mixture of experts, one of which all tokens have, or with sinks one of experts with biases. The first layer may have a running
+// state.
 class Tiny {
   public:
     Tiny(bool bfloat16, bool further = false, int window = 0, Codes codes = NUMBERS, int activations = 16, Drafts drafts = NOTHING,
-         LayerKind state = ATTENTION)
+         LayerKind state = ATTENTION, bool sinks = false)
         : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
           inner_(codes ? codes == OF_32 ? 96 : 256 : 50), experts_inner_(codes ? 32 : EXPERTS_INNER), key_(codes ? 32 : 8), value_(codes ? 32 : 12),
-          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE) {
+          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE), sinks_(sinks) {
         Facts facts{};
         const std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window)};
         facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
@@ -62,6 +63,7 @@ class Tiny {
             facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
             facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;
         }
+        if (sinks) facts.swiglu_limit = 0.1f, facts.swiglu_alpha = 1.7f;
         if (state) facts.taps_of_convolution = CONVOLVED;
         if (gated_) {
             facts.key_heads = KEY_HEADS, facts.value_heads = VALUE_HEADS, facts.key_size = key_, facts.value_size = value_;
@@ -69,8 +71,10 @@ class Tiny {
         }
         const int taps[] = {1, 2}, size = POSITIONS * dim_ / 2;
         const Matrix embedding = matrix(VOCAB, width), head = matrix(VOCAB, width);
-        handle = draftwood_model(&facts, taps, &embedding, &head, numbers(width), layers.data(), 2);
+        handle = draftwood_model(&facts, taps, &embedding, &head, numbers(width), 2);
         need(handle, "model");
+        for (int l = 0; l < facts.layers; l++) need(!draftwood_layer(handle, &layers[l]), "layer");
+        need(draftwood_layer(handle, &layers[0]) < 0, "a layer too many");
         const float *cos = numbers(size), *sin = numbers(size);
         need(!draftwood_rotate(handle, cos, sin, 1, POSITIONS), "rotate");
         if (!drafts) return;
@@ -188,10 +192,16 @@ class Tiny {
         to.out = matrix(width, attended), to.out_bias = numbers(width);
         to.query_bias = numbers(queries), to.key_bias = numbers(keys), to.value_bias = numbers(keys), to.norm = numbers(width);
         if (further && window) {
-            to.router = plain(7, width), to.shared_gate = plain(1, width), to.rotary = -1;
+            to.router = plain(7, width), to.rotary = -1;
+            if (!sinks_) to.shared_gate = plain(1, width);
             to.experts_gate = matrix(7 * (codes_ ? 1 : 2) * experts_inner_, width);
             if (codes_) to.experts_up = matrix(7 * experts_inner_, width);
             to.experts_down = matrix(7 * width, experts_inner_);
+            if (sinks_) {
+                to.experts_gate.flags |= ALTERNATING * !codes_, to.sinks = numbers(HEADS), to.router_bias = numbers(7);
+                to.experts_gate_bias = numbers(7 * experts_inner_), to.experts_up_bias = numbers(7 * experts_inner_);
+                to.experts_down_bias = numbers(7 * width);
+            }
         }
         to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
         if (!further || !window) {
@@ -212,7 +222,7 @@ class Tiny {
     const int dim_, inner_, experts_inner_, key_, value_;
     const bool bfloat16_;
     const Codes codes_;
-    const bool joins_, gated_;
+    const bool joins_, gated_, sinks_;
     int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
@@ -315,6 +325,10 @@ void trees_of_numbers() {
             Tiny model(bfloat16, false, 0, NUMBERS, 16, NOTHING, state);
             for (int length : {0, 15, 63, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
         }
+    for (bool bfloat16 : {false, true}) {
+        Tiny model(bfloat16, true, 9, NUMBERS, 16, NOTHING, ATTENTION, true);
+        for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
+    }
 }
 
 void trees_of_codes() {
@@ -327,6 +341,8 @@ void trees_of_codes() {
         Tiny model(true, !state, state ? 0 : 9, OF_32, 8, NOTHING, state);  // a mixture, and layers with a running state
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
+    Tiny model(true, true, 9, OF_32, 8, NOTHING, ATTENTION, true);
+    for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
 }
 
 void rest() {

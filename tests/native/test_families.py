@@ -28,6 +28,11 @@ CHANGES = [
     ("qwen3_moe", {"norm_topk_prob": True}),
     ("qwen3_moe", {"mlp_only_layers": []}),
     ("qwen3_next", {"norm_topk_prob": True}),
+    ("gpt_oss", {"num_experts_per_tok": 2}),
+    ("gpt_oss", {"swiglu_limit": 7.0}),
+    ("gpt_oss", {"swiglu_alpha": 1.7}),
+    ("gpt_oss", {"rope_parameters": {**NATIVE["gpt_oss"]["rope_parameters"], "truncate": True}}),
+    ("gpt_oss", FULL),
     ("gemma2", {"attn_logit_softcapping": None}),
     ("gemma2", {"final_logit_softcapping": None}),
     ("gemma2", {"hidden_activation": "silu"}),
@@ -40,10 +45,10 @@ CHANGES = [
 
 
 def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
-    """A model with random norms: those of a new model are all alike."""
+    """A model with random norms and biases: those of a new model are all alike."""
     model = tiny(kind, 1, dtype=dtype, **HEADS, **{**NATIVE[kind], **settings})
     for name, weight in model.named_parameters():
-        if "norm" in name:
+        if "norm" in name or ("bias" in name and "dt_" not in name):
             weight.data += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
     return model
 

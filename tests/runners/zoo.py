@@ -54,6 +54,7 @@ WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
 
 _SHORT = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 _GEMMA = {**_SHORT, "tie_word_embeddings": False, "query_pre_attn_scalar": 11, "final_logit_softcapping": 3.0}
+_YARN = {"rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
 _RULE = {
     "layer_types": ["linear_attention", "full_attention"],
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
@@ -90,6 +91,14 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 24,
         "mlp_only_layers": [0],
+    },
+    "gpt_oss": {
+        **_SHORT,
+        "rope_parameters": {**_YARN, "rope_type": "yarn"},
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "swiglu_limit": 0.7,
+        "swiglu_alpha": 1.3,
     },
     "qwen3_5_text": _RULE,
     "qwen3_5_moe_text": {**_RULE, **_EXPERTS},

@@ -28,8 +28,10 @@ from draftwood.loading.gguf_model import quantized, stored_file
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP, shapes_of
-from draftwood.runners.native.refusals import why_not_config
+from draftwood.runners.native.experts import from_folder
+from draftwood.runners.native.facts import shapes_of
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP
+from draftwood.runners.native.refusals import is_mxfp4, why_not_config
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -60,8 +62,20 @@ def choose_format(name: str | Path, options: LoadOptions, device: torch.device) 
         if options.dtype not in ("auto", "bfloat16"):
             raise ConfigError(f"dtype {options.dtype} is impossible with weights {options.weights!r}: leave one of them out")
         return torch.bfloat16
-    header = header_of(name) if options.dtype == "auto" else None
-    return torch.bfloat16 if header and quantized(header) and stored_config(header) is not None else found
+    if options.dtype != "auto":
+        return found
+    header = header_of(name)
+    coded = quantized(header) and stored_config(header) is not None if header else _has_codes(name)
+    return torch.bfloat16 if coded else found
+
+
+def _has_codes(name: str | Path) -> bool:
+    """Whether a folder, or a downloaded hub model, has codes that the native engine computes from."""
+    try:
+        raw = json.loads((folder_of(name) or Path()).joinpath(CONFIG).read_text(encoding="utf-8"))
+        return FAMILIES[raw["model_type"]].alternating and is_mxfp4(raw.get("quantization_config"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # the loading says what is wrong with the files
 
 
 def _native(options: LoadOptions, device: torch.device) -> bool:
@@ -83,9 +97,9 @@ def load_causal(name: str | Path, options: LoadOptions, device: torch.device, dt
     """
     if _native(options, device) and dtype in (torch.float32, torch.bfloat16):
         header = header_of(name)
-        found = stored_folder(name) if header is None else stored_file(header, dtype, coded=options.dtype == "auto")
+        found = stored_folder(name) if header is None else stored_file(header, dtype)
         if found is not None:
-            found.dtype, found.activations = dtype, options.activations
+            found.dtype, found.activations, found.coded = dtype, options.activations, options.dtype == "auto"
             if options.weights != "same":
                 found.round_to(8 if options.weights == "int8" else 4)
             _check_room(name, found)
@@ -124,7 +138,9 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     if why_not_config(config) is not None:
         return None
     every, shapes = _weights(folder), shapes_of(config)
-    weights = _text_weights(every, FAMILIES[config.model_type].others)
+    vars(config).pop("quantization_config", None)  # codes have their type with them
+    own = FAMILIES[config.model_type]
+    weights = from_folder(own, _text_weights(every, own.others))
     if HEAD in weights and config.tie_word_embeddings:
         if np.array_equal(weights[HEAD].data, weights[EMBEDDING].data):
             del weights[HEAD]
@@ -184,7 +200,7 @@ def _filled(folder: Path) -> tuple[Any, Any]:
     return config, GenerationConfig.from_pretrained(folder) if own else GenerationConfig.from_model_config(config)
 
 
-def _text_weights(weights: dict[str, Weight], others: tuple[str, ...]) -> dict[str, Weight]:
+def _text_weights(weights: dict[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
     """The weights of the text of a model of several parts, by their names in a model of text."""
     if not others:
         return weights
@@ -192,18 +208,21 @@ def _text_weights(weights: dict[str, Weight], others: tuple[str, ...]) -> dict[s
     return {key: weight for key, weight in named.items() if not key.startswith(others)}
 
 
-def _weights(folder: Path) -> dict[str, Weight]:
+def _weights(folder: Path) -> dict[str, Any]:
     """All tensors of a folder's files."""
     return {key: weight for file in weight_files(folder) for key, weight in _tensors(file).items()}
 
 
-def _tensors(path: Path) -> dict[str, Weight]:
+def _tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a file; bytes without a type as arrays."""
     table, size = tensor_table(path)
     data = np.memmap(path, np.uint8, mode="c", offset=0)
-    found = {}
+    found: dict[str, Any] = {}
     for key, entry in table.items():
         begin, end = (size + place for place in entry["data_offsets"])
         if end > len(data):
             raise ValueError(f"{path} is incomplete")
-        found[key] = Weight(data=data[begin:end], kind=_KINDS[entry["dtype"]], shape=tuple(entry["shape"]), mapped=True)
+        own, kind, shape = data[begin:end], entry["dtype"], tuple(entry["shape"])
+        bare = kind == "U8"
+        found[key] = own.reshape(shape) if bare else Weight(data=own, kind=_KINDS[kind], shape=shape, mapped=True)
     return found

@@ -12,7 +12,7 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import OWN_SCALE, refuse_unread, rotary_scaling, unread, values_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
-from draftwood.runners.native.families import FAMILIES, HEAD
+from draftwood.runners.native.families import FAMILIES, HEAD, SWIGLU
 from draftwood.runners.native.layouts import gguf_names
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import rotary_frequencies
@@ -222,6 +222,22 @@ def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) 
     }  # fmt: skip
 
 
+def _gpt_oss(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    rotary = config["rope_parameters"]
+    if (scaling := rotary_scaling(values))[0] == "yarn":
+        original = int(values.get("rope.scaling.original_context_length", config["max_position_embeddings"]))
+        rotary = {**rotary, "rope_type": "yarn", "factor": float(scaling[1]), "original_max_position_embeddings": original}
+        betas = {"beta_slow": 1.0, "beta_fast": 32.0}
+        rotary |= {name: float(values.get(f"rope.scaling.yarn_{name}", beta)) for name, beta in betas.items()}
+        rotary["truncate"] = False  # as the model was trained: llama.cpp rounds the ends of the ramp to whole numbers
+    return {
+        **SWIGLU, "num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": int(values[_EXPERT]),
+        "sliding_window": int(values[_WINDOW]), "layer_types": _kinds(values, config["num_hidden_layers"], 2),
+        "rope_parameters": rotary,
+    }  # fmt: skip
+
+
 _FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 _RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size")
 _SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
@@ -229,7 +245,7 @@ _MORE_NEEDED: Final = {
     "granite": ("embedding_scale", "residual_scale", "attention.scale", "logit_scale", _INNER),
     "mixtral": (*_EXPERTS, _INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, _INNER),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
-    "lfm2": ("shortconv.l_cache", _INNER),
+    "lfm2": ("shortconv.l_cache", _INNER), "gpt_oss": (*_EXPERTS, _EXPERT, _WINDOW),
 }  # fmt: skip
 _RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
 READ: Final = {
@@ -239,7 +255,7 @@ READ: Final = {
 _OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
     "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
     "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
-    "qwen3_next": _qwen3_next,
+    "qwen3_next": _qwen3_next, "gpt_oss": _gpt_oss,
 }  # fmt: skip
 """What files of a model type say in their own way, or leave to the program that reads them."""
 

@@ -49,7 +49,8 @@ _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
     "attention.sliding_window": 0, "embedding_scale": 1, "expert_count": 0, "expert_shared_count": 0,
     "expert_gating_func": 1, "expert_used_count": 0, "expert_weights_scale": 1, "leading_dense_block_count": 0,
     "logit_scale": 1, "nextn_predict_layers": 0,
-    "residual_scale": 1, "rope.scaling.attn_factor": 1, "tensor_data_layout": "Meta AI original pth",
+    "residual_scale": 1, "rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1,
+    "rope.scaling.yarn_ext_factor": 1, "tensor_data_layout": "Meta AI original pth",
     "use_parallel_residual": False,
 }  # fmt: skip
 OWN_SCALE: Final = {"gemma2": 46, "gemma3": 62}
@@ -117,6 +118,8 @@ def _has(name: str, values: Mapping[str, Any], config: Any) -> list[Any]:
         return [said] if period else [slides[0] if isinstance(said, bool) and len(set(slides)) == 1 else slides]
     if name in ("rope.freq_base", "rope.freq_base_swa"):
         return [part["rope_theta"] for part in parts if "rope_theta" in part]
+    if name.startswith("rope.scaling.yarn_beta"):
+        return [part[beta] for part in parts if (beta := name.removeprefix("rope.scaling.yarn_")) in part]
     if name == "rope.scaling.attn_factor":
         return [part["attention_factor"] for part in parts if "attention_factor" in part]
     if name == "rope.dimension_count":

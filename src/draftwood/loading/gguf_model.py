@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, WHOLE, scale
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
-from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of, shapes_of
+from draftwood.runners.native.facts import shapes_of
+from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of
 from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, parts_of
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
@@ -27,12 +28,12 @@ from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 _TURNED = ("attn_q", "attn_k")
 
 
-def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> StoredModel | None:
+def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     """The model of a file; None for one that :func:`stored_config` does not read.
 
     Args:
         header: of the file.
-        dtype, coded: as for :class:`StoredModel`.
+        dtype: as for :class:`StoredModel`.
 
     Raises:
         ModelError: the file is a part of a model, lacks a tensor or has too many or one of another shape, ends before its
@@ -45,10 +46,7 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
     divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes_of(config).items():
-        shapes |= {name: shape} if _name(name, names) in tensors else parts_of(config, name, shape)
-    for name, shape in shapes.items():
+    for name, shape in _shapes(config, names, tensors).items():
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
@@ -73,10 +71,19 @@ def stored_file(header: Header, dtype: torch.dtype, *, coded: bool = False) -> S
     if divisors is not None:
         scale_rotary(header, config, divisors)
     _add_ends(header, generation)
-    found = StoredModel(config, generation, weights, dtype, coded=coded)
+    found = StoredModel(config, generation, weights, dtype)
     found.name_or_path, found.mtp = str(header.path), _head(header, config, ahead) if has_head(header.path) else {}
     if found.mtp:
         found.mtp.setdefault("norm.weight", weights[last_norm(FAMILIES[config.model_type])])
+    return found
+
+
+def _shapes(config: Any, names: Mapping[str, str], tensors: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of a file with these tensors, of which some may be parts of a joined one."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes_of(config).items():
+        whole = _name(name, names) in tensors and not FAMILIES[config.model_type].alternating
+        found |= {name: shape} if whole else parts_of(config, name, shape)
     return found
 
 

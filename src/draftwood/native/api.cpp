@@ -48,11 +48,14 @@ size_t draftwood_size_of(const char* structure) {
 int draftwood_use(const char* name) { return done([&] { use_instruction_set(name); }); }
 
 void* draftwood_model(const Facts* facts, const int* taps, const Matrix* embedding, const Matrix* head, const float* norm,
-                      const LayerSource* layers, int threads) {
+                      int threads) {
     return guarded([&]() -> void* {
-        return new Handle(std::make_shared<Engine>(*facts, taps, *embedding, *head, norm, layers, threads));
+        return new Handle(std::make_shared<Engine>(*facts, taps, *embedding, *head, norm, threads));
     }, nullptr);
 }
+
+// The next layer of a model, which is used once it has all.
+int draftwood_layer(void* model, const LayerSource* layer) { return done([&] { (*(Handle*)model)->add(*layer); }); }
 
 int draftwood_expand(const Matrix* matrix, long rows, int columns, int bfloat16, void* to) {
     return done([&] { expand(*matrix, rows, columns, bfloat16, to); });

@@ -93,8 +93,9 @@ struct Attention : PhasesOf<N> {
 
     // Softmax of a row of scores: weights of slots until ``tail_start``, then of the tail; returns their sum, by which attention
     // is divided at last. Scores of the path's nodes go to their positions, so that sums have the order that they will have
-    // once the nodes are text. ``from`` and ``to``: the slots whose weights are read for any row.
-    float softmax(const Token& token, float* scores, Input* weights, Input* tail, int window, int from, int to) const {
+    // once the nodes are text. ``from`` and ``to``: the slots whose weights are read for any row. A sink, or null, has a share.
+    float softmax(const Token& token, float* scores, Input* weights, Input* tail, int window, int from, int to,
+                  const float* sink) const {
         const int end = length(token), low = window ? most(0, end - window) : 0;
         const int first = low / LANES * LANES, last = ceil_div(end, LANES) * LANES;
         for (int i = 0; i < token.seen; i++) scores[token.text + i] = scores[work.path[token.first + i]];
@@ -123,7 +124,7 @@ struct Attention : PhasesOf<N> {
         for (int p = start; token.seen && p < tail_end; p++) tail[p - start] = p >= first && p < end ? weights[p] : (Input)0;
         for (int p = from; p < first; p++) weights[p] = 0;
         for (int p = start; p < to; p++) weights[p] = 0;
-        return sum(total);
+        return sink ? sum(total) + greatest(exponential(splat(*sink) - top * scale)) : sum(total);
     }
 
     // The values of the tail in the order of text, and zeros until the end of a step; returns how many.
@@ -200,6 +201,7 @@ struct Attention : PhasesOf<N> {
     void attend(const Queries& q) {
         const Reach reach = reach_of(q);
         const int rows = q.rows(), row = work.tokens[q.start].row, stride = reach.stride();
+        const float* sinks = model.layer[q.layer].sinks;
         const Input* x = queries + ((size_t)(q.head * count + q.start) * head_group + q.low) * dim;
         for (int p = reach.from; p < reach.end; p += STRIP) {  // scores: queries times keys
             const Weight* k = keys(row, p / PAGE, q.layer, q.head) + key_at(p % PAGE, 0, dim, N::step);
@@ -210,7 +212,8 @@ struct Attention : PhasesOf<N> {
         for (int r = 0; r < rows; r++) {
             const size_t at = (size_t)r * stride;
             totals[r] = softmax(work.tokens[token_of(q, r)], own.scores + at, weights + at, tails + (size_t)r * reach.longest,
-                                model.layer[q.layer].window, reach.from, stride);
+                                model.layer[q.layer].window, reach.from, stride,
+                                sinks ? sinks + q.head * head_group + (q.low + r) % head_group : nullptr);
         }
         memset(own.sums, 0, sizeof(float) * (size_t)rows * dim);
         for (int p = reach.from; p < reach.direct; p += PAGE)  // weights times values

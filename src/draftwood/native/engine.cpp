@@ -19,28 +19,30 @@ int unit_of(int output) { return output / STRIP * LANES + output % LANES; }
 bool is_gate(int output) { return output % STRIP < LANES; }
 }  // namespace
 
-Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm,
-               const LayerSource* layers, int threads)
+Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm, int threads)
     : packer_(facts.bfloat16, threads), taps_(taps, taps + facts.taps) {
     take_facts(facts);
     const int width = model_.padded_width;
     model_.norm = packer_.copy(norm, facts.width, width);
-    for (int l = 0; l < facts.layers; l++) {
-        Layer layer{};
-        layer.kind = layers[l].kind;
-        place_layer(layer);
-        if (layer.kind == DELTA_RULE) pack_delta_rule(layers[l], layer);
-        else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(layers[l], layer);
-        else pack_attention(layers[l], layer);
-        pack_feed_forward(layers[l], layer);
-        pack_norms(layers[l], layer);
-        layer.window = layers[l].window, layer.rotary = layers[l].rotary;
-        layers_.push_back(layer);
-    }
-    model_.page_numbers = (size_t)model_.attending * facts.kv_heads * 2 * PAGE * model_.padded_dim;
-    model_.layer = layers_.data();
     if (head.data) model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
     take_embedding(embedding);
+}
+
+void Engine::add(const LayerSource& from) {
+    const Facts& facts = model_.facts;
+    if ((int)layers_.size() == facts.layers) throw std::invalid_argument("more layers than the facts say");
+    Layer layer{};
+    layer.kind = from.kind;
+    place_layer(layer);
+    if (layer.kind == DELTA_RULE) pack_delta_rule(from, layer);
+    else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(from, layer);
+    else pack_attention(from, layer);
+    pack_feed_forward(from, layer);
+    pack_norms(from, layer);
+    layer.window = from.window, layer.rotary = from.rotary;
+    layers_.push_back(layer);
+    model_.page_numbers = (size_t)model_.attending * facts.kv_heads * 2 * PAGE * model_.padded_dim;
+    model_.layer = layers_.data();
 }
 
 void Engine::take_facts(const Facts& facts) {
@@ -118,14 +120,24 @@ void Engine::pack_attention(const LayerSource& from, Layer& to) {
     to.qkv = pack_segments(segments, columns_in_parts(inputs, facts.width, width));
     to.out = packer_.pack(from.out, facts.width, columns_in_parts(heads, size, dim));
     to.out.bias = packer_.copy(from.out_bias, facts.width, width);
+    to.sinks = packer_.copy(from.sinks, heads, heads);
 }
 
-// Gates and ups are rows from ``gates`` and ``ups`` on.
-Linear Engine::pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner) {
+// Gates and ups are rows from ``gates`` and ``ups`` on, every ``step``th of them.
+Linear Engine::pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner, int step) {
     const Columns columns = columns_in_parts(1, model_.facts.width, model_.padded_width);
     return packer_.pack(2 * padded_to(inner, STRIP), columns, {&gate, &up}, [&](int output) {
         const Matrix* matrix = is_gate(output) ? &gate : &up;
-        return MatrixRow{unit_of(output) < inner ? matrix : nullptr, (is_gate(output) ? gates : ups) + unit_of(output)};
+        return MatrixRow{unit_of(output) < inner ? matrix : nullptr, (is_gate(output) ? gates : ups) + unit_of(output) * step};
+    });
+}
+
+// Biases of gates and ups from ``first`` on; either may be null.
+void Engine::bias_gate_up(Linear& to, const float* gate, const float* up, size_t first, int inner) {
+    if (!gate && !up) return;
+    to.bias = packer_.fill(to.outputs, [&](int output) {
+        const float* part = is_gate(output) ? gate : up;
+        return part && unit_of(output) < inner ? part[first + unit_of(output)] : 0.f;
     });
 }
 
@@ -143,11 +155,7 @@ void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
         to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, facts.inner);
         to.down = pack_down(from.down, 0, facts.inner);
     }
-    if (from.gate_bias || from.up_bias)
-        to.gate_up.bias = packer_.fill(to.gate_up.outputs, [&](int output) {
-            const float* part = is_gate(output) ? from.gate_bias : from.up_bias;
-            return part && unit_of(output) < facts.inner ? part[unit_of(output)] : 0.f;
-        });
+    bias_gate_up(to.gate_up, from.gate_bias, from.up_bias, 0, facts.inner);
     to.down.bias = packer_.copy(from.down_bias, facts.width, model_.padded_width);
 }
 
@@ -163,15 +171,17 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
         if (output == facts.experts && shared.data) return MatrixRow{&shared, 0};
         return MatrixRow{output < facts.experts ? &router : nullptr, (size_t)output};
     });
+    to.router.bias = packer_.copy(from.router_bias, facts.experts, to.router.outputs);
     Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
     to.experts_up = gate_up, to.experts_down = down;
-    const bool joined = !from.experts_up.data;
-    const size_t inner = facts.expert_inner;
+    const bool joined = !from.experts_up.data, turns = from.experts_gate.flags & ALTERNATING;
+    const size_t inner = facts.expert_inner, width = facts.width;
     for (size_t e = 0; e < (size_t)facts.experts; e++) {
-        const size_t gates = e * (joined ? 2 * inner : inner);
-        gate_up[e] = pack_gate_up(from.experts_gate, gates, joined ? from.experts_gate : from.experts_up,
-                                  joined ? gates + inner : gates, inner);
-        down[e] = pack_down(from.experts_down, e * facts.width, inner);
+        const size_t gates = e * (joined ? 2 * inner : inner), ups = !joined ? gates : turns ? gates + 1 : gates + inner;
+        gate_up[e] = pack_gate_up(from.experts_gate, gates, joined ? from.experts_gate : from.experts_up, ups, inner, turns ? 2 : 1);
+        bias_gate_up(gate_up[e], from.experts_gate_bias, from.experts_up_bias, e * inner, inner);
+        down[e] = pack_down(from.experts_down, e * width, inner);
+        if (from.experts_down_bias) down[e].bias = packer_.copy(from.experts_down_bias + e * width, width, model_.padded_width);
     }
 }
 

@@ -10,11 +10,12 @@ namespace draftwood {
 struct LayerSource {
     Matrix query, key, value, out, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
-    const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm;
+    const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm, *sinks;
     int window, rotary;
     // Of a mixture: [expert][width]; gates and ups, [expert][inner][width], or without ``experts_up`` both, [expert][gates, ups][width];
     // [expert][width][inner]. With ``shared_gate``, [1][width], the matrices above are those of an expert that all tokens have.
     Matrix router, experts_gate, experts_up, experts_down, shared_gate;
+    const float *router_bias, *experts_gate_bias, *experts_up_bias, *experts_down_bias;  // [expert], [expert][output]
     // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
     // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of.
     int kind;
@@ -41,10 +42,10 @@ struct Segment {
 // A model whose weights are packed in the order in which they are read.
 class Engine {
   public:
-    // An embedding in the model's format, or in codes that stay codes, stays where it is. ``threads`` pack. A head without data
-    // comes from another model.
-    Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm,
-           const LayerSource* layers, int threads);
+    // Layers are added one by one. An embedding in the model's format, or in codes that stay codes, stays where it is. ``threads``
+    // pack. A head without data comes from another model.
+    Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm, int threads);
+    void add(const LayerSource& from);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
     void share_head(const std::shared_ptr<Engine>& lender);
@@ -69,7 +70,8 @@ class Engine {
     void pack_feed_forward(const LayerSource& from, Layer& to);
     void pack_experts(const LayerSource& from, Layer& to);
     void pack_norms(const LayerSource& from, Layer& to);
-    Linear pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner);
+    Linear pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner, int step = 1);
+    void bias_gate_up(Linear& to, const float* gate, const float* up, size_t first, int inner);
     Linear pack_down(const Matrix& down, size_t first, int inner);
     size_t number_bytes() const { return model_.facts.bfloat16 ? 2 : 4; }
 

@@ -16,9 +16,12 @@ struct FeedForward : Attention<N> {
     FeedForward(const Work& batch, const Worker& worker)
         : Base(batch, worker), chosen(worker.shared->experts), weights(worker.shared->expert_weights) {}
 
-    // SwiGLU: gates through SiLU (or GELU) times ups.
+    // SwiGLU: gates through SiLU (or GELU) times ups; or gates, up to a limit, times sigmoids of them times ups within it, plus one.
     void activate(Input* to, const float* sums) const {
-        N::store_input(to, activated(load(sums), facts.gelu) * load(sums + LANES));
+        const Lanes gate = load(sums), up = load(sums + LANES), limit = splat(facts.swiglu_limit);
+        if (!facts.swiglu_limit) return N::store_input(to, activated(gate, facts.gelu) * up);
+        const Lanes low = lesser(limit, gate), clamped = lesser(limit, greater(splat(0.f) - limit, up));
+        N::store_input(to, low * sigmoid(low * splat(facts.swiglu_alpha)) * (clamped + splat(1.f)));
     }
 
     // One phase, or two: products that are added to the residual stream, normed before if there is such a norm.

@@ -24,6 +24,7 @@ class Facts(Structure):
         *((name, c_float) for name in ("epsilon", "scale")),
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
+        *((name, c_float) for name in ("swiglu_limit", "swiglu_alpha")),
         *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts", "gated")),
         *((name, c_int) for name in ("taps_of_convolution", "key_heads", "value_heads", "key_size", "value_size", "tiled")),
     ]
@@ -32,7 +33,7 @@ class Facts(Structure):
 class Matrix(Structure):
     """``draftwood::Matrix``; a ``kind`` of -1 is the model's own format."""
 
-    INTERLEAVED, CODED = 1, 2
+    INTERLEAVED, CODED, ALTERNATING = 1, 2, 4
     _fields_ = [("data", c_void_p), ("kind", c_int), ("flags", c_int), ("mapped", c_size_t)]
 
 
@@ -44,9 +45,10 @@ class LayerSource(Structure):
     MIXED, STATE = ("mixed", "mixed_gate", "share", "decay"), ("convolution", "decay_rate", "decay_bias", "state_norm")
     ATTENTION, DELTA_RULE, SHORT_CONVOLUTION = range(3)
     _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
-    _fields_ += [*((name, c_void_p) for name in NORMS), ("window", c_int), ("rotary", c_int)]
+    _fields_ += [*((name, c_void_p) for name in (*NORMS, "sinks")), ("window", c_int), ("rotary", c_int)]
     EXPERTS = ("router", "experts_gate", "experts_up", "experts_down", "shared_gate")
-    _fields_ += [*((name, Matrix) for name in EXPERTS), ("kind", c_int)]
+    EXPERT_BIASES = ("router_bias", "experts_gate_bias", "experts_up_bias", "experts_down_bias")
+    _fields_ += [*((name, Matrix) for name in EXPERTS), *((name, c_void_p) for name in EXPERT_BIASES), ("kind", c_int)]
     _fields_ += [*((name, Matrix) for name in MIXED), *((name, c_void_p) for name in STATE)]
 
     @classmethod
@@ -70,8 +72,13 @@ class LayerSource(Structure):
             "router": (experts, width),
             "shared_gate": (1, width),
             "experts_gate_up": (experts, 2 * facts.expert_inner, width),
+            "experts_gate_up_bias": (experts, 2 * facts.expert_inner),
             **dict.fromkeys(("experts_gate", "experts_up"), (experts, facts.expert_inner, width)),
             "experts_down": (experts, width, facts.expert_inner),
+            "sinks": (facts.heads,),
+            "router_bias": (experts,),
+            **dict.fromkeys(("experts_gate_bias", "experts_up_bias"), (experts, facts.expert_inner)),
+            "experts_down_bias": (experts, width),
         }
 
 
@@ -116,7 +123,8 @@ _SIGNATURES = {
     "instruction_sets": (c_char_p, []),
     "size_of": (c_size_t, [c_char_p]),
     "use": (c_int, [c_char_p]),
-    "model": (c_void_p, [POINTER(Facts), c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_void_p, c_int]),
+    "model": (c_void_p, [POINTER(Facts), c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_int]),
+    "layer": (c_int, [c_void_p, c_void_p]),
     "expand": (c_int, [POINTER(Matrix), c_long, c_int, c_int, c_void_p]),
     "free_model": (None, [c_void_p]),
     "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),

@@ -59,6 +59,7 @@ struct Layer {
     float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network, or null
     float *out_norm, *down_norm;     // of what attention and that network add to the residual stream, or null
     float *query_norm, *key_norm;    // of each head, or of all heads together, or null
+    float* sinks;                    // of each head, a score that takes its share of the softmax and has no value; or null
     float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
     int rotary;                      // its table of rotations; below 0: none
@@ -83,6 +84,7 @@ struct Facts {
     int joint_norms;  // query and key norms are of all heads together
     // Factors, and caps of scores; 0 for none.
     float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
+    float swiglu_limit, swiglu_alpha;  // SwiGLU with clamped inputs, and the factor in its sigmoid; limit 0: without
     // Of a mixture of experts: those of a layer and of a token; whether the weights of a token's experts add up to one.
     int experts, experts_per_token, expert_inner, normalise_experts;
     int gated;  // attention is multiplied by the sigmoids of gates, which follow each head's queries in its matrix

@@ -16,7 +16,8 @@ struct Matrix {
 
 enum MatrixFlags {
     INTERLEAVED = 1,  // outputs of a head are in the order in which llama.cpp rotates them
-    CODED = 2         // codes stay codes, where the model is bfloat16
+    CODED = 2,        // codes stay codes, where the model is bfloat16
+    ALTERNATING = 4   // gates and ups of an expert take turns
 };
 
 // Rows of a matrix as numbers, [row][column]: bfloat16, or else float32.

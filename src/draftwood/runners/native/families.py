@@ -1,14 +1,11 @@
-"""What a model is: a row for each model type, and what follows from it and a configuration for the native engine."""
+"""What a model is: a row for each model type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.native.rotary import Rotary, head_size
-from draftwood.runners.native.states import DELTA_RULE, JOINED_RULE, SHORT_CONVOLUTION, TILED, StateLayer
-from draftwood.runners.windows import SLIDING, Window, sliding_window
+from draftwood.runners.native.states import DELTA_RULE, JOINED_RULE, SHORT_CONVOLUTION, StateLayer
 
 _BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _AFTER: Final = {"out_norm": "post_attention_layernorm", "down_norm": "post_feedforward_layernorm"}
@@ -47,6 +44,8 @@ class Family(NamedTuple):
         names: of modules that others name otherwise, by the engine's name; ``last_norm`` is the one before the head.
         epsilon: the setting of the norms' least square.
         shared: the setting of the width of an expert that all tokens have.
+        sinks: each head has a score that takes its share of the softmax and has no value.
+        alternating: experts and their router have biases; of an expert gates and ups take turns, and inputs come first.
         whole: the model type of a model of several parts, of which this one reads the text; weights of the others begin
             with ``others``.
     """
@@ -74,10 +73,14 @@ class Family(NamedTuple):
     names: Mapping[str, str] = {}
     epsilon: str = "rms_norm_eps"
     shared: str = ""
+    sinks: bool = False
+    alternating: bool = False
     whole: str = ""
     others: tuple[str, ...] = ()
 
 
+SWIGLU: Final = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
+"""Settings of clamped SwiGLU, and their values in versions of ``transformers`` without them."""
 _GEMMA: Final = Family(
     "Gemma2ForCausalLM", _AROUND, plus_one=True, biases=_ATTENTION, windows=LAYERS, scale=("query_pre_attn_scalar", -0.5),
     scaled=True, activation="hidden_activation",
@@ -129,6 +132,11 @@ FAMILIES: Final = {
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS, experts=_NORMALISED, gguf="qwen3moe"
     ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM", biases=_ATTENTION, windows=LAYERS, factors={name: name for name in SWIGLU}, sinks=True,
+        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True},
+        alternating=True, names={"router": "mlp.router.weight"}, gguf="gpt-oss", stems={"ffn_norm": "post_attention_norm"},
+    ),
     "qwen3_5_text": _QWEN35,
     "qwen3_5_moe_text": _QWEN35_MOE,
     "qwen3_next": _QWEN35_MOE._replace(
@@ -157,62 +165,18 @@ EXPERTS: Final = {
     "router": "mlp.gate.weight", "experts_gate_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj",
     "shared_gate": "mlp.shared_expert_gate.weight",
 }  # fmt: skip
-HALVES: Final = {"experts_gate": "mlp.experts.gate_proj", "experts_up": "mlp.experts.up_proj"}
+BIASES: Final = {
+    "router_bias": "mlp.router.bias", "experts_gate_up_bias": "mlp.experts.gate_up_proj_bias",
+    "experts_down_bias": "mlp.experts.down_proj_bias",
+}  # fmt: skip
+HALVES: Final = {
+    "experts_gate": "mlp.experts.gate_proj", "experts_up": "mlp.experts.up_proj",
+    "experts_gate_bias": "mlp.experts.gate_proj_bias", "experts_up_bias": "mlp.experts.up_proj_bias",
+}  # fmt: skip
 """Gates and ups of experts where they are weights of their own."""
+SINKS: Final = "self_attn.sinks"
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
-
-
-def embedding_scale(config: Any) -> float:
-    """What embeddings are multiplied by; 0 for nothing."""
-    return float(config.hidden_size**0.5) if FAMILIES[config.model_type].scaled else 0.0
-
-
-def window_of(config: Any) -> Window | None:
-    """The sliding attention of such a model; None if it has none."""
-    return sliding_window(config) if FAMILIES[config.model_type].windows else None
-
-
-def facts_of(config: Any, **more: Any) -> Facts:
-    """The facts of such a model, and ``more`` that follow from its weights or from how it is used."""
-    own, head = FAMILIES[config.model_type], head_size(config)
-    setting, power = own.scale
-    factors = {name: getattr(config, setting) or 0.0 for name, setting in own.factors.items()}
-    experts = {name: given if given is True else getattr(config, str(given)) for name, given in own.experts.items()}
-    return Facts(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=head,
-        inner=_inner(config),
-        rotary_dim=2 * Rotary(config)(1)[0].shape[-1],
-        epsilon=getattr(config, own.epsilon),
-        scale=(getattr(config, setting) if setting else head) ** power,
-        gelu=ACTIVATIONS[getattr(config, own.activation)] if own.activation else 0,
-        joint_norms=own.head_norms == "joint",
-        gated=own.gated,
-        tiled=bool(getattr(config, TILED, False)),
-        **{name: getattr(config, setting) for layer in own.states.values() for name, setting in layer.facts.items()},
-        **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts else {}) | more,
-    )  # fmt: skip
-
-
-def _inner(config: Any) -> int:
-    """The width of the feed-forward networks."""
-    size = int(getattr(config, FAMILIES[config.model_type].shared or "intermediate_size"))
-    if not getattr(config, "block_auto_adjust_ff_dim", False):
-        return size
-    size, multiple = int(2 * size / 3), config.block_multiple_of
-    if config.block_ffn_dim_multiplier is not None:
-        size = multiple * -(-int(config.block_ffn_dim_multiplier * size) // multiple)
-    return size
-
-
-def is_sparse(config: Any, number: int) -> bool:
-    """Whether a layer is a mixture of experts."""
-    step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
-    return bool(FAMILIES[config.model_type].experts) and number not in dense and (number + 1) % step == 0
 
 
 def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
@@ -221,61 +185,18 @@ def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
     return {name: products[name] for name in PRODUCTS}, {name: norms[name] for name in (*own.norms, *HEAD_NORMS)}
 
 
+def experts_of(own: Family) -> dict[str, str]:
+    """Names of the weights of a mixture in a layer, by the engine's name."""
+    found = {name: own.names.get(name, module) for name, module in EXPERTS.items() if own.shared or name != "shared_gate"}
+    return {**found, **(BIASES if own.alternating else {})}
+
+
 def last_norm(own: Family) -> str:
     """The name of the norm before the head."""
     return f"{own.names['last_norm']}.weight" if "last_norm" in own.names else NORM
-
-
-def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the weights of a layer."""
-    own, sparse, shapes = FAMILIES[config.model_type], is_sparse(config, number), LayerSource.shapes(facts, facts.width)
-    products, norms = modules_of(own)
-    if (states := own.states.get(kinds_of(config)[number])) is not None:
-        yield from states.shapes(facts).items()
-        products = {name: products[name] for name in ("gate", "up", "down")}
-        norms = {name: norms[name] for name in own.norms}
-    elif not own.head_norms:
-        norms = {name: norms[name] for name in own.norms}
-    modules = {module: shapes[name] for name, module in products.items()}
-    if own.fused:
-        for module, parts in FUSED.items():
-            width = [modules.pop(PRODUCTS[part]) for part in parts]
-            modules[module] = sum(shape[0] for shape in width), width[0][1]
-    if sparse and not own.shared:
-        modules = {module: shape for module, shape in modules.items() if not module.startswith("mlp.")}
-    biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
-    for module, shape in modules.items():
-        yield f"{module}.weight", shape
-        if module.startswith(biased):
-            yield f"{module}.bias", shape[:1]
-    yield from ((f"{module}.weight", shapes[name]) for name, module in norms.items())
-    if sparse:
-        yield from ((module, shapes[name]) for name, module in EXPERTS.items() if own.shared or name != "shared_gate")
-
-
-def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of such a model, with a head of its own."""
-    facts, width = facts_of(config), config.hidden_size
-    outer = config.vocab_size, width
-    found = {EMBEDDING: outer, last_norm(FAMILIES[config.model_type]): (width,), HEAD: outer}
-    for number in range(facts.layers):
-        found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, facts)}
-    return found
-
-
-def rotates(config: Any, number: int) -> bool:
-    """Whether a layer rotates its queries and keys."""
-    flags = getattr(config, "no_rope_layers", None)
-    everywhere = not FAMILIES[config.model_type].full_unrotated or config.sliding_window is None
-    return bool(flags[number]) if flags else everywhere or kinds_of(config)[number] == SLIDING
 
 
 def with_states(config: Any) -> frozenset[str]:
     """Types of layers with a running state that the engine has code for."""
     own = FAMILIES.get(getattr(config, "model_type", ""))
     return frozenset(own.states if own is not None else ())
-
-
-def kinds_of(config: Any) -> list[str]:
-    """The type of each layer's attention."""
-    return list(getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers)

@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 from draftwood.native.library import LayerSource
-from draftwood.runners.native.families import (
-    EXPERTS,
-    FAMILIES,
-    FUSED,
-    HALVES,
-    PRODUCTS,
-    facts_of,
-    kinds_of,
-    last_norm,
-    modules_of,
-)
+from draftwood.runners.native.experts import outputs_first
+from draftwood.runners.native.facts import facts_of, kinds_of
+from draftwood.runners.native.families import FAMILIES, FUSED, HALVES, PRODUCTS, SINKS, experts_of, last_norm, modules_of
 from draftwood.runners.native.states import TILED, mixed_rows
 
 _STEMS: Final = {
@@ -43,13 +35,15 @@ _STATE_STEMS: Final = {
 _EXPERT_STEMS: Final = {
     "router": "ffn_gate_inp.weight", "experts_gate_up": "ffn_gate_up_exps.weight", "experts_gate": "ffn_gate_exps.weight",
     "experts_up": "ffn_up_exps.weight", "experts_down": "ffn_down_exps.weight", "shared_gate": "ffn_gate_inp_shexp.weight",
+    "router_bias": "ffn_gate_inp.bias", "experts_gate_up_bias": "ffn_gate_up_exps.bias",
+    "experts_gate_bias": "ffn_gate_exps.bias", "experts_up_bias": "ffn_up_exps.bias",
+    "experts_down_bias": "ffn_down_exps.bias",
 }  # fmt: skip
 MTP_STEMS: Final = {
     "nextn.eh_proj": "fc", "nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden",
     "nextn.shared_head_norm": "norm", "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "lm_head",
 }  # fmt: skip
 """Modules of an MTP head, by their names in GGUF files; the others are those of a layer."""
-_EXPERTS: Final = EXPERTS["experts_gate_up"]
 
 
 def gguf_names(kind: str) -> dict[str, str]:
@@ -58,7 +52,8 @@ def gguf_names(kind: str) -> dict[str, str]:
     products, norms = modules_of(own)
     modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
     named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
-    named |= {module: _EXPERT_STEMS[name] for name, module in {**EXPERTS, **HALVES}.items()}
+    named |= {module: _EXPERT_STEMS[name] for name, module in {**experts_of(own), **HALVES}.items()}
+    named[SINKS] = "attn_sinks.weight"
     for layer in own.states.values():
         named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
     return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
@@ -66,39 +61,50 @@ def gguf_names(kind: str) -> dict[str, str]:
 
 def _parts(config: Any) -> dict[str, tuple[str, ...]]:
     """Weights of a layer in place of which a file may have two."""
-    layers = FAMILIES[config.model_type].states.values()
-    return {_EXPERTS: tuple(HALVES.values())} | {
-        layer.weights["mixed_joined"]: tuple(layer.parts.values()) for layer in layers if layer.parts
-    }
+    own = FAMILIES[config.model_type]
+    experts = experts_of(own)
+    found = {
+        experts[f"experts_gate_up{end}"]: (HALVES[f"experts_gate{end}"], HALVES[f"experts_up{end}"])
+        for end in ("", "_bias") if f"experts_gate_up{end}" in experts
+    }  # fmt: skip
+    states = (layer for layer in own.states.values() if layer.parts)
+    return found | {layer.weights["mixed_joined"]: tuple(layer.parts.values()) for layer in states}
 
 
 def parts_of(config: Any, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights that a file may have in place of a joined one; of another one, itself."""
     for joined, parts in _parts(config).items():
         if name.endswith(joined):
-            counts = [shape[1] // 2] * 2 if joined == _EXPERTS else list(map(len, mixed_rows(facts_of(config))))
+            axis = _rows_of(joined)
+            counts = [shape[1] // 2] * 2 if axis else list(map(len, mixed_rows(facts_of(config))))
             return {
-                name.removesuffix(joined) + part: (*shape[:-2], count, shape[-1])
+                name.removesuffix(joined) + part: (*shape[:axis], count, *shape[axis + 1 :])
                 for part, count in zip(parts, counts, strict=True)
             }
     return {name: shape}
 
 
+def _rows_of(joined: str) -> int:
+    """The axis of a weight along which it is joined."""
+    return int(".experts." in joined)
+
+
 def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the names and in the order of ``transformers``: parts are joined, and value heads of a key head are
     together."""
-    facts, kinds, found = facts_of(config), kinds_of(config), {}
+    facts, kinds, found, own = facts_of(config), kinds_of(config), {}, FAMILIES[config.model_type]
     for name, tensor in tensors.items():
         number, _, module = name.removeprefix("model.layers.").partition(".")
         moves = getattr(config, TILED, False) and number.isdigit()
-        layer = FAMILIES[config.model_type].states.get(kinds[int(number)]) if moves else None
+        layer = own.states.get(kinds[int(number)]) if moves else None
         found[name] = tensor if layer is None else layer.grouped(module, tensor, facts)
     for joined, (first, second) in _parts(config).items():
         for name in [name for name in found if name.endswith(first)]:
             layer_name = name.removesuffix(first)
-            both = torch.cat((found.pop(name), found.pop(layer_name + second)), int(joined == _EXPERTS))
-            if joined != _EXPERTS:
+            halves, axis = (found.pop(name), found.pop(layer_name + second)), _rows_of(joined)
+            both = torch.stack(halves, 2).flatten(1, 2) if own.alternating else torch.cat(halves, axis)
+            if not axis:
                 rows, gate = mixed_rows(facts)
                 both = both[torch.tensor(rows + gate).argsort()]
             found[layer_name + joined] = both
-    return found
+    return dict(outputs_first(own, found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import addressof, byref
 from typing import NamedTuple, TypeAlias, final
 
@@ -75,7 +75,7 @@ class Engine:
     """Packed weights.
 
     Args:
-        facts, layers, taps: of the model.
+        facts, layers, taps: of the model. Layers are taken one by one.
         parts: the embedding, the head, and the weight of the last norm. The head may be another engine, which shares its.
         held: what keeps the memory of all these alive while they are packed.
         rotate: the model's rotations.
@@ -89,7 +89,7 @@ class Engine:
     def __init__(
         self,
         facts: Facts,
-        layers: Sequence[LayerSource],
+        layers: Iterable[LayerSource],
         taps: Sequence[int],
         parts: tuple[Part, Part | Engine, Part],
         held: Held,
@@ -99,8 +99,8 @@ class Engine:
         embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
         head, norm = parts[1], sized("norm", parts[2], facts.width)
         self.lender = head if isinstance(head, Engine) else None
-        if (len(taps), len(layers)) != (facts.taps, facts.layers):
-            raise ValueError(f"{len(layers)} layers and {len(taps)} taps: the facts have {facts.layers} and {facts.taps}")
+        if len(taps) != facts.taps:
+            raise ValueError(f"{len(taps)} taps: the facts have {facts.taps}")
         self._kept = Held(held.dtype, coded=held.coded)  # the embedding is read where it lies
         handle = library().model(
             byref(facts),
@@ -108,13 +108,19 @@ class Engine:
             byref(self._kept.matrix(embedding)),
             byref(Matrix() if isinstance(head, Engine) else held.matrix(sized("head", head, facts.vocab, facts.width))),
             held.numbers(norm),
-            (LayerSource * len(layers))(*layers),
             free_threads(),
         )
         if handle is None:
             raise ModelError(f"the native engine: {library().error().decode()}")
         self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
+        left = facts.layers
+        for layer in layers:
+            if library().layer(handle, byref(layer)):
+                raise ModelError(f"the native engine: {library().error().decode()}")
+            left -= 1
+        if left:
+            raise ValueError(f"{facts.layers - left} layers: the facts have {facts.layers}")
         if self.lender is not None:
             succeed(library().share_head(handle, self.lender.handle))
         self._rotate, self._longest, self._positions = rotate, longest, 0
@@ -249,5 +255,4 @@ def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | 
     """
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
     parts = source.weights[EMBEDDING], source.head, source.norm()
-    layers = source.layers(held, facts)
-    return NativeNetwork(Engine(facts, layers, hidden_layers, parts, held, source.rotary(), longest))
+    return NativeNetwork(Engine(facts, source.layers(facts), hidden_layers, parts, held, source.rotary(), longest))

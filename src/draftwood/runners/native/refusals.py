@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS, is_sparse, shapes_of
+from draftwood.runners.native.facts import is_sparse, shapes_of
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS
 from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
@@ -42,12 +44,17 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
         return "its no_rope_layers are more or fewer than its layers"
     if own.shared and not all(is_sparse(config, number) for number in range(config.num_hidden_layers)):
         return "it has no code for dense layers among mixtures with an expert of all tokens"
-    if getattr(config, "quantization_config", None) is not None:
+    if (codes := getattr(config, "quantization_config", None)) is not None and not (own.alternating and is_mxfp4(codes)):
         return "it has no code for quantized checkpoints"
     if getattr(config, "use_bidirectional_attention", None):
         return "its tokens see later ones"
     strange = [*({name for name in LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
     return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config, own.states)
+
+
+def is_mxfp4(codes: Any) -> bool:
+    """Whether the matrices of experts are codes of this type, by the ``quantization_config`` of a checkpoint."""
+    return isinstance(codes, Mapping) and codes.get("quant_method") == "mxfp4"
 
 
 def why_not(model: Any) -> str | None:

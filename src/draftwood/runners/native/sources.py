@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.native import families
-from draftwood.runners.native.families import EMBEDDING, EXPERTS, FAMILIES, FUSED, HALVES, HEAD, Family, modules_of
+from draftwood.runners.native.experts import expert_sources
+from draftwood.runners.native.facts import embedding_scale, facts_of, kinds_of, rotates, window_of
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, FUSED, HEAD, SINKS, Family, last_norm, modules_of
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import StateLayer
 from draftwood.runners.native.weights import Weight, sized, turned
@@ -43,7 +44,7 @@ class Source(NamedTuple):
 
     def facts(self, taps: int = 0) -> Facts:
         """The facts of the model, of which forwards return ``taps`` hidden states."""
-        return families.facts_of(
+        return facts_of(
             self.config,
             bfloat16=self.dtype == torch.bfloat16,
             taps=taps,
@@ -55,7 +56,7 @@ class Source(NamedTuple):
 
     def embedding_scale(self) -> float:
         """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
-        scale = families.embedding_scale(self.config)
+        scale = embedding_scale(self.config)
         return float(self.weights.get(f"{EMBEDDING[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
 
     def rotary(self) -> Rotary:
@@ -65,23 +66,21 @@ class Source(NamedTuple):
     def norm(self) -> Any:
         """What the norm before the head multiplies by."""
         own = FAMILIES[self.config.model_type]
-        return factor(self.weights[families.last_norm(own)], own, self.dtype)
+        return factor(self.weights[last_norm(own)], own, self.dtype)
 
-    def layers(self, held: Held, facts: Facts) -> list[LayerSource]:
-        """The weights of the layers."""
-        config, own, found = self.config, FAMILIES[self.config.model_type], []
-        window, tables = families.window_of(config), self.rotary().layer_types
-        for number, kind in enumerate(families.kinds_of(config)):
+    def layers(self, facts: Facts) -> Iterator[LayerSource]:
+        """The weights of the layers; the memory of one lives until the next one is taken."""
+        config, own = self.config, FAMILIES[self.config.model_type]
+        window, tables = window_of(config), self.rotary().layer_types
+        for number, kind in enumerate(kinds_of(config)):
             slides = window is not None and (window.everywhere or kind == SLIDING)
-            found.append(
-                layer_source(
-                    self.weights, f"model.layers.{number}.", held, facts, own,
-                    window=window.size if window is not None and slides else 0,
-                    states=own.states.get(kind),
-                    rotary=-1 if not families.rotates(config, number) else tables.index(kind) if kind in tables else 0,
-                )
+            held = Held(self.dtype, coded=self.coded)
+            yield layer_source(
+                self.weights, f"model.layers.{number}.", held, facts, own,
+                window=window.size if window is not None and slides else 0,
+                states=own.states.get(kind),
+                rotary=-1 if not rotates(config, number) else tables.index(kind) if kind in tables else 0,
             )  # fmt: skip
-        return found
 
 
 @final
@@ -107,15 +106,19 @@ class Held:
         if isinstance(part, Tensor):
             place = self.weights(part)
             return Matrix(place, -1, 0, self._kept[-1].nbytes if self._mapped else 0)
-        self._kept.append(part)
-        return part.matrix(coded=self.coded)
+        made = part.made()
+        self._kept.append(made)
+        return made.matrix(coded=self.coded)
 
     def numbers(self, part: Any) -> int | None:
         """Where these numbers lie in float32; None for None."""
         if part is None:
             return None
-        found = part.tensor(self.dtype) if isinstance(part, Weight) else part.detach().contiguous()
-        return self._place(found.float())
+        return self._place(self.tensor(part).float().contiguous())
+
+    def tensor(self, part: Part) -> Tensor:
+        """The same as a tensor, whose numbers are those of the model's format."""
+        return part.tensor(self.dtype) if isinstance(part, Weight) else part.detach()
 
     def _place(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
@@ -178,15 +181,12 @@ def layer_source(
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
 
-    experts = taken(held.matrix, {name: part(module) for name, module in {**EXPERTS, **HALVES}.items()})
-    if (both := experts.pop("experts_gate_up", None)) is not None:
-        experts["experts_gate"] = both
     return LayerSource(
         **taken(held.matrix, products),
         **taken(held.numbers, biases),
         **taken(held.numbers, {name: factor(one, family, held.dtype) for name, one in norms.items()}),
-        **taken(held.numbers, {"hidden_norm": joined}),
-        **experts,
+        **taken(held.numbers, {"hidden_norm": joined, "sinks": part(SINKS) if family.sinks else None}),
+        **expert_sources(part, held, facts, family),
         **(states.source(part, held, facts) if states is not None else {}),
         window=window,
         rotary=rotary,

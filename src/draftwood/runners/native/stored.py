@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.runners.native.experts import outputs_first
 from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
@@ -110,7 +111,7 @@ class StoredModel:
         """Numbers of each weight, and their bytes in memory."""
         for weight in self.weights.values():
             count = int(torch.Size(weight.shape).numel())
-            yield count, weight.data.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
+            yield count, weight.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
 
     def get_input_embeddings(self) -> nn.Embedding:
         """A new module with the numbers of the embedding, or that of :attr:`module` if it does more."""
@@ -145,7 +146,8 @@ def source_of(model: Any) -> Source:
     """A causal model for the engine: one of ``transformers`` that :func:`why_not` does not refuse, or a stored one."""
     if isinstance(model, StoredModel):
         return Source(model.config, model.weights, model.dtype, model.coded, 8 if model.integers else 16)
-    return Source(model.config, {**dict(model.named_buffers()), **model.state_dict()}, model.dtype)
+    weights = {**dict(model.named_buffers()), **model.state_dict()}
+    return Source(model.config, outputs_first(FAMILIES[model.config.model_type], weights), model.dtype)
 
 
 def embedded(model: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:

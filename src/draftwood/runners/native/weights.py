@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.native.library import Matrix, library
 
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 FLOATS: Final = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types of numbers, by GGML's number."""
 BLOCKS: Final = {
@@ -35,19 +36,30 @@ class Weight:
         shape: as the model has it.
         head: if not 0, the outputs of heads of this size are in the order in which llama.cpp rotates them.
         mapped: ``data`` are pages of a file.
+        make: makes the bytes, which files hold in another order, where they are needed; ``data`` is empty then.
     """
 
-    data: np.ndarray[Any, np.dtype[np.uint8]]
+    data: Bytes
     kind: int
     shape: tuple[int, ...]
     head: int = 0
     mapped: bool = False
+    make: Callable[[], Bytes] | None = None
 
     def __post_init__(self) -> None:
+        came = self.nbytes if self.make else self.data.nbytes
+        if self.shape[-1] % BLOCKS[self.kind][0] or came != self.nbytes or not self.data.flags.c_contiguous:
+            raise ModelError(f"a weight of shape {list(self.shape)} takes {self.nbytes} bytes in order, not {came}")
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
         numbers, size = BLOCKS[self.kind]
-        wanted = math.prod(self.shape) // numbers * size
-        if self.shape[-1] % numbers or self.data.nbytes != wanted or not self.data.flags.c_contiguous:
-            raise ModelError(f"a weight of shape {list(self.shape)} takes {wanted} bytes in order, not {self.data.nbytes}")
+        return math.prod(self.shape) // numbers * size
+
+    def made(self) -> Weight:
+        """The weight with its bytes."""
+        return replace(self, data=self.make().reshape(-1), make=None, mapped=False) if self.make else self
 
     @property
     def coded(self) -> bool:
@@ -55,7 +67,7 @@ class Weight:
         return self.kind not in FLOATS
 
     def matrix(self, *, coded: bool = False) -> Matrix:
-        """The weight as the engine takes it; ``coded`` leaves codes as they are."""
+        """The weight as the engine takes it, once it is made; ``coded`` leaves codes as they are."""
         flags = Matrix.INTERLEAVED * bool(self.head) + Matrix.CODED * coded
         return Matrix(self.data.ctypes.data, self.kind, flags, self.data.nbytes if self.mapped else 0)
 
@@ -64,7 +76,8 @@ class Weight:
         columns, exact = self.shape[-1], torch.float32 if dtype not in (torch.float32, torch.bfloat16) else dtype
         out = torch.empty(self.shape, dtype=exact)
         rows = math.prod(self.shape[:-1])
-        library().expand(byref(self.matrix()), rows, columns, exact == torch.bfloat16, out.data_ptr())
+        made = self.made()
+        library().expand(byref(made.matrix()), rows, columns, exact == torch.bfloat16, out.data_ptr())
         return (turned(out, self.head) if self.head else out).to(dtype)
 
     def rows(self, numbers: Sequence[int]) -> Weight:

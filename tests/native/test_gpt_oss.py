@@ -1,0 +1,108 @@
+"""gpt-oss: sinks, and experts with biases whose weights are numbers or codes in MXFP4."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GptOssForCausalLM, Mxfp4Config
+
+import draftwood
+from draftwood.core.errors import ModelError
+from draftwood.loading.causal import stored_folder
+from draftwood.runners.native import experts, sources
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.native.stored import StoredModel
+from tests.differences import difference
+from tests.faults.folders import tiny_tokenizer
+from tests.native.test_codes import compare
+from tests.native.test_families import TEXT, native, plain
+from tests.native.test_stored import scores
+from tests.runners.zoo import NATIVE, tiny
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96}
+MXFP4 = gguf.GGMLQuantizationType.MXFP4
+
+
+def model_of(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+    model = tiny("gpt_oss", 1, dtype=dtype, **NATIVE["gpt_oss"], **SIZES, **settings)
+    for name, weight in model.named_parameters():
+        if "norm" in name or name.endswith(("bias", "sinks")):
+            torch.nn.init.normal_(weight, 0.5, 0.3)
+    return model
+
+
+def write_in_codes(model: Any, folder: Path) -> None:
+    """Write a folder as the model is published: two codes of an expert's matrix in each byte, and scales apart."""
+    model.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        rows = weights.pop(name).float().transpose(1, 2).contiguous().numpy()
+        blocks = torch.from_numpy(gguf.quantize(rows, MXFP4)).unflatten(-1, (-1, 17))
+        codes = torch.cat((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), -1)
+        weights[f"{name}_scales"] = blocks[..., 0].contiguous()
+        weights[f"{name}_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = model_of(dtype)
+    model.save_pretrained(tmp_path)
+    model = GptOssForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
+    found = stored_folder(tmp_path)
+    assert found is not None
+    found.dtype = dtype
+    assert torch.equal(scores(found), scores(model))
+    assert "module" not in vars(found)
+    assert torch.equal(found(TEXT).logits, model(TEXT).logits)
+
+
+def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path: Path) -> None:
+    write_in_codes(model_of(), tmp_path)
+    numbers = Mxfp4Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, quantization_config=numbers).eval()
+    assert isinstance(model, GptOssForCausalLM)
+    wanted, _ = plain(model)
+    found = stored_folder(tmp_path)
+    assert found is not None
+    mine, _ = native(found)
+    assert difference(mine, wanted) < 1e-4 * wanted.abs().max()
+    assert difference(found(TEXT).logits[0], wanted) < 1e-5 * wanted.abs().max()
+
+
+def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    write_in_codes(model_of(torch.bfloat16, vocab_size=len(tokenizer)), tmp_path)
+    pair = draftwood.load(tmp_path, tmp_path, options={"backend": "native", "activations": 16})
+    assert isinstance(pair.model, StoredModel)
+    assert (pair.model.coded, pair.model.dtype) == (True, torch.bfloat16)
+    ids, settings = TEXT[0, :9].tolist(), {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
+    texts = {tuple(pair.generate(ids, method=method, **settings).token_ids) for method in ("ar", "ngram", "shared-noise")}
+    assert len(texts) == 1
+    compare(pair.model)
+
+
+def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    NativeRunner(model)
+    without_biases = {name: module for name, module in experts.experts_of(FAMILIES["gpt_oss"]).items() if "bias" not in name}
+    for place, what, wrong in (
+        (sources, "SINKS", "no weight"),
+        (experts, "experts_of", lambda own: without_biases),
+        (experts.Matrix, "ALTERNATING", 0),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, what, wrong)
+            with pytest.raises(ModelError, match="scores a text differently"):
+                NativeRunner(model)
