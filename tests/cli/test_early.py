@@ -28,6 +28,8 @@ NOWHERE = "/nowhere/model"
 MISSING = f"there is no folder '{NOWHERE}'"
 UNSHAPED = "--method ngram --shape 2-2"
 UNFIT = "shape '2-2' was given, but method 'ar' drafts nothing"
+TO_FILES = ["generate --input lines.jsonl --output", "translate --input lines.jsonl --output", "trace x --json"]
+TO_FILES += ["trace x --html", "trace x --svg", "tune --out", "bench --json"]
 REFUSED = [
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("generate x", "chat", "chat x", "serve", "check", "tune")),
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("bench", "translate x", "trace x", "trace --translate x")),
@@ -49,6 +51,7 @@ REFUSED = [
     ("generate --input . --output o", ". cannot be read: Is a directory"),
     ("generate --input lines.jsonl --output none/o", "output folder none does not exist"),
     ("generate --input lines.jsonl --output lines.jsonl", "are the same file"),
+    *((f"{command} -", "is -, which stands for standard input: name what to write") for command in TO_FILES),
     ("generate --input lines.jsonl --compare", "--compare is for a single prompt"),
     ("translate", "there is no text"),
     ("translate --input none.txt", "none.txt cannot be read: No such file"),

@@ -182,7 +182,10 @@ def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files have other rules there")
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_is_given_the_end_is_a_sentence(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_is_given_the_end_is_a_sentence(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     seconds = os.environ.get("DRAFTWOOD_FUZZ_SECONDS")  # then longer than usual, from another seed each time
     end = time.monotonic() + float(seconds or SECONDS)
@@ -203,6 +206,7 @@ def test_whatever_is_given_the_end_is_a_sentence(folders: dict[str, str], monkey
 
     fuzz()
     assert ended.keys() == {0, 1, 2}, ended
+    assert not list(tmp_path.iterdir()), "a file that nobody named"
 
 
 def test_control_an_unexpected_error_is_seen(
