@@ -11,7 +11,6 @@ from draftwood.cli.group import Commands
     cls=Commands,
     homes={
         "generate": ("benchmarks.generate:command", "Compare methods and other programs on the same prompts."),
-        "translate": ("benchmarks.translate.commands:command", "Compare translation with transformers and CTranslate2."),
         "clients": ("benchmarks.clients:command", "Run the examples of real clients against the server."),
         "never-slower": ("benchmarks.never_slower.commands:command", "Compare auto with plain decoding, text by text."),
         "cost": ("benchmarks.commands:cost", "Time forwards of the target."),

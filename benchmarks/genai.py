@@ -9,10 +9,9 @@ from typing import Any, Final, final
 import torch
 
 from benchmarks.genai_graph import openvino, served
-from benchmarks.measure import Maker, Texts
+from benchmarks.measure import Maker, Texts, closed
 from benchmarks.peers import padded
 from benchmarks.settings import Setting
-from benchmarks.translate.systems import closed
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 

@@ -20,6 +20,12 @@ from draftwood.runners.native.stored import whole
 from draftwood.sampling.settings import Sampling
 
 
+def closed(row: Sequence[int], eos: Sequence[int]) -> list[int]:
+    """A text up to its first end of text, inclusive; the rest is padding."""
+    ends = (at for at, token in enumerate(row) if token in eos)
+    return list(row[: next(ends, len(row)) + 1])
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Texts:

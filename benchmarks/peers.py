@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from benchmarks.measure import Maker, Texts
+from benchmarks.measure import Maker, Texts, closed
 from benchmarks.settings import Setting
-from benchmarks.translate.systems import closed
 from draftwood.api import Pair
 from draftwood.tune.compare import configured, generation_config
 

@@ -24,10 +24,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"draftwood ": main, "python -m benchmarks ": benchmarks}
 BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"
-TRANSLATE = "--limit 2 --repeats 1 --max-new-tokens 3"
-EXACT = "--limit 2 --max-new-tokens 3 --methods ar --peers none --batch-size 1"
 TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
-SLOWER = "--backend torch --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 4 --repeats 1"
+SLOWER = "--backend native --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 2 --repeats 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
     "generate": "--max-new-tokens 3",
     "chat": "--max-new-tokens 3",
@@ -47,22 +45,19 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
     "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
     "benchmarks never-slower": SLOWER,
-    "benchmarks never-slower --target smollm2": f"{SLOWER} --target src/draftwood/pairs/language/target",
+    "benchmarks never-slower --target smollm2": "--help",
     "benchmarks divergence": "--pieces 1 --tokens 4",
     "benchmarks inflate": "--parameters 12M",
     "benchmarks cost --backend native --target random-1b": "--help",  # a file of 700 MB
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
-    "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
+    "benchmarks start": "--help",  # tests/benchmarks/test_start.py runs it
     "benchmarks clients": "--help",
     "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
     "--max-new-tokens 8",
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
-    "benchmarks serve-distribution": "--url {url} --texts 30 --max-new-tokens 12 --concurrency 4 --control 0.2",
+    "benchmarks serve-distribution": "--help",  # tests/benchmarks/test_serving.py runs it
     "benchmarks serve-prefix": "--help",
-    "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
-    "benchmarks translate --data examples/pairs --methods": TRANSLATE,
-    "benchmarks translate --data examples/pairs --exact": EXACT,
     "train lm": f"{TINY} --vocab 300",
     "train draft": f"{TINY} --tokens 500",
     "train average": "",

@@ -14,12 +14,11 @@ from benchmarks.cost import bandwidth, bytes_of, measure
 from benchmarks.cuda.correct import prompts_for
 from benchmarks.cuda.models import free, shaped
 from benchmarks.cuda.plan import Deadline, Plan, TimeIsUp
-from benchmarks.measure import Maker, Sample, Texts
+from benchmarks.measure import Maker, Sample, Texts, closed
 from benchmarks.peers import padded
 from benchmarks.run import Bench, Case, Log
 from benchmarks.settings import Setting
 from benchmarks.summary import columns, figures, ratio
-from benchmarks.translate.systems import closed
 from draftwood.api import Pair
 from draftwood.tune.compare import configured, generation_config
 

@@ -18,7 +18,7 @@ from draftwood.api import Pair
 from tests.benchmarks.tiny import made_up_sample
 
 PROGRAM = Path(gpu.__file__)
-MISSING = ("jaxtyping", "click", "rich", "accelerate", "ctranslate2", "beartype")
+MISSING = ("jaxtyping", "click", "rich", "accelerate", "beartype")
 BARE = f"""import runpy, sys
 sys.modules.update(dict.fromkeys({MISSING}))
 runpy.run_path({str(PROGRAM)!r}, run_name="__main__")

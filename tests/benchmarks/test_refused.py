@@ -50,14 +50,6 @@ REFUSED = [
     ("start --systems x", "systems holds 'x'"),
     ("start --repeats 0", "repeats is 0"),
     ("start --prompt-words 0", "prompt_words is 0"),
-    ("translate --data x --repeats 0", "repeats is 0"),
-    ("translate --data x --k 0", "k is 0"),
-    ("translate --data x --tolerance 0,1", "tolerance is '0,1'"),
-    ("translate --data x --tolerance=3,-1", "tolerance is '3,-1'"),
-    ("translate --data x --methods none --peers none", "both 'none'"),
-    ("translate --data x --methods ar --k 5", "k is 5, but method 'block' is not measured: choose it, or leave k out"),
-    ("translate --data x --methods ar,tree --tolerance 3,1", "method 'block' is not measured: choose it, or leave toler"),
-    ("translate --data x --methods block --nodes 8", "method 'tree' is not measured: choose it, or leave nodes out"),
 ]
 
 
