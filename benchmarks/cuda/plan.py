@@ -53,7 +53,7 @@ LARGE: Final = {
 SMALL: Final = {
     "shapes": {"13M": 13_000_000},
     "batches": (1, 2),
-    "max_new_tokens": 5,
+    "max_new_tokens": 3,
     "repeats": 1,
     "nodes": (1, 4),
     "methods": ("generate", "ar", "rsd-s+traversal", "shared-noise"),

@@ -12,6 +12,7 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.factory import make_runners
+from draftwood.train import chats
 from draftwood.train.chat_files import Chat, read_chats
 from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.chats import Writer, write_chats
@@ -79,19 +80,26 @@ def test_each_chat_takes_one_of_the_temperatures() -> None:
     greedy = [is_greedy(chat, model) for chat in itertools.islice(made.chats(), 30) if sum(chat.answered) > 2]
     assert {True, False} == set(greedy)
     made, tokenizer, model = writer(temperature=(0.0,))
-    chats = list(itertools.islice(made.chats(), 10))
-    assert all(is_greedy(chat, model) for chat in chats)
-    assert len({parts(chat, tokenizer)[0][1] for chat in chats}) > 1  # user turns have a temperature of their own
+    greedy_chats = list(itertools.islice(made.chats(), 10))
+    assert all(is_greedy(chat, model) for chat in greedy_chats)
+    assert len({parts(chat, tokenizer)[0][1] for chat in greedy_chats}) > 1  # user turns have a temperature of their own
 
 
-def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path) -> None:
-    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=3000, rows=64, longest=90)
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Chats of a file."""
+    monkeypatch.setattr(chats, "_PART", 8)
+    return 8
+
+
+def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path, few: int) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=200, rows=few, longest=60)
     write_chats(config)
     first = read_chats(config.out)
     kept = (config.out / "00000.npz").read_bytes()
-    assert len(first) % 64 == 0
-    assert sum(sum(chat.answered) for chat in first) >= 3000
-    write_chats(replace(config, tokens=3001 + len(first) * 90))
+    assert len(first) % few == 0
+    assert sum(sum(chat.answered) for chat in first) >= 200
+    write_chats(replace(config, tokens=201 + len(first) * 60))
     again = read_chats(config.out)
     assert again[: len(first)] == first
     assert len(again) > len(first)
@@ -155,8 +163,8 @@ def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
         text_turns(tmp_path, 4, 0)
 
 
-def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
-    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=100, rows=64, longest=60)
+def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_path: Path, few: int) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=100, rows=few, longest=60)
     write_chats(config)
     with pytest.raises(ConfigError, match="other settings"):
         write_chats(replace(config, seed=5))
