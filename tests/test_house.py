@@ -52,11 +52,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 4_820
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_250
+TESTS = 36_150
 """Lines of the tests, at most."""
-BENCHMARK_LINES = 9_000
+BENCHMARK_LINES = 7_750
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 99_120
+ALL_TEXT = 97_700
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
