@@ -30,7 +30,10 @@ def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
 def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
     """The model's tensors under their GGUF names; tied ones once."""
     as_converted = SimpleNamespace(config=model.config, named_parameters=lambda: converted(model, arch))
-    return {name: weight.detach().float().numpy() for name, weight in named(as_converted, arch)}
+    found = {name: weight.detach().float().numpy() for name, weight in named(as_converted, arch)}
+    for name in [name for name in found if "_exps." in name and getattr(model.config, "written_apart", False)]:
+        found |= {name.replace("_exps", f".{number}"): one for number, one in enumerate(found.pop(name))}
+    return found
 
 
 def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -56,6 +59,12 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
             if name.endswith("A_log"):
                 weight = -weight.exp()
             name = name.replace("dt_bias", "dt_proj.bias")
+        if name.endswith("shared_mlp.input_linear.weight"):
+            for part, half in zip(("gate", "up"), weight.chunk(2), strict=True):
+                yield name.replace("shared_mlp.input_linear", f"mlp.shared_expert.{part}_proj"), half
+            continue
+        name = name.replace("shared_mlp.output_linear", "mlp.shared_expert.down_proj")
+        name = name.replace("block_sparse_moe.router", "mlp.gate").replace("block_sparse_moe", "mlp")
         if name.endswith("experts.gate_up_proj") and not getattr(config, "written_joined", False):
             for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
                 yield name.replace("gate_up_proj", f"{part}_proj.weight"), half

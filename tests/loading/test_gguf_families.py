@@ -42,7 +42,12 @@ YARN = {
     **THETA, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24, "beta_fast": 32.0, "beta_slow": 1.0,
     "truncate": False,
 }  # fmt: skip
+TEMPERED = {
+    **{name: value for name, value in YARN.items() if name != "truncate"}, "llama_4_scaling_beta": 0.3, "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}  # fmt: skip
 FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
+FACTORS_SAID = {"embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 0.6}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
         "gemma2", {**SOFT, "query_pre_attn_scalar": 16, "sliding_window": 8}, {**SOFT, "attention.sliding_window": 8}
@@ -61,8 +66,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "rope.dimension_count": 12, "rope.scaling.original_context_length": 96, "rope.scaling.attn_factor": 1.2,
         "attention.sliding_window": 8}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0, 1], "num_hidden_layers": 5}, {}),
-    "granite": ("granite", FACTORS, {
-        "embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 0.6}),
+    "granite": ("granite", FACTORS, FACTORS_SAID),
+    "granitemoe": ("granitemoehybrid", {
+        **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "mamba_n_heads": 4,
+        "shared_intermediate_size": 64, "layer_types": [KINDS["F"]] * 2, "position_embedding_type": "rope"}, {
+        **FACTORS_SAID, **COUNTS, "expert_shared_feed_forward_length": 64, "rope.scaling.finetuned": True}),
+    "mistral3": ("ministral3", {"rope_parameters": TEMPERED, "sliding_window": None}, {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 24,
+        "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.3}),
+    "mistral3, plain": ("ministral3", {
+        "rope_parameters": {**TEMPERED, "rope_type": "default", "llama_4_scaling_beta": 0.0}, "sliding_window": None}, {}),
     "olmo2": ("olmo2", {}, {}),
     "exaone4": (
         "exaone4",
@@ -93,6 +106,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "rope_parameters": YARN}, {
         **COUNTS, "attention.sliding_window": 8, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 24}),
+    "llama, experts apart": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
+        "expert_count": 6, "expert_used_count": 2}),
     "lfm2": ("lfm2", {"layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "block_multiple_of": 32}, {
         "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
 }  # fmt: skip
@@ -130,6 +145,7 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     model.config.rms_norm_eps = getattr(model.config, "norm_eps", None) or model.config.rms_norm_eps
     model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
     metadata = {f"{arch}.{name}": value for name, value in said.items()}
+    model.config.written_apart = case.endswith("apart")
     plain = ("gate_inp", *(("ssm_alpha", "ssm_beta") if "ahead" in case else ()))
     return write_gguf(path, model, tokenizer, kind, arch=arch, metadata=metadata, extra=extra, plain=plain), model
 
@@ -186,6 +202,10 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Pat
     ("gpt-oss", {"attention.sliding_window": None}, "does not say gpt-oss.attention.sliding_window"),
     ("gpt-oss", {"rope.scaling.type": "dynamic"}, "gpt-oss.rope.scaling.type 'dynamic'"),
     ("gpt-oss", {"rope.scaling.yarn_ext_factor": 0.5}, "gpt-oss.rope.scaling.yarn_ext_factor 0.5"),
+    ("granite", {"rope.scaling.finetuned": False}, "granite.rope.scaling.finetuned False"),
+    ("granitemoe", {"expert_shared_feed_forward_length": None}, "say granitemoe.expert_shared_feed_forward_length"),
+    ("mistral3", {"rope.scaling.yarn_log_multiplier": 0.1}, "mistral3.rope.scaling.yarn_log_multiplier 0.1"),
+    ("mistral3", {"attention.temperature_length": 48}, "mistral3.attention.temperature_length 48"),
     ("qwen3moe", {"expert_gating_func": 2}, "qwen3moe.expert_gating_func 2, which is not read"),
     ("qwen3moe", {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm False, but True is computed"),
     ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),

@@ -76,7 +76,7 @@ class Tiny {
         for (int l = 0; l < facts.layers; l++) need(!draftwood_layer(handle, &layers[l]), "layer");
         need(draftwood_layer(handle, &layers[0]) < 0, "a layer too many");
         const float *cos = numbers(size), *sin = numbers(size);
-        need(!draftwood_rotate(handle, cos, sin, 1, POSITIONS), "rotate");
+        need(!draftwood_rotate(handle, cos, sin, sinks ? numbers(POSITIONS) : nullptr, 1, POSITIONS), "rotate");
         if (!drafts) return;
         DrafterSource source{};
         source.sources = TAPS, source.source_width = width, source.norm_sources = 1, source.norm_residual = joins_;

@@ -54,7 +54,14 @@ WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
 
 _SHORT = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 _GEMMA = {**_SHORT, "tie_word_embeddings": False, "query_pre_attn_scalar": 11, "final_logit_softcapping": 3.0}
-_YARN = {"rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
+_YARN = {"rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
+_MSCALE = {"mscale": 1.0, "mscale_all_dim": 1.0}
+_FACTORS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 0.6,
+}
 _RULE = {
     "layer_types": ["linear_attention", "full_attention"],
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
@@ -71,12 +78,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     "mistral": {"sliding_window": WINDOW},
     "smollm3": {**_SHORT, "use_sliding_window": True, "no_rope_layers": [0, 1]},
     "olmo2": {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
-    "granite": {
-        "embedding_multiplier": 3.0,
-        "residual_multiplier": 0.22,
-        "attention_multiplier": 0.1,
-        "logits_scaling": 0.6,
-    },
+    "granite": _FACTORS,
     "phi3": {
         "sliding_window": WINDOW,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
@@ -94,11 +96,24 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     },
     "gpt_oss": {
         **_SHORT,
-        "rope_parameters": {**_YARN, "rope_type": "yarn"},
+        "rope_parameters": {**_YARN, "rope_type": "yarn", "original_max_position_embeddings": 64},
         "num_local_experts": 6,
         "num_experts_per_tok": 3,
         "swiglu_limit": 0.7,
         "swiglu_alpha": 1.3,
+    },
+    "ministral3": {
+        "sliding_window": None,
+        "rope_parameters": {**_YARN, "rope_type": "yarn", "truncate": True, "llama_4_scaling_beta": 0.5, **_MSCALE},
+    },
+    "granitemoehybrid": {
+        **_FACTORS,
+        "layer_types": ["full_attention"] * 2,
+        "position_embedding_type": "rope",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 40,
+        "mamba_n_heads": 4,
     },
     "qwen3_5_text": _RULE,
     "qwen3_5_moe_text": {**_RULE, **_EXPERTS},

@@ -29,8 +29,8 @@ from draftwood.loading.models import choose_dtype, load_model
 from draftwood.native.library import why_missing
 from draftwood.runners.backends import requested_backend
 from draftwood.runners.native.experts import from_folder
-from draftwood.runners.native.facts import shapes_of
 from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP
+from draftwood.runners.native.layouts import shapes_among
 from draftwood.runners.native.refusals import is_mxfp4, why_not_config
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
@@ -137,7 +137,7 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_config(config) is not None:
         return None
-    every, shapes = _weights(folder), shapes_of(config)
+    every = _weights(folder)
     vars(config).pop("quantization_config", None)  # codes have their type with them
     own = FAMILIES[config.model_type]
     weights = from_folder(own, _text_weights(every, own.others))
@@ -148,6 +148,7 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
             note_untied_head(name)
     elif HEAD not in weights and not config.tie_word_embeddings:
         return None
+    shapes = shapes_among(config, weights.__contains__)
     if {key: weight.shape for key, weight in weights.items()} != {
         key: shapes[key] for key in shapes if key != HEAD or HEAD in weights
     }:
@@ -204,7 +205,7 @@ def _text_weights(weights: dict[str, Any], others: tuple[str, ...]) -> dict[str,
     """The weights of the text of a model of several parts, by their names in a model of text."""
     if not others:
         return weights
-    named = {key.replace("model.language_model.", "model.", 1): weight for key, weight in weights.items()}
+    named = {key.replace("language_model.", "", 1): weight for key, weight in weights.items()}
     return {key: weight for key, weight in named.items() if not key.startswith(others)}
 
 

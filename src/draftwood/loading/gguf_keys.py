@@ -32,7 +32,7 @@ _SETTINGS: Final = {  # of the configuration; the first that it has counts
     "embedding_scale": ("embedding_multiplier",),
     "expert_count": ("num_experts", "num_local_experts"),
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_weights_norm": ("norm_topk_prob",),
     "final_logit_softcapping": ("final_logit_softcapping",),
@@ -41,7 +41,7 @@ _SETTINGS: Final = {  # of the configuration; the first that it has counts
     "use_parallel_residual": ("use_parallel_residual",),
 }
 _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on them
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "pooling_type", "rope.scaling.finetuned",
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "pooling_type",
     "vocab_size",
 }  # fmt: skip
 _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
@@ -55,6 +55,11 @@ _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
 }  # fmt: skip
 OWN_SCALE: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the models whose attention llama.cpp scales by the width for each head, which no key says."""
+_ROTARY: Final = {
+    "attention.temperature_scale": "llama_4_scaling_beta", "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+    "attention.temperature_length": "original_max_position_embeddings", "rope.scaling.attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow",
+}  # fmt: skip
 _TYPE, _FACTOR, _OLD_FACTOR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
 
@@ -118,10 +123,11 @@ def _has(name: str, values: Mapping[str, Any], config: Any) -> list[Any]:
         return [said] if period else [slides[0] if isinstance(said, bool) and len(set(slides)) == 1 else slides]
     if name in ("rope.freq_base", "rope.freq_base_swa"):
         return [part["rope_theta"] for part in parts if "rope_theta" in part]
-    if name.startswith("rope.scaling.yarn_beta"):
-        return [part[beta] for part in parts if (beta := name.removeprefix("rope.scaling.yarn_")) in part]
-    if name == "rope.scaling.attn_factor":
-        return [part["attention_factor"] for part in parts if "attention_factor" in part]
+    if name == "rope.scaling.finetuned":  # of Granite it says whether heads are rotated
+        granite = config.model_type.startswith("granite")
+        return [getattr(config, "position_embedding_type", "rope") == "rope" if granite else values[name]]
+    if name in _ROTARY:
+        return [part[_ROTARY[name]] for part in parts if _ROTARY[name] in part]
     if name == "rope.dimension_count":
         whole = getattr(config, "partial_rotary_factor", None) or 1.0
         return [int(head_size(config) * part.get("partial_rotary_factor", whole)) for part in parts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ import torch
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import has_head, size_text, without_bars
-from draftwood.loading.gguf_config import LONG, OUTPUT, READ, ROPE, WHOLE, scale_rotary, stored_config, type_of
+from draftwood.loading.gguf_config import OUTPUT, ROPE, WHOLE, scale_rotary, stored_config, type_of
+from draftwood.loading.gguf_families import LONG, READ
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
-from draftwood.runners.native.facts import shapes_of
+from draftwood.runners.native.experts import together
 from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of
-from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, parts_of
+from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, shapes_among
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -46,19 +47,15 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
     divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
-    for name, shape in _shapes(config, names, tensors).items():
+    own = FAMILIES[config.model_type]
+    whole = (lambda name: False) if own.alternating else (lambda name: _name(name, names) in tensors)
+    for name, shape in shapes_among(config, whole).items():
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
-        if (tensor := tensors.pop(held, None)) is None:
-            raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
-        came, wanted = tuple(reversed(tensor.sizes)), tuple(size for size in shape if size != 1)
-        if came not in (shape, wanted):
-            raise ModelError(
-                f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(wanted)}: {AGAIN}"
-            )
-        turned = FAMILIES[config.model_type].turned and names.get(_split(name)[1]) in _TURNED
-        weights[name] = _as_in_transformers(name, _weight(header, tensor, shape, config.head_dim if turned else 0), config)
+        turned = own.turned and names.get(_split(name)[1]) in _TURNED
+        weight = _taken(header, tensors, held, shape, config.head_dim if turned else 0)
+        weights[name] = _as_in_transformers(name, weight, config)
     blocks = range(config.num_hidden_layers, int(values_of(header)["block_count"]))
     ahead = {name: tensors.pop(name) for name in list(tensors) if name.startswith(tuple(f"blk.{n}." for n in blocks))}
     if tensors:
@@ -78,13 +75,22 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     return found
 
 
-def _shapes(config: Any, names: Mapping[str, str], tensors: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of a file with these tensors, of which some may be parts of a joined one."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes_of(config).items():
-        whole = _name(name, names) in tensors and not FAMILIES[config.model_type].alternating
-        found |= {name: shape} if whole else parts_of(config, name, shape)
-    return found
+def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tuple[int, ...], head: int) -> Weight:
+    """The weight of a name, which is taken from the tensors; of experts they may have one each, as files once had."""
+    apart = [held.replace("_exps.", f".{expert}.") for expert in range(shape[0])] if "_exps." in held else [held]
+    if held not in tensors and apart[0] in tensors and len(apart) > 1:
+        parts = [_taken(header, tensors, name, shape[1:], 0) for name in apart]
+        if len({part.kind for part in parts}) > 1:
+            raise ModelError(f"{header} holds tensors {apart[0]!r} and others of another type: {OTHER_FILES}")
+        return together(parts)
+    if (tensor := tensors.pop(held, None)) is None:
+        raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
+    came, wanted = tuple(reversed(tensor.sizes)), tuple(size for size in shape if size != 1)
+    if came not in (shape, wanted):
+        raise ModelError(
+            f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(wanted)}: {AGAIN}"
+        )
+    return _weight(header, tensor, shape, head)
 
 
 def _head(header: Header, config: Any, tensors: Mapping[str, TensorInfo]) -> dict[str, Weight]:

@@ -66,8 +66,8 @@ void draftwood_free_model(void* model) {
     forget_jobs();
 }
 
-int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions) {
-    return done([&] { (*(Handle*)model)->rotate(cos, sin, tables, positions); });
+int draftwood_rotate(void* model, const float* cos, const float* sin, const float* queries, int tables, int positions) {
+    return done([&] { (*(Handle*)model)->rotate(cos, sin, queries, tables, positions); });
 }
 
 long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(threads); }

@@ -11,7 +11,7 @@ const char* draftwood_error();
 int draftwood_use(const char* name);
 void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, const float*, int);
 int draftwood_layer(void* model, const LayerSource*);
-int draftwood_rotate(void* model, const float* cos, const float* sin, int tables, int positions);
+int draftwood_rotate(void* model, const float* cos, const float* sin, const float* queries, int tables, int positions);
 int draftwood_drafter(void* model, const DrafterSource*);
 int draftwood_share_head(void* model, void* lender);
 long draftwood_read(void* model, int threads);

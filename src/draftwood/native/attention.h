@@ -60,6 +60,8 @@ struct Attention : PhasesOf<N> {
         if (weight && heads)
             rms_norm(head, weight, heads * dim, heads * facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
         rotate(head, layer.rotary, position);
+        if (!model.rotary.queries || h >= facts.heads) return;
+        for (int j = 0; j < dim; j += LANES) store(head + j, load(head + j) * splat(model.rotary.queries[position]));
     }
 
     // Queries, keys and values of a token: normed, rotated, rounded, and put where attention reads them.

@@ -151,7 +151,7 @@ Linear Engine::pack_down(const Matrix& down, size_t first, int inner) {
 void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
     if (from.router.data) pack_experts(from, to);
-    if (!from.router.data || from.shared_gate.data) {
+    if (!from.router.data || from.gate.data) {
         to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, facts.inner);
         to.down = pack_down(from.down, 0, facts.inner);
     }
@@ -159,7 +159,7 @@ void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     to.down.bias = packer_.copy(from.down_bias, facts.width, model_.padded_width);
 }
 
-// The router's last output is the gate of the expert that all tokens have, if there is one.
+// The router's last output is the gate of the expert that all tokens have, if there is one; without weights it is open.
 void Engine::pack_experts(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
     Matrix router = from.router, shared = from.shared_gate;
@@ -167,11 +167,16 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
     Matrices rows{&router};
     if (shared.data) rows.push_back(&shared);
     const Columns columns = columns_in_parts(1, facts.width, model_.padded_width);
-    to.router = packer_.pack(padded_to(facts.experts + (shared.data != nullptr), STRIP), columns, rows, [&](int output) {
+    to.router = packer_.pack(padded_to(facts.experts + (from.gate.data != nullptr), STRIP), columns, rows, [&](int output) {
         if (output == facts.experts && shared.data) return MatrixRow{&shared, 0};
         return MatrixRow{output < facts.experts ? &router : nullptr, (size_t)output};
     });
-    to.router.bias = packer_.copy(from.router_bias, facts.experts, to.router.outputs);
+    const bool open = from.gate.data && !shared.data;
+    if (from.router_bias || open)
+        to.router.bias = packer_.fill(to.router.outputs, [&](int output) {
+            if (output >= facts.experts) return open ? 1e9f : 0.f;  // whose sigmoid is 1
+            return from.router_bias ? from.router_bias[output] : 0.f;
+        });
     Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
     to.experts_up = gate_up, to.experts_down = down;
     const bool joined = !from.experts_up.data, turns = from.experts_gate.flags & ALTERNATING;
@@ -227,13 +232,14 @@ void Engine::share_head(const std::shared_ptr<Engine>& lender) {
     model_.head = other.head, lender_ = lender;
 }
 
-void Engine::rotate(const float* cos, const float* sin, int tables, int positions) {
+void Engine::rotate(const float* cos, const float* sin, const float* queries, int tables, int positions) {
     const size_t size = (size_t)tables * positions * (model_.facts.rotary_dim / 2);
     for (const Layer& layer : layers_)
         if (layer.rotary >= tables) throw std::invalid_argument("fewer tables of rotations than the layers use");
     cos_.assign(cos, cos + size);
     sin_.assign(sin, sin + size);
-    model_.rotary = {cos_.data(), sin_.data(), positions};
+    if (queries) queries_.assign(queries, queries + positions);
+    model_.rotary = {cos_.data(), sin_.data(), positions, queries ? queries_.data() : nullptr};
 }
 
 long Engine::read(int threads) const {

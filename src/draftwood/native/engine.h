@@ -13,7 +13,8 @@ struct LayerSource {
     const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm, *sinks;
     int window, rotary;
     // Of a mixture: [expert][width]; gates and ups, [expert][inner][width], or without ``experts_up`` both, [expert][gates, ups][width];
-    // [expert][width][inner]. With ``shared_gate``, [1][width], the matrices above are those of an expert that all tokens have.
+    // [expert][width][inner]. The matrices above, if there are any, are those of an expert that all tokens have, with ``shared_gate``,
+    // [1][width], or without.
     Matrix router, experts_gate, experts_up, experts_down, shared_gate;
     const float *router_bias, *experts_gate_bias, *experts_up_bias, *experts_down_bias;  // [expert], [expert][output]
     // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
@@ -49,7 +50,7 @@ class Engine {
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
     void share_head(const std::shared_ptr<Engine>& lender);
-    void rotate(const float* cos, const float* sin, int tables, int positions);
+    void rotate(const float* cos, const float* sin, const float* queries, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
     // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
     long memory_bytes() const { return pages.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
@@ -79,7 +80,7 @@ class Engine {
     Packer packer_;
     std::vector<Layer> layers_;
     std::vector<int> taps_;
-    std::vector<float> cos_, sin_;
+    std::vector<float> cos_, sin_, queries_;
     std::shared_ptr<Engine> lender_;  // of the head, or null
 };
 

@@ -127,7 +127,7 @@ _SIGNATURES = {
     "layer": (c_int, [c_void_p, c_void_p]),
     "expand": (c_int, [POINTER(Matrix), c_long, c_int, c_int, c_void_p]),
     "free_model": (None, [c_void_p]),
-    "rotate": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
+    "rotate": (c_int, [*[c_void_p] * 4, c_int, c_int]),
     "read": (c_long, [c_void_p, c_int]),
     **dict.fromkeys(("memory_bytes", "token_bytes"), (c_long, [c_void_p])),
     "row": (c_void_p, [c_void_p]),

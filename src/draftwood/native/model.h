@@ -96,6 +96,7 @@ struct Facts {
 struct Rotary {
     const float *cos, *sin;  // [table][position][rotary_dim / 2]
     int positions;
+    const float* queries;    // what queries are multiplied by, [position], or null
 };
 
 // What a row keeps for layers with a running state (states.h).

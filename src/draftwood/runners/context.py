@@ -11,7 +11,7 @@ from draftwood.core.errors import CacheError
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
 _NO_SIZE = {  # handled by the masks of sliding attention, or not a number of attended tokens
     *("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "prefix_dense_sliding_window_pattern"),
-    *("max_window_layers", "chunk_size_feed_forward", "num_logits_to_keep"),
+    *("max_window_layers", "chunk_size_feed_forward", "mamba_chunk_size", "num_logits_to_keep"),
 }
 MAX_CHECKED = 256  # longest text, in tokens, after which trees are checked
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")

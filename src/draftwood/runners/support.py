@@ -110,7 +110,8 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
     reason = _ALIBI if getattr(config, "alibi", False) else _REFUSED.get(kind)
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
-    if getattr(model, "_is_stateful", False) and not states:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if getattr(model, "_is_stateful", False) and not states and (not kinds or kinds - {FULL, SLIDING}):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
     reason = attention_problem(config.get_text_config(), states) or reason
     if reason is None and model.get_output_embeddings() is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ _INPUTS_FIRST: Final = ("experts_gate_up", "experts_down")  # of experts with ``
 _NO_BYTES: Final = np.empty(0, np.uint8)
 _BLOCKS, _SCALES = "_blocks", "_scales"  # ends of names of codes in MXFP4, and of their scales
 _MXFP4: Final = 39
+_ONE_EXPERT: Final = re.compile(r"(.*\.experts\.)(\d+)\.(gate_proj|up_proj|down_proj)\.weight")
 
 
 def expert_sources(part: Callable[[str], Any], held: Any, facts: Facts, own: Family) -> dict[str, Any]:
@@ -54,16 +56,48 @@ def outputs_first(own: Family, weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def from_folder(own: Family, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights of a folder as the engine takes them: codes in MXFP4 with their scales, and outputs of experts first.
+    """Weights of a folder as the engine takes them: those of all experts as one, codes in MXFP4 with their scales, and
+    outputs of experts first.
 
     Args:
         own: of the model.
         weights: by name; bytes without a type are arrays.
     """
-    found = dict(weights)
-    if not own.alternating:
-        return found
-    for name in [name for name in weights if name.endswith(_BLOCKS)]:
+    found: dict[str, Any] = {}
+    for name, weight in weights.items():
+        for part, named in own.published.items():
+            name = name.replace(part, named)
+        found[name] = weight
+    return _in_order(found) if own.alternating else _together(found) if own.experts else found
+
+
+def together(parts: Sequence[Weight]) -> Weight:
+    """Weights of experts as one; raises a ValueError if they are unlike."""
+    first, make = parts[0], partial(_together_bytes, parts)
+    if {(one.kind, one.shape) for one in parts} != {(first.kind, first.shape)}:
+        raise ValueError("experts have weights of several types or shapes")
+    return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, make=make)
+
+
+def _together(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights in which those of all experts are one."""
+    found: dict[str, Any] = {}
+    apart: dict[str, dict[int, Weight]] = {}
+    for name, weight in weights.items():
+        if (match := _ONE_EXPERT.fullmatch(name)) is None:
+            found[name] = weight
+        else:
+            apart.setdefault(match[1] + match[3], {})[int(match[2])] = weight
+    return found | {name: together([one for _, one in sorted(each.items())]) for name, each in apart.items()}
+
+
+def _together_bytes(parts: Sequence[Weight]) -> Bytes:
+    return np.concatenate([part.data for part in parts])
+
+
+def _in_order(found: dict[str, Any]) -> dict[str, Any]:
+    """Weights with codes as GGML has them, and with outputs of experts first."""
+    for name in [name for name in found if name.endswith(_BLOCKS)]:
         whole, blocks = name.removesuffix(_BLOCKS), found.pop(name)
         shape, make = (*blocks.shape[:-2], 32 * blocks.shape[-2]), partial(_mxfp4, blocks, found.pop(whole + _SCALES))
         found[whole] = Weight(data=_NO_BYTES, kind=_MXFP4, shape=shape, make=make)
@@ -77,9 +111,13 @@ def from_folder(own: Family, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mxfp4(blocks: Bytes, scales: Bytes) -> Bytes:
     """Blocks of GGML, a scale and 16 bytes each, of bytes with two successive codes."""
+    halves, low, four = np.ascontiguousarray(blocks).view(np.uint64), np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
+    first, second = halves[..., :1], halves[..., 1:]
+    codes = np.empty((*scales.shape, 8, 2), np.uint8)
+    codes[..., 0] = (first & low | (second & low) << four).view(np.uint8)
+    codes[..., 1] = (first >> four & low | second & ~low).view(np.uint8)
     out = np.empty((*scales.shape, 17), np.uint8)
-    out[..., 0], first, second = scales, blocks[..., :8], blocks[..., 8:]
-    out[..., 1::2], out[..., 2::2] = first & 15 | second << 4, first >> 4 | second & 240
+    out[..., 0], out[..., 1:] = scales, codes.reshape(*scales.shape, 16)
     return out
 
 

@@ -10,9 +10,7 @@ from draftwood.runners.native.families import (
     ACTIVATIONS,
     EMBEDDING,
     FAMILIES,
-    FUSED,
     HEAD,
-    PRODUCTS,
     SINKS,
     SWIGLU,
     experts_of,
@@ -55,7 +53,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
         gated=own.gated,
         tiled=bool(getattr(config, TILED, False)),
         **{name: getattr(config, setting) for layer in own.states.values() for name, setting in layer.facts.items()},
-        **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts else {}) | more,
+        **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts.get("experts") else {}) | more,
     )  # fmt: skip
 
 
@@ -73,7 +71,8 @@ def _inner(config: Any) -> int:
 def is_sparse(config: Any, number: int) -> bool:
     """Whether a layer is a mixture of experts."""
     step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
-    return bool(FAMILIES[config.model_type].experts) and number not in dense and (number + 1) % step == 0
+    count = FAMILIES[config.model_type].experts.get("experts")
+    return bool(count and getattr(config, str(count))) and number not in dense and (number + 1) % step == 0
 
 
 def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -87,10 +86,9 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
     elif not own.head_norms:
         norms = {name: norms[name] for name in own.norms}
     modules = {module: shapes[name] for name, module in products.items()}
-    if own.fused:
-        for module, parts in FUSED.items():
-            width = [modules.pop(PRODUCTS[part]) for part in parts]
-            modules[module] = sum(shape[0] for shape in width), width[0][1]
+    for module, parts in own.fused.items():
+        width = [modules.pop(products[part]) for part in parts]
+        modules[module] = sum(shape[0] for shape in width), width[0][1]
     if sparse and not own.shared:
         modules = {module: shape for module, shape in modules.items() if not module.startswith("mlp.")}
     biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
@@ -117,8 +115,10 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
 
 def rotates(config: Any, number: int) -> bool:
     """Whether a layer rotates its queries and keys."""
-    flags = getattr(config, "no_rope_layers", None)
-    everywhere = not FAMILIES[config.model_type].full_unrotated or config.sliding_window is None
+    flags, own = getattr(config, "no_rope_layers", None), FAMILIES[config.model_type]
+    if own.rotary and getattr(config, own.rotary) != "rope":
+        return False
+    everywhere = not own.full_unrotated or config.sliding_window is None
     return bool(flags[number]) if flags else everywhere or kinds_of(config)[number] == SLIDING
 
 

@@ -25,7 +25,7 @@ class Family(NamedTuple):
         norms: those of a layer, by the engine's name.
         head_norms: queries and keys have norms: of each head, or ``"joint"`` of all heads together.
         plus_one: norms multiply by their weight plus one.
-        fused: the projections of queries, keys and values are one, and so are the two before the activation.
+        fused: matrices that are several in one, by their names.
         biases: the setting that gives matrices with such names a bias; empty if they always have one.
         windows: settings of sliding attention.
         scale: the setting of the attention's scale, and its power; the size of a head if empty.
@@ -35,6 +35,8 @@ class Family(NamedTuple):
         experts: settings of a mixture of experts, by the engine's name, or their values.
         stated: what a file must say so that the class adds nothing to it; None if it adds in any case.
         full_unrotated: layers of full attention among others do not rotate queries and keys.
+        rotary: the setting that says ``rope`` if any layer does.
+        tempered: queries are multiplied by a factor that grows with their position.
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
         stems: names there that others have otherwise, by the engine's name.
@@ -44,8 +46,10 @@ class Family(NamedTuple):
         names: of modules that others name otherwise, by the engine's name; ``last_norm`` is the one before the head.
         epsilon: the setting of the norms' least square.
         shared: the setting of the width of an expert that all tokens have.
+        ungated: that expert counts in full.
         sinks: each head has a score that takes its share of the softmax and has no value.
         alternating: experts and their router have biases; of an expert gates and ups take turns, and inputs come first.
+        published: parts of names of weights in files, and what ``transformers`` has in their place.
         whole: the model type of a model of several parts, of which this one reads the text; weights of the others begin
             with ``others``.
     """
@@ -54,7 +58,7 @@ class Family(NamedTuple):
     norms: Mapping[str, str] = _BEFORE
     head_norms: str = ""
     plus_one: bool = False
-    fused: bool = False
+    fused: Mapping[str, tuple[str, ...]] = {}
     biases: Mapping[str, str] = {}
     windows: tuple[str, ...] = ()
     scale: tuple[str, float] = ("", -0.5)
@@ -64,6 +68,8 @@ class Family(NamedTuple):
     experts: Mapping[str, str | bool] = {}
     stated: tuple[str, ...] | None = None
     full_unrotated: bool = False
+    rotary: str = ""
+    tempered: bool = False
     interleaved: bool = False
     gguf: str | None = ""
     stems: Mapping[str, str] = {}
@@ -73,14 +79,17 @@ class Family(NamedTuple):
     names: Mapping[str, str] = {}
     epsilon: str = "rms_norm_eps"
     shared: str = ""
+    ungated: bool = False
     sinks: bool = False
     alternating: bool = False
+    published: Mapping[str, str] = {}
     whole: str = ""
     others: tuple[str, ...] = ()
 
 
 SWIGLU: Final = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 """Settings of clamped SwiGLU, and their values in versions of ``transformers`` without them."""
+FUSED: Final = {"self_attn.qkv_proj": ("query", "key", "value"), "mlp.gate_up_proj": ("gate", "up")}
 _GEMMA: Final = Family(
     "Gemma2ForCausalLM", _AROUND, plus_one=True, biases=_ATTENTION, windows=LAYERS, scale=("query_pre_attn_scalar", -0.5),
     scaled=True, activation="hidden_activation",
@@ -92,6 +101,15 @@ _GRANITE: Final = {
 _NORMALISED: Final = {
     "experts": "num_experts", "expert_inner": "moe_intermediate_size", "normalise_experts": "norm_topk_prob",
 }  # fmt: skip
+_MISTRAL: Final = Family(
+    "MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None, whole="mistral3",
+    others=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
+)  # fmt: skip
+_LOCAL: Final[Mapping[str, str | bool]] = {
+    "experts": "num_local_experts",
+    "expert_inner": "intermediate_size",
+    "normalise_experts": True,
+}
 _QWEN35: Final = Family(
     "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
     states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"}, whole="qwen3_5",
@@ -105,7 +123,8 @@ _QWEN35_MOE: Final = _QWEN35._replace(
 )  # fmt: skip
 FAMILIES: Final = {
     "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), turned=True),
-    "mistral": Family("MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None),
+    "mistral": _MISTRAL,
+    "ministral3": _MISTRAL._replace(name="Ministral3ForCausalLM", stated=None, gguf="mistral3", turned=True, tempered=True),
     "qwen2": Family(
         "Qwen2ForCausalLM", biases=dict.fromkeys(("self_attn.q", "self_attn.k", "self_attn.v"), ""), windows=LAYERS,
         stated=(),
@@ -117,7 +136,22 @@ FAMILIES: Final = {
         "GraniteForCausalLM", biases=_BOTH, scale=("attention_multiplier", 1.0), factors=_GRANITE,
         stated=(*_GRANITE.values(), "attention_multiplier"), turned=True,
     ),
-    "phi3": Family("Phi3ForCausalLM", fused=True, windows=("sliding_window",)),
+    "granitemoehybrid": Family(
+        "GraniteMoeHybridForCausalLM", biases=_ATTENTION, windows=("layer_types",), scale=("attention_multiplier", 1.0),
+        factors=_GRANITE, experts=_LOCAL, shared="shared_intermediate_size", ungated=True, rotary="position_embedding_type",
+        fused={"shared_mlp.input_linear": ("gate", "up")}, gguf="granitemoe", turned=True,
+        stems={"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
+        names={
+            "gate": "shared_mlp.gate_proj", "up": "shared_mlp.up_proj", "down": "shared_mlp.output_linear",
+            "router": "block_sparse_moe.router.weight", "experts_gate_up": "block_sparse_moe.experts.gate_up_proj",
+            "experts_down": "block_sparse_moe.experts.down_proj",
+        },
+        published={
+            "moe.router.layer.": "moe.router.", "moe.input_linear.weight": "moe.experts.gate_up_proj",
+            "moe.output_linear.weight": "moe.experts.down_proj",
+        },
+    ),
+    "phi3": Family("Phi3ForCausalLM", fused=FUSED, windows=("sliding_window",)),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"
@@ -125,17 +159,16 @@ FAMILIES: Final = {
     "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=LAYERS, full_unrotated=True),
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
-        "MixtralForCausalLM", windows=("sliding_window",),
-        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True},
-        gguf="llama", turned=True,
+        "MixtralForCausalLM", windows=("sliding_window",), experts=_LOCAL, gguf="llama", turned=True,
+        published={"block_sparse_moe.": "mlp.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS, experts=_NORMALISED, gguf="qwen3moe"
     ),
     "gpt_oss": Family(
         "GptOssForCausalLM", biases=_ATTENTION, windows=LAYERS, factors={name: name for name in SWIGLU}, sinks=True,
-        experts={"experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True},
-        alternating=True, names={"router": "mlp.router.weight"}, gguf="gpt-oss", stems={"ffn_norm": "post_attention_norm"},
+        experts=_LOCAL, alternating=True, names={"router": "mlp.router.weight"}, gguf="gpt-oss",
+        stems={"ffn_norm": "post_attention_norm"},
     ),
     "qwen3_5_text": _QWEN35,
     "qwen3_5_moe_text": _QWEN35_MOE,
@@ -160,7 +193,6 @@ PRODUCTS: Final = {
     "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj", "out": "self_attn.o_proj",
     "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
 }  # fmt: skip
-FUSED: Final = {"self_attn.qkv_proj": ("query", "key", "value"), "mlp.gate_up_proj": ("gate", "up")}
 EXPERTS: Final = {
     "router": "mlp.gate.weight", "experts_gate_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj",
     "shared_gate": "mlp.shared_expert_gate.weight",
@@ -187,7 +219,8 @@ def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
 
 def experts_of(own: Family) -> dict[str, str]:
     """Names of the weights of a mixture in a layer, by the engine's name."""
-    found = {name: own.names.get(name, module) for name, module in EXPERTS.items() if own.shared or name != "shared_gate"}
+    gated = own.shared and not own.ungated
+    found = {name: own.names.get(name, module) for name, module in EXPERTS.items() if gated or name != "shared_gate"}
     return {**found, **(BIASES if own.alternating else {})}
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from draftwood.native.library import LayerSource
 from draftwood.runners.native.experts import outputs_first
-from draftwood.runners.native.facts import facts_of, kinds_of
-from draftwood.runners.native.families import FAMILIES, FUSED, HALVES, PRODUCTS, SINKS, experts_of, last_norm, modules_of
+from draftwood.runners.native.facts import facts_of, kinds_of, shapes_of
+from draftwood.runners.native.families import (
+    FAMILIES,
+    FUSED,
+    HALVES,
+    PRODUCTS,
+    SINKS,
+    Family,
+    experts_of,
+    last_norm,
+    modules_of,
+)
 from draftwood.runners.native.states import TILED, mixed_rows
 
 _STEMS: Final = {
@@ -32,6 +42,7 @@ _STATE_STEMS: Final = {
     },
 }  # fmt: skip
 """The same of weights of layers with a running state."""
+_FUSED_STEMS: Final = dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
 _EXPERT_STEMS: Final = {
     "router": "ffn_gate_inp.weight", "experts_gate_up": "ffn_gate_up_exps.weight", "experts_gate": "ffn_gate_exps.weight",
     "experts_up": "ffn_up_exps.weight", "experts_down": "ffn_down_exps.weight", "shared_gate": "ffn_gate_inp_shexp.weight",
@@ -56,27 +67,47 @@ def gguf_names(kind: str) -> dict[str, str]:
     named[SINKS] = "attn_sinks.weight"
     for layer in own.states.values():
         named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
-    return named | dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
+    return named | {module: _FUSED_STEMS.get(module, module) for module in own.fused}
 
 
-def _parts(config: Any) -> dict[str, tuple[str, ...]]:
-    """Weights of a layer in place of which a file may have two."""
-    own = FAMILIES[config.model_type]
+class _Joined(NamedTuple):
+    """A weight of a layer in place of which a file may have two.
+
+    Attributes:
+        parts: their names.
+        axis: of its rows.
+        mixed: it has rows of both parts for each key head.
+    """
+
+    parts: tuple[str, str]
+    axis: int = 0
+    mixed: bool = False
+
+
+def _joined(own: Family) -> dict[str, _Joined]:
+    """Such weights, by name."""
     experts = experts_of(own)
     found = {
-        experts[f"experts_gate_up{end}"]: (HALVES[f"experts_gate{end}"], HALVES[f"experts_up{end}"])
+        experts[f"experts_gate_up{end}"]: _Joined((HALVES[f"experts_gate{end}"], HALVES[f"experts_up{end}"]), 1)
         for end in ("", "_bias") if f"experts_gate_up{end}" in experts
     }  # fmt: skip
-    states = (layer for layer in own.states.values() if layer.parts)
-    return found | {layer.weights["mixed_joined"]: tuple(layer.parts.values()) for layer in states}
+    products, _ = modules_of(own)
+    for module, names in own.fused.items():
+        if len(names) == 2:
+            first, second = (f"{products[name]}.weight" for name in names)
+            found[f"{module}.weight"] = _Joined((first, second))
+    for layer in own.states.values():
+        if layer.parts:
+            first, second = layer.parts.values()
+            found[layer.weights["mixed_joined"]] = _Joined((first, second), mixed=True)
+    return found
 
 
 def parts_of(config: Any, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights that a file may have in place of a joined one; of another one, itself."""
-    for joined, parts in _parts(config).items():
+    for joined, (parts, axis, mixed) in _joined(FAMILIES[config.model_type]).items():
         if name.endswith(joined):
-            axis = _rows_of(joined)
-            counts = [shape[1] // 2] * 2 if axis else list(map(len, mixed_rows(facts_of(config))))
+            counts = list(map(len, mixed_rows(facts_of(config)))) if mixed else [shape[axis] // 2] * 2
             return {
                 name.removesuffix(joined) + part: (*shape[:axis], count, *shape[axis + 1 :])
                 for part, count in zip(parts, counts, strict=True)
@@ -84,9 +115,12 @@ def parts_of(config: Any, name: str, shape: tuple[int, ...]) -> dict[str, tuple[
     return {name: shape}
 
 
-def _rows_of(joined: str) -> int:
-    """The axis of a weight along which it is joined."""
-    return int(".experts." in joined)
+def shapes_among(config: Any, whole: Callable[[str], bool]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of files; of one that is not there as a ``whole``, those of its parts."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes_of(config).items():
+        found |= {name: shape} if whole(name) else parts_of(config, name, shape)
+    return found
 
 
 def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,12 +132,12 @@ def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Te
         moves = getattr(config, TILED, False) and number.isdigit()
         layer = own.states.get(kinds[int(number)]) if moves else None
         found[name] = tensor if layer is None else layer.grouped(module, tensor, facts)
-    for joined, (first, second) in _parts(config).items():
+    for joined, ((first, second), axis, mixed) in _joined(own).items():
         for name in [name for name in found if name.endswith(first)]:
             layer_name = name.removesuffix(first)
-            halves, axis = (found.pop(name), found.pop(layer_name + second)), _rows_of(joined)
+            halves = found.pop(name), found.pop(layer_name + second)
             both = torch.stack(halves, 2).flatten(1, 2) if own.alternating else torch.cat(halves, axis)
-            if not axis:
+            if mixed:
                 rows, gate = mixed_rows(facts)
                 both = both[torch.tensor(rows + gate).argsort()]
             found[layer_name + joined] = both

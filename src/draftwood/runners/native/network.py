@@ -79,6 +79,7 @@ class Engine:
         parts: the embedding, the head, and the weight of the last norm. The head may be another engine, which shares its.
         held: what keeps the memory of all these alive while they are packed.
         rotate: the model's rotations.
+        temper: what queries of the first positions are multiplied by, if it is not None.
         longest: number of positions, None if unlimited; later ones are taken as the last.
 
     Raises:
@@ -95,6 +96,7 @@ class Engine:
         held: Held,
         rotate: Rotation,
         longest: int | None,
+        temper: Callable[[int], Float[Tensor, "position"] | None] = lambda positions: None,
     ) -> None:
         embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
         head, norm = parts[1], sized("norm", parts[2], facts.width)
@@ -123,7 +125,7 @@ class Engine:
             raise ValueError(f"{facts.layers - left} layers: the facts have {facts.layers}")
         if self.lender is not None:
             succeed(library().share_head(handle, self.lender.handle))
-        self._rotate, self._longest, self._positions = rotate, longest, 0
+        self._rotate, self._temper, self._longest, self._positions = rotate, temper, longest, 0
         self.embeds, self.sources_width = False, 0
         self.reach(1)
 
@@ -154,7 +156,9 @@ class Engine:
                 reached = min(reached, self._longest)
             cos, sin = (part.float().contiguous() for part in self._rotate(reached))
             shape = *cos.shape[:-2], reached, self.facts.rotary_dim // 2
-            given = address(cos, torch.float32, *shape), address(sin, torch.float32, *shape)
+            given = [address(cos, torch.float32, *shape), address(sin, torch.float32, *shape), None]
+            if (queries := self._temper(reached)) is not None:
+                given[2] = address(queries, torch.float32, reached)
             succeed(library().rotate(self.handle, *given, cos.shape[:-2].numel(), reached))
             self._positions = reached
 
@@ -255,4 +259,5 @@ def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | 
     """
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
     parts = source.weights[EMBEDDING], source.head, source.norm()
-    return NativeNetwork(Engine(facts, source.layers(facts), hidden_layers, parts, held, source.rotary(), longest))
+    rotary, layers = source.rotary(), source.layers(facts)
+    return NativeNetwork(Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries))

@@ -10,7 +10,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.facts import is_sparse, shapes_of
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, FUSED, HEAD, LAYERS
 from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
@@ -31,7 +31,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     for rotary in rotary_settings(config):
         if (form := rotary.get("rope_type", "default")) not in _ROTARY:
             return f"it has no code for rotary embeddings of type {form!r}"
-        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.fused or own.gated):
+        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.fused == FUSED or own.gated):
             return "it has no code for rotary embeddings of parts of a head"
     if own.activation and (activation := getattr(config, own.activation)) not in ACTIVATIONS:
         return f"it has no code for {own.activation} {activation!r}"
@@ -42,7 +42,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
             return f"it has no code for {setting} 0"  # the engine takes that as none
     if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
         return "its no_rope_layers are more or fewer than its layers"
-    if own.shared and not all(is_sparse(config, number) for number in range(config.num_hidden_layers)):
+    if own.shared and not own.ungated and not all(is_sparse(config, number) for number in range(config.num_hidden_layers)):
         return "it has no code for dense layers among mixtures with an expert of all tokens"
     if (codes := getattr(config, "quantization_config", None)) is not None and not (own.alternating and is_mxfp4(codes)):
         return "it has no code for quantized checkpoints"

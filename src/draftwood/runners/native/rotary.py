@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.runners.windows import FULL
 
@@ -26,11 +27,19 @@ class Rotary:
 
     def __init__(self, config: Any, buffers: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.layer_types = sorted(set(config.layer_types)) if FULL in config.rope_parameters else []
-        self._tables = []
+        self._config, self._tables = config, []
         for kind in self.layer_types or [None]:
             found, scale = rotary_frequencies(config, kind)
             own = buffers.get(f"model.rotary_emb.{f'{kind}_' if kind else ''}inv_freq", found)
             self._tables.append((own.float(), scale))
+
+    def queries(self, positions: int) -> Float[Tensor, "position"] | None:
+        """What queries of the first positions are multiplied by; None for nothing."""
+        rotary = self._config.rope_parameters
+        if not FAMILIES[self._config.model_type].tempered:
+            return None
+        spans = torch.arange(positions) // rotary["original_max_position_embeddings"]
+        return 1 + rotary["llama_4_scaling_beta"] * torch.log(1 + spans)
 
     def __call__(self, positions: int) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
         at = torch.arange(positions).unsqueeze(1).float()

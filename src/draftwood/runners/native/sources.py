@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native.experts import expert_sources
 from draftwood.runners.native.facts import embedding_scale, facts_of, kinds_of, rotates, window_of
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, FUSED, HEAD, SINKS, Family, last_norm, modules_of
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, SINKS, Family, last_norm, modules_of
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import StateLayer
 from draftwood.runners.native.weights import Weight, sized, turned
@@ -133,11 +133,11 @@ def factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
 
 
 def _products(
-    part: Callable[[str], Any], modules: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+    part: Callable[[str], Any], modules: Mapping[str, str], fused: Mapping[str, Sequence[str]], shapes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The matrices of a layer, apart where one weight has several."""
     found = {name: part(f"{module}.weight") for name, module in modules.items()}
-    for module, names in FUSED.items():
+    for module, names in fused.items():
         if (both := part(f"{module}.weight")) is not None:
             found |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
     return found
@@ -171,7 +171,7 @@ def layer_source(
     joined = part("hidden_norm.weight")  # of a drafter that reads features
     shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
     modules, norm_modules = modules_of(family)
-    products = _products(part, modules, shapes)
+    products = _products(part, modules, family.fused, shapes)
     biases = {f"{name}_bias": part(f"{module}.bias") for name, module in modules.items()}
     if family.interleaved:
         for whole, names in ((products, ("query", "key")), (biases, ("query_bias", "key_bias"))):

@@ -1,0 +1,209 @@
+"""What GGUF files of a model type say in their own way, as a configuration has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from draftwood.loading.gguf_header import Header, TensorInfo
+from draftwood.loading.gguf_keys import OWN_SCALE, rotary_scaling, unread
+from draftwood.runners.native.families import SWIGLU
+from draftwood.runners.native.states import TILED
+from draftwood.runners.windows import FULL, SLIDING
+
+LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
+_WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+INNER, _EXPERT, _EXPERTS = "feed_forward_length", "expert_feed_forward_length", ("expert_count", "expert_used_count")
+SHARED, _INTERVAL, _RECURRENT = "attention.head_count_kv", "full_attention_interval", "attention.recurrent_layers"
+_ROTATES: Final = "rope.scaling.finetuned"  # as Granite's files mean it
+_SECTIONS, _AHEAD, _TURNED_SIZE = "rope.dimension_sections", "nextn_predict_layers", "rope.dimension_count"
+
+
+def numbers_of(header: Header, tensor: TensorInfo) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A tensor of float32 numbers."""
+    path, begin, _ = header.place_of(tensor, 1, 4)
+    return np.fromfile(path, np.float32, tensor.elements, offset=begin)
+
+
+def _kinds(values: Mapping[str, Any], layers: int, period: int) -> list[str]:
+    """The types of layers: all but the last of each period slide, unless the file says which."""
+    said = values.get(PATTERN, period)
+    if not isinstance(said, list):
+        said = [said if isinstance(said, bool) else number % said != 0 for number in range(1, layers + 1)]
+    return [SLIDING if slides else FULL for slides in said]
+
+
+def _gemma2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, heads, second = config["num_hidden_layers"], config["num_attention_heads"], header.architecture == "gemma2"
+    wide = layers == OWN_SCALE[header.architecture]  # the largest one
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config["hidden_size"] // heads if wide else config["head_dim"],
+        "sliding_window": int(values.get(_WINDOW, 4096)),
+        "layer_types": _kinds(values, layers, 2 if second else 6),
+        "final_logit_softcapping": values.get("final_logit_softcapping", 30.0 if second else None),
+        "attn_logit_softcapping": values.get("attn_logit_softcapping", 50.0 if second else None),
+    }
+
+
+def _gemma3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    near = {"rope_type": "default", "rope_theta": float(values.get("rope.freq_base_swa", 10000.0))}
+    rotary = {FULL: config["rope_parameters"], SLIDING: near}
+    return {**_gemma2(header, values, config), "rope_parameters": rotary}
+
+
+def _partly(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a rotary embedding of a part of each head."""
+    size = config["head_dim"]
+    return {**config["rope_parameters"], "partial_rotary_factor": values.get(_TURNED_SIZE, size) / size}
+
+
+def _phi3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    rotary = _partly(values, config)
+    if LONG["short_factor"] in tensors:
+        original = int(values.get("rope.scaling.original_context_length", config["max_position_embeddings"]))
+        rotary |= {"rope_type": "longrope", "original_max_position_embeddings": original}
+        rotary |= {name: numbers_of(header, tensors[held]).tolist() for name, held in LONG.items()}
+        rotary["attention_factor"] = float(values.get("rope.scaling.attn_factor", 1.0))
+    return {"rope_parameters": rotary, "sliding_window": values.get(_WINDOW) or None}
+
+
+def _smollm3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers = range(1, config["num_hidden_layers"] + 1)
+    return {"no_rope_layers": [int(number % 4 != 0) for number in layers], "layer_types": None, "sliding_window": None}
+
+
+def _exaone4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    window = values.get(_WINDOW) or None
+    kinds = _kinds(values if window else {PATTERN: False}, config["num_hidden_layers"], 4)
+    return {"sliding_window": window, "sliding_window_pattern": 4 if window else 0, "layer_types": kinds}
+
+
+def _granite(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {setting: float(values[key]) for setting, key in zip(_FACTORS, _FACTORS_SAID, strict=True)}
+
+
+def _all_rotated(sections: Any, pairs: int) -> bool:
+    """Whether each pair of numbers is in one of three interleaved sections: in a text all three have the same positions."""
+    if not isinstance(sections, list) or len(sections) < 3 or min(sections) < 0:
+        return isinstance(sections, int) and sections > 0
+    return all(one < 3 * sections[one % 3] for one in (pair % sum(sections) for pair in range(pairs)))
+
+
+def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    taps, size, keys, heads, inner = (int(values[name]) for name in _RULE)
+    layers, rotary = config["num_hidden_layers"] - int(values.get(_AHEAD, 0)), _partly(values, config)
+    period, said = int(values.get(_INTERVAL, 4)), values.get(_RECURRENT)
+    recurrent = said if isinstance(said, list) else [said] * layers
+    if said is None:
+        recurrent = [number % period != 0 for number in range(1, layers + 1)] if period > 0 else []
+    if len(recurrent) < layers:
+        name = _INTERVAL if said is None else _RECURRENT
+        raise unread(header, name, values[name])
+    if heads < 1 or inner % heads:
+        raise unread(header, "ssm.inner_size", inner)
+    if _SECTIONS in values and not _all_rotated(values[_SECTIONS], values.get(_TURNED_SIZE, config["head_dim"]) // 2):
+        raise unread(header, _SECTIONS, values[_SECTIONS])
+    return {
+        "num_hidden_layers": layers, "layer_types": ["linear_attention" if one else FULL for one in recurrent[:layers]],
+        "linear_conv_kernel_dim": taps, "linear_key_head_dim": size, "linear_num_key_heads": keys,
+        "linear_num_value_heads": heads, "linear_value_head_dim": inner // heads, "rope_parameters": rotary, TILED: True,
+    }  # fmt: skip
+
+
+def _mixtral(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    return {"num_local_experts": count, "num_experts_per_tok": used, "sliding_window": None}
+
+
+def _qwen3_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    return {
+        "num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": int(values[_EXPERT]),
+        "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
+    }  # fmt: skip
+
+
+def _qwen35moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {"shared_expert_intermediate_size": int(values[_SHARED_EXPERT])}
+    return {**_qwen35(header, values, config), **_qwen3_moe(header, values, config), **shared}
+
+
+def _qwen3_next(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_qwen35moe(header, values, config), TILED: False}
+
+
+def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, shared = config["num_hidden_layers"], values.get(SHARED, config["num_key_value_heads"])
+    each = shared if isinstance(shared, list) else [shared] * layers
+    if len(each) != layers or set(each) - {0, config["num_key_value_heads"]}:
+        raise unread(header, SHARED, shared)
+    return {
+        "layer_types": [FULL if one else "conv" for one in each], "conv_L_cache": int(values["shortconv.l_cache"]),
+        "conv_bias": False, "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
+
+
+def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    return {
+        **_granite(header, values, config), "num_local_experts": count, "num_experts_per_tok": used,
+        "shared_intermediate_size": int(values[_SHARED_EXPERT]), "layer_types": [FULL] * config["num_hidden_layers"],
+        "position_embedding_type": "rope" if values.get(_ROTATES, True) else None,
+    }  # fmt: skip
+
+
+def _yarn(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the rotary embedding, of YaRN if the file says that."""
+    kind, factor = rotary_scaling(values)
+    if kind != "yarn":
+        return dict(config["rope_parameters"])
+    original = int(values.get("rope.scaling.original_context_length", config["max_position_embeddings"]))
+    betas = {name: float(values.get(f"rope.scaling.yarn_{name}", beta)) for name, beta in _BETAS.items()}
+    scaling = {"rope_type": kind, "factor": float(factor), "original_max_position_embeddings": original}
+    return {**config["rope_parameters"], **scaling, **betas}
+
+
+def _ministral3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    rotary = {"original_max_position_embeddings": config["max_position_embeddings"], **_yarn(values, config)}
+    rotary |= {"llama_4_scaling_beta": float(values.get("attention.temperature_scale", 0.0)), "mscale": 1.0}
+    return {"rope_parameters": {**rotary, "mscale_all_dim": 1.0}, "sliding_window": values.get(_WINDOW) or None}
+
+
+def _gpt_oss(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    count, used = (int(values[name]) for name in _EXPERTS)
+    # As the model was trained: llama.cpp rounds the ends of the ramp to whole numbers.
+    rotary = {**_yarn(values, config), "truncate": False}
+    return {
+        **SWIGLU, "num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": int(values[_EXPERT]),
+        "sliding_window": int(values[_WINDOW]), "layer_types": _kinds(values, config["num_hidden_layers"], 2),
+        "rope_parameters": rotary,
+    }  # fmt: skip
+
+
+_FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+_FACTORS_SAID: Final = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
+_BETAS: Final = {"beta_slow": 1.0, "beta_fast": 32.0}
+_RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size")
+_SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
+MORE_NEEDED: Final = {
+    "granite": (*_FACTORS_SAID, INNER),
+    "mixtral": (*_EXPERTS, INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, INNER),
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
+    "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, _WINDOW),
+    "granitemoehybrid": (*_FACTORS_SAID, *_EXPERTS, INNER, _SHARED_EXPERT),
+}  # fmt: skip
+_RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
+READ: Final = {
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", SHARED),
+}  # fmt: skip
+"""Keys that a configuration is made of, whatever they say."""
+OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
+    "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
+    "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
+    "qwen3_next": _qwen3_next, "gpt_oss": _gpt_oss, "ministral3": _ministral3, "granitemoehybrid": _granite_moe,
+}  # fmt: skip
+"""What files of a model type say in their own way, or leave to the program that reads them."""
