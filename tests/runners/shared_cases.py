@@ -45,10 +45,10 @@ def texts(pair: Pair, names: Collection[str] = METHODS) -> dict[str, Any]:
             ways = [("auto", 0.0), *((verifier, 1.0) for verifier in drawn)]
             for verifier, temperature in ways:
                 method = Method(method=name, verifier=verifier)
-                made = pair.generate(PROMPTS[0], method=method, seed=3, temperature=temperature, max_new_tokens=12)
+                made = pair.generate(PROMPTS[0], method=method, seed=3, temperature=temperature, max_new_tokens=7)
                 found[f"{name} {verifier} {temperature}"] = made.token_ids
     for method in (Method(method="rsd-s", shape="2x3"), Method(method="shared-noise", nodes=6)):
-        results = pair.generate(PROMPTS, method=method, seed=5, temperature=1.0, max_new_tokens=10)
+        results = pair.generate(PROMPTS, method=method, seed=5, temperature=1.0, max_new_tokens=7)
         found[f"batch {method.method}"] = [one.token_ids for one in results]
     found |= come_and_go(pair)
     return found
