@@ -321,9 +321,9 @@ def test_generate_and_info_use_and_tell_the_free_cores(
     seen: list[int] = []
     real: Any = api._load
 
-    def watched(*args: Any) -> Any:
+    def watched(*args: Any, **more: Any) -> Any:
         seen.append(torch.get_num_threads())
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(api, "_load", watched)
     command = ["generate", *pair, "the fox", "--max-new-tokens", "2", "--backend", "torch"]
