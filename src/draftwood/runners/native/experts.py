@@ -111,13 +111,14 @@ def _in_order(found: dict[str, Any]) -> dict[str, Any]:
 
 def _mxfp4(blocks: Bytes, scales: Bytes) -> Bytes:
     """Blocks of GGML, a scale and 16 bytes each, of bytes with two successive codes."""
-    halves, low, four = np.ascontiguousarray(blocks).view(np.uint64), np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
-    first, second = halves[..., :1], halves[..., 1:]
-    codes = np.empty((*scales.shape, 8, 2), np.uint8)
-    codes[..., 0] = (first & low | (second & low) << four).view(np.uint8)
-    codes[..., 1] = (first >> four & low | second & ~low).view(np.uint8)
-    out = np.empty((*scales.shape, 17), np.uint8)
-    out[..., 0], out[..., 1:] = scales, codes.reshape(*scales.shape, 16)
+    low, four, out = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4), np.empty((*scales.shape, 17), np.uint8)
+    for expert, to in enumerate(out):  # numbers between stay in memory that is used again
+        halves = np.ascontiguousarray(blocks[expert]).view(np.uint64)
+        first, second = halves[..., :1], halves[..., 1:]
+        codes = np.empty((*scales.shape[1:], 8, 2), np.uint8)
+        codes[..., 0] = (first & low | (second & low) << four).view(np.uint8)
+        codes[..., 1] = (first >> four & low | second & ~low).view(np.uint8)
+        to[..., 0], to[..., 1:] = scales[expert], codes.reshape(*scales.shape[1:], 16)
     return out
 
 
