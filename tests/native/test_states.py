@@ -190,6 +190,14 @@ def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
         TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
 
 
+def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
+    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    model = tiny("granitemoehybrid", dtype=torch.float32, **{**NATIVE["granitemoehybrid"], **layers})
+    for runner in (TorchRunner, NativeRunner):
+        with pytest.raises(ModelError, match="only the native engine scores, of some models"):
+            runner(model)
+
+
 def test_a_convolution_with_a_bias_is_refused() -> None:
     with pytest.raises(ModelError, match="it has no code for conv_bias True"):
         NativeRunner(tiny("lfm2", dtype=torch.float32, **NATIVE["lfm2"], conv_bias=True))

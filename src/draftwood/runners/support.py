@@ -139,7 +139,8 @@ def attention_problem(config: Any, states: Collection[str] = ()) -> str | None:
     if choosing := sorted(kind for kind in strange if kind.endswith("_attention") and kind != "linear_attention"):
         return f"its layers of type {', '.join(choosing)} choose what they attend to by more than a mask and positions"
     if strange:
-        return f"its layers of type {', '.join(sorted(strange))} keep a running state, which only the native engine scores"
+        types = ", ".join(sorted(strange))
+        return f"its layers of type {types} keep a running state, which only the native engine scores, of some models"
     return None
 
 
