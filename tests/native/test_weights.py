@@ -57,9 +57,9 @@ def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: An
 
 def test_what_cannot_be_rounded_is_refused(folder: Path, tmp_path: Path) -> None:
     tokenizer = draftwood.load(folder, options={"backend": "torch"}).tokenizer
-    tiny("mixtral", dtype=torch.float32, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "other")
+    tiny("gpt2", dtype=torch.float32, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(ModelError, match=r"weights 'int8' are for models that .*'mixtral'.*leave --weights"):
+    with pytest.raises(ModelError, match=r"weights 'int8' are for models that .*'gpt2'.*leave --weights"):
         draftwood.load(tmp_path / "other", options={"backend": "native", "weights": "int8"})
     with pytest.raises(ConfigError, match="dtype float32 is impossible with weights 'int4'"):
         draftwood.load(folder, options={"backend": "native", "weights": "int4", "dtype": "float32"})
