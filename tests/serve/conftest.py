@@ -21,7 +21,9 @@ import draftwood
 from draftwood import LoadOptions, Method, Pair, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.app import make_app
+from draftwood.serve.decoding.metrics import render
 from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.registry import Registry
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
 from draftwood.trace.files import from_json
@@ -149,7 +151,7 @@ def draft(faults: tuple[Fault, Fault]) -> Fault:
 @contextmanager
 def serving(service: Service, keys: tuple[str, ...] = ()) -> Iterator[TestClient]:
     """A client of an application in this process."""
-    with TestClient(make_app(service, keys), raise_server_exceptions=False) as client:
+    with TestClient(make_app(Registry.of(service), keys), raise_server_exceptions=False) as client:
         yield client
 
 
@@ -166,18 +168,25 @@ class Live:
 
     def metric(self, name: str) -> float:
         """As :func:`metric`, without a request."""
-        return value_of(self.service.metrics.render().decode(), name)
+        return value_of(render([self.service.metrics]).decode(), name)
 
 
 @contextmanager
 def live_server(service: Service, keys: tuple[str, ...] = ()) -> Iterator[Live]:
+    with on_port(Registry.of(service), keys) as port:
+        yield Live(service, port)
+
+
+@contextmanager
+def on_port(registry: Registry, keys: tuple[str, ...] = ()) -> Iterator[int]:
+    """The port of a server in this process."""
     with listen("127.0.0.1", 0) as found:
-        server = make_server(service, keys)
+        server = make_server(registry, keys)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [found]})
         thread.start()
         until(lambda: server.started)
         try:
-            yield Live(service, found.getsockname()[1])
+            yield found.getsockname()[1]
         finally:
             server.should_exit = True
             thread.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import click
 
@@ -15,11 +15,11 @@ from draftwood.core.errors import ConfigError, needs
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
 from draftwood.serve.http.log import start_log
-from draftwood.serve.http.settings import ServeOptions, name_of, read_keys
+from draftwood.serve.http.settings import ServeOptions, Targets, read_keys
 
 SECTIONS: Sections = {
     "Server": (ServeOptions,),
-    "Models": (Models, LoadOptions),
+    "Models": (Targets, LoadOptions),
     "Drafting": (Method,),
 }
 VARIABLES: Final = {name: f"DRAFTWOOD_{name.upper()}" for name in ("target", "host", "port", "config")}
@@ -37,10 +37,18 @@ def _configured(ctx: click.Context, param: click.Parameter, path: Path | None) -
     for name, value in found.items():
         if (option := options.get(name)) is None:
             raise ConfigError(f"{path} has the key {name!r}: its keys are options of draftwood serve, such as port = 8000")
-        if isinstance(value, dict) or isinstance(value, list) != option.multiple:
-            wanted = "a list of texts" if option.multiple else "one value"
+        if isinstance(value, dict) or (isinstance(value, list) and not option.multiple):
+            wanted = "a text, or a list of texts" if option.multiple else "one value"
             raise ConfigError(f"{path} has {name} = {value!r}: give {wanted}")
+        found[name] = [value] if option.multiple and not isinstance(value, list) else value
     ctx.default_map = found
+
+
+@final
+class _Commas(click.types.StringParamType):
+    """A text of which a variable of the environment may hold several, with commas between them."""
+
+    envvar_list_splitter = ","
 
 
 @click.command(name="serve", cls=Sectioned, sections=SECTIONS)
@@ -54,27 +62,44 @@ def _configured(ctx: click.Context, param: click.Parameter, path: Path | None) -
 )
 @section_options(SECTIONS, leave_out=("beta", "tau"))
 def command(**options: Any) -> None:
-    """Serve a model over HTTP with OpenAI's interface: chats, completions, streams.
+    """Serve models over HTTP with OpenAI's interface: chats, completions, streams.
 
-    Requests share the models: their texts are written together, each with its own settings, and none depends on the others.
+    Requests share a model: their texts are written together, each with its own settings, and none depends on the others.
+    Of several targets each is loaded when a request names it, and goes when none has come for --keep-alive.
     SIGTERM or Ctrl-C ends the server in order: running texts get --drain seconds to end; a second signal ends them as they
     are, and a third one waits for nothing.
     """
-    settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
+    settings, given, method = pick(ServeOptions, options), pick(Targets, options), pick(Method, options)
+    loading = pick(LoadOptions, options)
     keys = read_keys(settings.api_key_file)
-    check_fit(models, method, 1.0)
-    check_models("language", models.target, models.draft)
+    models = given.models
+    for target, draft in models.values():
+        check_fit(Models(target=target, draft=draft), method, 1.0)
+        check_models("language", target, draft)
+    if given.several and (settings.name or loading.tensor_parallel):
+        raise ConfigError(
+            "there are several targets: name each as --target NAME=TARGET, without --name and --tensor-parallel"
+        )
     try:
         with loading_libraries():
+            from draftwood.loading.models import quiet_loading
+            from draftwood.serve.registry import Registry
             from draftwood.serve.run import serve
             from draftwood.serve.service import Service
     except ModuleNotFoundError as error:
         raise ConfigError(needs("the server", str(error.name), "serve")) from error
-    pair = load_session("language", models, pick(LoadOptions, options))
+    if given.several:
+        quiet_loading()
+        registry = Registry(models, loading, settings, method)
+    else:
+        [(name, (target, draft))] = models.items()
+        pair = load_session("language", Models(target=target, draft=draft), loading)
+        registry = Registry.of(Service(pair, settings, name=name, method=method))
     start_log(settings.log)
-    service = Service(pair, settings, name=name_of(models.target), method=method)
-    serve(service, keys, lambda sentence: click.echo(sentence, err=True))
+    serve(registry, keys, lambda sentence: click.echo(sentence, err=True))
 
 
 for _option in command.params:
     _option.envvar = VARIABLES.get(str(_option.name))
+    if _option.name == "target":
+        _option.type = _Commas()

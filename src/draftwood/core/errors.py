@@ -64,6 +64,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether memory ran out, or would have: an error says so, or what caused it."""
+    return error is not None and (is_out_of_memory(error) or lacks_memory(error.__cause__))
+
+
 @contextmanager
 def named(file: str | Path) -> Iterator[None]:
     """A context that adds the file name to system errors without one, such as that of a full disk.

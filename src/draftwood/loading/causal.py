@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,19 +103,32 @@ def load_causal(name: str | Path, options: LoadOptions, device: torch.device, dt
             found.dtype, found.activations, found.coded = dtype, options.activations, options.dtype == "auto"
             if options.weights != "same":
                 found.round_to(8 if options.weights == "int8" else 4)
-            _check_room(name, found)
+            _check_room(name, sum(size for _, size in found.sizes()))
             return found
+    if device.type == "cpu":
+        _check_room(name, dtype.itemsize * _elements(name))
     return load_model(name, options, device, dtype)
 
 
-def _check_room(name: str | Path, model: StoredModel) -> None:
-    """Raise a ModelError if memory does not suffice for a model."""
-    needed, room = sum(size for _, size in model.sizes()), available_memory()
+def _elements(name: str | Path) -> int:
+    """The numbers in a model's files; 0 where that is not known, and loading may say why."""
+    try:
+        if (header := header_of(name)) is not None:
+            return sum(tensor.elements for tensor in header.tensors)
+        tables = [tensor_table(path)[0] for path in weight_files(folder)] if (folder := folder_of(name)) else []
+        return sum(prod(one["shape"]) for table in tables for one in table.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+
+
+def _check_room(name: str | Path, needed: int) -> None:
+    """Raise a ModelError if memory does not suffice for a model of so many bytes."""
+    room = available_memory()
     if room is not None and needed > room:
         raise ModelError(
             f"the model {str(name)!r} needs {needed / 1e9:.1f} GB of memory, and {room / 1e9:.1f} GB are available: take a "
             "smaller model, or one with fewer bits"
-        )
+        ) from MemoryError()
 
 
 def stored_folder(name: str | Path) -> StoredModel | None:

@@ -18,7 +18,7 @@ from draftwood.loading.gguf_header import PART
 _LOG = logging.getLogger(__name__)
 _FIRST: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "MXFP4", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
 """Quantisations that are taken where a name has none, the first that there is."""
-_SIDE: Final = ("mmproj", "imatrix")  # files that are no language model
+SIDE: Final = ("mmproj", "imatrix")  # files that are no language model
 _SHOWN: Final = 12  # files that a message names
 _REGISTRY: Final = "registry.ollama.ai"
 _MODEL: Final = "application/vnd.ollama.image.model"
@@ -38,7 +38,7 @@ def choose(files: Sequence[str], tag: str, repo: str) -> list[str]:
         ModelError: there is no file of this quantisation, or none at all.
     """
     models = sorted(file for file in files if file.lower().endswith(".gguf"))
-    if aside := [file for file in models if file.rpartition("/")[2].lower().startswith(_SIDE)]:
+    if aside := [file for file in models if file.rpartition("/")[2].lower().startswith(SIDE)]:
         _LOG.info("%s of %r is left alone: it is for pictures or for quantising, and no language model", aside[0], repo)
     whole = {PART.sub("", file): file for file in reversed(models) if file not in aside}
     for wanted in (tag,) if tag else _FIRST:
@@ -118,7 +118,7 @@ def files_here() -> dict[str, str]:
         (path.relative_to(hub).parts[0][8:].replace("--", "/"), path) for path in hub.glob("models--*/snapshots/*/**/*.gguf")
     ]
     files += [(path.parent.relative_to(root).as_posix(), path) for root in _lm_studio() for path in root.glob("*/*/*.gguf")]
-    models = ((repo, path) for repo, path in sorted(files) if not path.name.lower().startswith(_SIDE))
+    models = ((repo, path) for repo, path in sorted(files) if not path.name.lower().startswith(SIDE))
     found: dict[str, str] = {}
     for repo, path in models:  # of parts the first
         found.setdefault(f"{repo}:{PART.sub('', path.name)[:-5]}", str(path))

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, check_path, has_head
 from draftwood.loading.gguf_header import MAGIC, PART, read_header
-from draftwood.loading.gguf_names import download, file_here, on_hub, repository
+from draftwood.loading.gguf_names import SIDE, download, file_here, on_hub, repository
 
 _SUFFIX = ".gguf"
 NO_DRAFT: Final = "none"
@@ -160,6 +160,20 @@ def gguf_file_of(name: str | Path) -> Path | None:
     if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
         raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")
     return None
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The models of a folder that is none itself: folders with a config, and GGUF files, of parts the first; as deep as the
+    folders of LM Studio. Empty for a folder that is a model."""
+    if not folder.is_dir() or (folder / CONFIG).is_file():
+        return []
+    found: list[Path] = []
+    for path in sorted(folder.glob("*")) + sorted(folder.glob("*/*")) + sorted(folder.glob("*/*/*")):
+        part = PART.search(path.name)
+        file = path.suffix.lower() == _SUFFIX and path.is_file() and not path.name.lower().startswith(SIDE)
+        model = (file and (part is None or int(part[1]) == 1)) or (path / CONFIG).is_file()
+        found += [path] if model and not set(path.parents) & set(found) else []
+    return found
 
 
 def resolve(name: str | Path) -> str | Path:

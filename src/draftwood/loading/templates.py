@@ -42,10 +42,15 @@ def templates_of(header: Header) -> Any:
     return found["default"] if len(set(found.values())) == 1 else {name: text for name, text in found.items() if text}
 
 
+def template_in(folder: Path) -> Any:
+    """The chat template of a folder, or several by name; None without one. Raises an error for files that cannot be read."""
+    if (file := folder / _FILES[0]).is_file():
+        return file.read_text(encoding="utf-8")
+    return json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get(_KEY)
+
+
 def _lacks_template(folder: Path) -> bool:
-    if any((folder / file).exists() for file in _FILES):
-        return False
     try:
-        return json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get(_KEY) is None
+        return not (folder / _FILES[1]).exists() and template_in(folder) is None
     except (OSError, ValueError, AttributeError):
         return False

@@ -119,7 +119,7 @@ def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float
     if not keys.is_cpu or _library() is None:
         return None
     keys, bases = keys.contiguous(), bases.contiguous()
-    out = torch.empty(*keys.shape[:-1], len(bases))
+    out = torch.empty(*keys.shape[:-1], len(bases), dtype=torch.float32)
     given = address(keys, torch.long, *out.shape[:-1], 1), address(bases, torch.long, len(bases))
     _library().exponentials(given[0], keys.numel(), given[1], len(bases), out.data_ptr())
     return out

@@ -44,8 +44,9 @@ class Replica:
     async def __serve_build_asgi_app__(self) -> Any:
         """The application, whose lifespan starts the scheduler and stops it."""
         from draftwood.serve.app import make_app
+        from draftwood.serve.registry import Registry
 
-        return make_app(self._service, self._keys)
+        return make_app(Registry.of(self._service), self._keys)
 
     def check_health(self) -> None:
         """Raise a RuntimeError if no texts are written here any more; Ray then replaces the replica."""
@@ -55,6 +56,7 @@ class Replica:
 
 def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
     """The service and its keys."""
+    from draftwood.serve.decoding.metrics import Metrics
     from draftwood.serve.service import Service
 
     with on_this_node():
@@ -63,7 +65,8 @@ def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
     if replica is not None:
         start_log(spec.serving.log)
     name = name_of(spec.target)
-    service = Service(spec.load(), spec.serving, name=name, method=spec.method, replica=replica)
+    metrics = Metrics() if replica is None else Metrics(replica=replica)
+    service = Service(spec.load(), spec.serving, name=name, method=spec.method, metrics=metrics)
     return service, keys
 
 

@@ -99,7 +99,7 @@ def _reached(
 
 def permits(processors: Sequence[Any], text: Sequence[int], token: int, vocab: int, device: torch.device) -> bool:
     """Whether the processors allow a token after a text where the model is almost certain of it."""
-    scores = torch.zeros(1, vocab, device=device)
+    scores = torch.zeros(1, vocab, device=device, dtype=torch.float32)
     scores[0, token] = _CERTAIN
     try:
         new_scores = apply(processors, torch.tensor([list(text)], device=device), scores)

@@ -206,7 +206,7 @@ class _Trial:
 
     def __init__(self, processors: Sequence[Any], vocab: int, device: torch.device) -> None:
         self._processors = processors
-        self._scores = torch.linspace(-2.0, 2.0, vocab, device=device).unsqueeze(0)
+        self._scores = torch.linspace(-2.0, 2.0, vocab, device=device, dtype=torch.float32).unsqueeze(0)
         self._device = device
 
     def results(self, texts: Sequence[Sequence[int]], *, together: bool = False) -> list[Tensor]:

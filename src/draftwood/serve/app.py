@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, Final, TypeVar, final
 
 from starlette.applications import Starlette
@@ -17,29 +18,32 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood import __version__
-from draftwood.serve.decoding.metrics import CONTENT_TYPE
+from draftwood.serve.decoding.metrics import CONTENT_TYPE, render
 from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
-from draftwood.serve.dialects.ollama_model import OllamaModel, PullBody, ShowBody
+from draftwood.serve.dialects.ollama_model import OllamaModels, PullBody, ShowBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from draftwood.serve.document import Described, document
+from draftwood.serve.document import LEASES, Described, document
 from draftwood.serve.http.errors import ApiError, bad, error_response, unavailable
 from draftwood.serve.http.fields import Body
 from draftwood.serve.http.middleware import SALT, Keys, RequestLog
 from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.bodies import checked, read_body, validated
 from draftwood.serve.openai.prepare import Prepared
-from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
+from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, TokenizeBody
 from draftwood.serve.openai.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.openai.streams import AnswerResponse, Wire
 from draftwood.serve.page import DOCS_POLICY, docs
+from draftwood.serve.page.traces import Traces
+from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
 CHATS: Final = "/v1/chat/completions"
 _STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
 D = TypeVar("D", bound=Body)
+R = TypeVar("R", bound=RouteBody)
 T = TypeVar("T")
 
 
@@ -47,19 +51,28 @@ T = TypeVar("T")
 class Routes:
     """The handlers of all routes."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, registry: Registry) -> None:
+        self._registry, self.traces = registry, Traces(registry.options.max_traces)
 
     async def texts(self, request: Request) -> Response:
         """Chats and completions."""
         return await self._answered(request, request.url.path, await read_body(request), Wire())
 
-    def dialect(self, kind: type[D], dialect: Callable[[D], Dialect]) -> Callable[[Request], Awaitable[Response]]:
-        """The handler of another interface: it translates a request, and has the answer translated back."""
+    def dialect(self, kind: type[R], dialect: Callable[[R, bool], Dialect]) -> Callable[[Request], Awaitable[Response]]:
+        """The handler of another interface: it translates a request, and has the answer translated back. The translation
+        may depend on whether the model has a chat template."""
 
         async def answer(request: Request) -> Response:
-            made = await _read(request, kind, dialect)
-            if (found := made.without_text(self._service.name(made.chat.get("model")))) is not None:
+            body = await _read(request, kind, lambda body: body)
+            chats, began = True, perf_counter_ns()
+            if body.unloads:
+                self._registry.dismiss(body.wanted)
+            else:
+                chats = (await self._service(request, body)).preparation.chats
+            waited = perf_counter_ns() - began
+            made = await asyncio.to_thread(dialect, body, chats)
+            made.waited = waited
+            if (found := made.without_text(self._registry.find(body.wanted)[0])) is not None:
                 return JSONResponse(found)
             try:
                 return await self._answered(request, made.path, made.chat, made)
@@ -72,80 +85,90 @@ class Routes:
     async def count_tokens(self, request: Request) -> Response:
         made = await _read(request, CountBody, Messages)
         body, _ = await self._checked(request, ChatBody, made.chat, made.remarks)
-        prompt = await asyncio.to_thread(self._service.preparation.chat_prompt, body.messages, body)
+        preparation = (await self._service(request, body)).preparation
+        prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
         return JSONResponse({"input_tokens": len(prompt)})
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._service.names]})
+        found = [{"id": name, **model.facts} for model in self._registry.models for name in model.names]
+        return JSONResponse({"object": "list", "data": found})
 
     async def model(self, request: Request) -> Response:
-        return JSONResponse(self._model(self._service.name(request.path_params["model"])))
+        name, model = self._registry.find(request.path_params["model"])
+        return JSONResponse({"id": name, **model.facts})
 
     async def tokenize(self, request: Request) -> Response:
         body, remarks = await self._checked(request, TokenizeBody, await read_body(request))
-        tokens = await asyncio.to_thread(self._service.preparation.tokens, body)
-        found = {"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens}
+        preparation = (await self._service(request, body)).preparation
+        tokens = await asyncio.to_thread(preparation.tokens, body)
+        found = {"count": len(tokens), "max_model_len": preparation.max_length, "tokens": tokens}
         return JSONResponse(found | _warnings(remarks))
 
     async def detokenize(self, request: Request) -> Response:
         body, remarks = await self._checked(request, DetokenizeBody, await read_body(request))
-        found = {"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)}
+        preparation = (await self._service(request, body)).preparation
+        found = {"prompt": await asyncio.to_thread(preparation.text, body.tokens)}
         return JSONResponse(found | _warnings(remarks))
 
     async def health(self, request: Request) -> Response:
-        state = self._service.scheduler.state
-        if state != "ready":
+        if (state := self._registry.state) != "ready":
             raise unavailable(f"the server is {state}")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+        found = render([model.metrics for model in self._registry.models])
+        return Response(found, headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(document(request.app.routes, self._service.names, self._service.options))
+        return JSONResponse(document(request.app.routes, self._registry.names, self._registry.options))
 
     async def docs(self, request: Request) -> Response:
-        html = docs(document(request.app.routes, self._service.names, self._service.options))
+        html = docs(document(request.app.routes, self._registry.names, self._registry.options))
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
+
+    async def _service(self, request: Request, body: RouteBody) -> Service:
+        """What serves the model of a request, at least until its answer has ended."""
+        return await self._registry.take(request.scope[LEASES], body.wanted, body.kept)
 
     async def _answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
         """The response to the body of a chat or of a completion, by its path."""
-        preparation, chats = self._service.preparation, path == CHATS
-        kind: type[Settings] = ChatBody if chats else CompletionBody
-        prepare: Callable[[Any], Prepared] = preparation.chat if chats else preparation.completion
+        chats, options = path == CHATS, self._registry.options
+        body: Any
+        body, remarks = await self._checked(request, ChatBody if chats else CompletionBody, data, wire.remarks)
+        service = await self._service(request, body)
+        prepare: Callable[[Any], Prepared] = service.preparation.chat if chats else service.preparation.completion
         shape: type[Shape] = ChatShape if chats else CompletionShape
-        body, remarks = await self._checked(request, kind, data, wire.remarks)
         shortened = partial(_shorter, prepare) if wire.truncates else prepare
         prepared = await asyncio.to_thread(shortened, body)
-        salt = "" if self._service.options.share_prefixes else request.scope.get(SALT, "")
+        salt = "" if options.share_prefixes else request.scope.get(SALT, "")
         requests = [replace(one, cache_salt=salt) for one in prepared.requests]
         reading = replace(prepared.reading, whole=wire.whole_calls)
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings], reading=reading)
-        prepared = await self._service.scored(prepared)
-        made = shape(self._service.name(body.model), self._service.texts, prepared, token_ids=bool(body.return_token_ids))
+        prepared = await service.scored(prepared)
+        name = self._registry.find(body.model)[0]
+        made = shape(name, service.texts, prepared, token_ids=bool(body.return_token_ids))
         made.id = wire.named(made.id)
-        trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
-        answer = Answer(self._service.scheduler, prepared, trace)
+        trace = None
+        if body.trace:
+            self.traces.check(prepared)
+            trace = await asyncio.to_thread(service.trace, prepared)
+        answer = Answer(service.scheduler, prepared, trace)
         if trace is not None:
-            self._service.traces.keep(made.id, trace)
+            self.traces.keep(made.id, trace)
         return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))
 
     async def _checked(
         self, request: Request, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()
     ) -> tuple[B, list[str]]:
         """The fields of a body, and remarks about what is ignored, with those on what was left out before."""
-        rule = self._service.options.unknown_fields
+        rule = self._registry.options.unknown_fields
         if left and rule == "refuse":
             raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
-        self._service.name(body.model)
         return body, [*left, *remarks]
-
-    def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, **self._service.facts}
 
 
 def _shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
@@ -176,18 +199,18 @@ def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
     return {"warnings": list(remarks)} if remarks else {}
 
 
-def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
-    """The application; it starts the scheduler, and stops it at the end."""
+def make_app(registry: Registry, keys: Sequence[str] = ()) -> Starlette:
+    """The application; it starts to write, and ends all that at its end."""
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
-        service.scheduler.start()
+        registry.start()
         yield
-        await asyncio.to_thread(service.scheduler.stop)
+        await registry.stop()
 
     return Starlette(
-        routes=_routes(service),
-        middleware=[*_pages(service.options.cors_origin), Middleware(RequestLog), Middleware(Keys, keys=keys)],
+        routes=_routes(registry),
+        middleware=[*_pages(registry.options.cors_origin), Middleware(RequestLog), Middleware(Keys, keys=keys)],
         exception_handlers={ClientDisconnect: _client_gone, HTTPException: _http_error},
         lifespan=running,
     )
@@ -209,29 +232,34 @@ def _pages(origins: Sequence[str]) -> list[Middleware]:
     ]
 
 
-def _routes(service: Service) -> list[Described]:
-    own, traces, model = Routes(service), service.traces, OllamaModel(service)
-    generate = partial(Ollama, chats=service.preparation.chats)
+def _routes(registry: Registry) -> list[Described]:
+    own, model = Routes(registry), OllamaModels(registry)
+    traces = own.traces
     return [
         Described(CHATS, own.texts, "The next answer of a chat.", ChatBody),
         Described("/v1/completions", own.texts, "What follows a prompt.", CompletionBody),
         Described("/tokenize", own.tokenize, "Token ids of a prompt or of a chat.", TokenizeBody),
         Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
         Described(
-            "/v1/responses", own.dialect(ResponsesBody, Responses), "OpenAI's Responses, without a store.", ResponsesBody
+            "/v1/responses",
+            own.dialect(ResponsesBody, lambda body, _: Responses(body)),
+            "OpenAI's Responses, without a store.",
+            ResponsesBody,
         ),
-        Described("/v1/messages", own.dialect(MessagesBody, Messages), "Anthropic's Messages.", MessagesBody),
+        Described(
+            "/v1/messages", own.dialect(MessagesBody, lambda body, _: Messages(body)), "Anthropic's Messages.", MessagesBody
+        ),
         Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", CountBody),
         Described("/api/chat", own.dialect(OllamaChatBody, Ollama), "Ollama's chats.", OllamaChatBody),
-        Described("/api/generate", own.dialect(OllamaGenerateBody, generate), "Ollama's prompts.", OllamaGenerateBody),
-        Described("/api/show", model.show, "The model, for Ollama's clients.", ShowBody),
-        Described("/api/pull", model.pull, "Nothing to do for the model, which is here.", PullBody),
+        Described("/api/generate", own.dialect(OllamaGenerateBody, Ollama), "Ollama's prompts.", OllamaGenerateBody),
+        Described("/api/show", model.show, "A model, for Ollama's clients.", ShowBody),
+        Described("/api/pull", model.pull, "Nothing to do for models that are here.", PullBody),
         Described("/docs", own.docs, "This document, as a page."),
         Described("/version", own.version, "The version of the server."),
-        Described("/api/tags", model.tags, "The model, for Ollama's clients."),
-        Described("/api/ps", model.loaded, "The model, which stays loaded, for Ollama's clients."),
+        Described("/api/tags", model.tags, "The models, for Ollama's clients."),
+        Described("/api/ps", model.loaded, "The models that are loaded, for Ollama's clients."),
         Described("/api/version", own.version, "The version, for Ollama's clients."),
-        Described("/v1/models", own.models, "The model."),
+        Described("/v1/models", own.models, "The models."),
         Described("/health", own.health, "200 while the server takes requests."),
         Described("/metrics", own.metrics, "Metrics for Prometheus."),
         Described(

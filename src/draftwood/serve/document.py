@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, final
 
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from draftwood import __version__
 from draftwood.serve.http.fields import Body
@@ -15,6 +17,8 @@ from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from draftwood.serve.openai.streams import EVENTS
 
+LEASES: Final = "draftwood.leases"
+"""The key of a request's scope: what ends with it."""
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
 
@@ -35,6 +39,11 @@ class Described(Route):
         super().__init__(path, handler, methods=["GET" if body is None else "POST"])
         self.summary, self.body, self.query = summary, body, query
 
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, at whose end the models that it has taken may go."""
+        with ExitStack() as scope[LEASES]:
+            await super().handle(scope, receive, send)
+
     @property
     def media(self) -> list[str]:
         """The types of its answers."""
@@ -46,7 +55,7 @@ class Described(Route):
 
 
 def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
-    """The document of a server with these routes, whose model has these names."""
+    """The document of a server with these routes, whose models have these names."""
     described = [route for route in routes if isinstance(route, Described) and route.summary]
     bodies = [route.body for route in described if route.body is not None]
     refs, schemas = models_json_schema(

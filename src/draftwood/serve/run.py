@@ -12,8 +12,7 @@ import uvicorn
 
 from draftwood.core.errors import ConfigError
 from draftwood.serve.app import make_app
-from draftwood.serve.decoding.scheduler import Scheduler
-from draftwood.serve.service import Service
+from draftwood.serve.registry import Registry
 
 Say: TypeAlias = Callable[[str], object]
 _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the texts were cut
@@ -26,9 +25,9 @@ class Server(uvicorn.Server):
     ``say`` is called with a sentence about what the end waits for.
     """
 
-    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float, say: Say) -> None:
+    def __init__(self, config: uvicorn.Config, registry: Registry, say: Say) -> None:
         super().__init__(config)
-        self._scheduler, self._drain, self._say, self._signals = scheduler, drain, say, 0
+        self._registry, self._say, self._signals = registry, say, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second one ends all texts as they are, the third one waits for nothing.
@@ -39,15 +38,15 @@ class Server(uvicorn.Server):
         self.should_exit = True
         self.force_exit = self._signals > 2
         if self._signals > 1:
-            self._scheduler.cut()
+            self._registry.cut()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end."""
-        count = self._scheduler.texts
-        what = f"{count} unfinished text{'' if count == 1 else 's'} may end within {self._drain:g} s (--drain)"
+        count, drain = self._registry.texts, self._registry.options.drain
+        what = f"{count} unfinished text{'' if count == 1 else 's'} may end within {drain:g} s (--drain)"
         self._say(f"Stopping: {what}; Ctrl-C ends them at once." if count else "Stopping: no text is unfinished.")
-        self._scheduler.drain()
-        cut = asyncio.get_running_loop().call_later(self._drain, self._scheduler.cut)
+        self._registry.drain()
+        cut = asyncio.get_running_loop().call_later(drain, self._registry.cut)
         await super().shutdown(sockets)
         cut.cancel()
 
@@ -62,26 +61,26 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
 
 
-def make_server(service: Service, keys: Sequence[str] = (), say: Say = lambda sentence: None) -> Server:
+def make_server(registry: Registry, keys: Sequence[str] = (), say: Say = lambda sentence: None) -> Server:
     """A server that runs on a socket of :func:`listen`."""
     config = uvicorn.Config(
-        make_app(service, keys),
+        make_app(registry, keys),
         http="h11",
         log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
         lifespan="on",
-        timeout_graceful_shutdown=round(service.options.drain) + _ENDING_SECONDS,
+        timeout_graceful_shutdown=round(registry.options.drain) + _ENDING_SECONDS,
     )
-    return Server(config, service.scheduler, service.options.drain, say)
+    return Server(config, registry, say)
 
 
-def serve(service: Service, keys: Sequence[str], say: Say) -> None:
+def serve(registry: Registry, keys: Sequence[str], say: Say) -> None:
     """Serve until a signal comes; ``say`` is called with sentences about begin and end. Raises as :func:`listen`."""
-    host = service.options.host
-    with listen(host, service.options.port) as found:
+    host = registry.options.host
+    with listen(host, registry.options.port) as found:
         shown = f"[{host}]" if ":" in host else host
-        names = ", ".join(service.names)
+        names = ", ".join(registry.names)
         say(f"Serving {names} at http://{shown}:{found.getsockname()[1]}/v1")
-        make_server(service, keys, say).run(sockets=[found])
+        make_server(registry, keys, say).run(sockets=[found])

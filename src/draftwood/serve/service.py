@@ -7,14 +7,14 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, final
+from typing import Any, Final, final
 
 from draftwood import __version__
 from draftwood.api import Pair
-from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
+from draftwood.engine import tracing
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.pipeline import PLAIN
@@ -22,12 +22,15 @@ from draftwood.runners.native.stored import weight_sizes
 from draftwood.serve.decoding.metrics import Metrics
 from draftwood.serve.decoding.rows import GIB, Admission
 from draftwood.serve.decoding.scheduler import Scheduler
-from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.answers import LiveTrace
 from draftwood.serve.openai.chats import Chats
 from draftwood.serve.openai.prepare import Preparation, Prepared
 from draftwood.serve.openai.sampling import most_nodes
-from draftwood.serve.page.traces import Traces
+from draftwood.trace.settings import TraceSettings
+
+MAX_ROUNDS: Final = 200
+"""Rounds of a trace that are kept, the first ones."""
 
 
 @final
@@ -36,10 +39,11 @@ class Service:
 
     Args:
         name: of the model where the options have none.
-        replica: the id of this server among several; None for a single one.
+        metrics: that it counts in; None for new ones.
 
     Attributes:
         names: of the model in the interface, the usual one first.
+        metrics: what is counted of its texts.
         scheduler: writes texts; the caller starts and stops it.
 
     Raises:
@@ -47,7 +51,13 @@ class Service:
     """
 
     def __init__(
-        self, pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None, replica: str | None = None
+        self,
+        pair: Pair,
+        options: ServeOptions,
+        *,
+        name: str,
+        method: MethodLike | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         pair.special_tokens_in_content = options.special_tokens_in_content
         chosen = pair.method(method, temperature=1.0)
@@ -63,13 +73,13 @@ class Service:
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
         self._method, self._created = chosen, int(time.time())
         self.texts = TokenTexts(pair.tokenizer)
-        self.metrics = Metrics(replica)
+        self.metrics = Metrics() if metrics is None else metrics
         if admission.budget is not None:
             decoder.prefixes.memory = admission.budget
         decoder.prefixes.least, decoder.prefixes.kept = 0, int(options.prefix_memory * GIB)
         reuse = not options.no_prefix_cache
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
-        self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
+        self._decoder = decoder
         self.preparation = Preparation(
             pair, chosen, decoder.pipeline.grammars, Chats(pair, options), most=self.scheduler.room,
             bounds=(options.max_length, admission.longest), unknown_fields=options.unknown_fields,
@@ -111,16 +121,14 @@ class Service:
             found.append(replace(echo, logprobs=known.get(prompt)))
         return replace(prepared, echoes=found)
 
-    def name(self, wanted: str | None) -> str:
-        """The model's name in an answer: the wanted one, else the usual one; raises an ApiError if it has no such name."""
-        if wanted in self.names:
-            return wanted
-        if wanted is not None and not self.options.any_model:
-            raise ApiError(
-                404,
-                f"the model {short_repr(wanted)} is not here: this server has {', '.join(map(short_repr, self.names))}; "
-                "send its name, or none, or start the server with --any-model",
-                param="model",
-                code="model_not_found",
-            )
-        return self.names[0]
+    def trace(self, prepared: Prepared) -> LiveTrace:
+        """The trace of a text that is to be written."""
+        method, draft = self._method, self.pair.draft
+        if prepared.method == PLAIN:
+            method, draft = replace(method, method="ar", shape=None, nodes=None), None
+        recorder = tracing.recorder(
+            self._decoder, prepared.requests, prepared.sampling, method=method, draft=draft,
+            kept=TraceSettings(rounds=MAX_ROUNDS),
+        )  # fmt: skip
+        [trace] = recorder.traces()
+        return LiveTrace(trace, recorder)

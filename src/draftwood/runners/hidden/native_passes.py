@@ -90,7 +90,7 @@ class NativeBlock(nn.Module):
             there = address(new, torch.float32, len(new), self.engine.sources_width)
             given[row] = NewHidden(memory.of(self.engine), start, len(new), root, there)
             self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
-        scores = torch.empty(rows, self._block, self._vocab)
+        scores = torch.empty(rows, self._block, self._vocab, dtype=torch.float32)
         succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
         return scores
 
@@ -199,7 +199,7 @@ class NativeBlockPasses(NativePasses):
             return scores[row, depth.clamp(max=block - 1)].masked_fill_((depth >= block).unsqueeze(-1), -torch.inf)
         given, at = np.ascontiguousarray(tokens), np.ascontiguousarray(depths)
         where = array_address(given, np.int64, rows, nodes), array_address(at, np.int64, rows, nodes)
-        out, engine = torch.empty(rows, nodes, vocab), self.network.engine
+        out, engine = torch.empty(rows, nodes, vocab, dtype=torch.float32), self.network.engine
         there = address(scores, torch.float32, rows, block, engine.facts.vocab)
         succeed(library().add_markov(engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))
         return out

@@ -36,7 +36,9 @@ def check_drafter(runner: Any, target: Any) -> None:
     tokens = [(runner.vocab_size - 1) * (i + 1) // count for i in range(count)]
     text, nodes = tokens[:_TEXT], torch.tensor([tokens[_TEXT - 1 :]], device=runner.device)
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(_TEXT - 1, drafter.hidden_width, generator=generator).to(runner.device, drafter.dtype)
+    hidden = torch.randn(_TEXT - 1, drafter.hidden_width, generator=generator, dtype=torch.float32).to(
+        runner.device, drafter.dtype
+    )
     seen = torch.tensor([[[i in path for i in range(len(_PATHS))] for path in _PATHS]], device=runner.device)
     last = len(drafter.draft_tokens) - 1
     outputs = torch.tensor([last * i // _OUTPUTS for i in range(_OUTPUTS + 1)], device=runner.device)

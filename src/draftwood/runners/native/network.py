@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import addressof, byref
+from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -233,10 +234,10 @@ class NativeNetwork(nn.Module):
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))
         self.engine.reach(longest + all_nodes)
-        logits = torch.empty(rows, nodes, self.vocab_size)
-        peaks = Peaks(torch.empty(rows, nodes), torch.empty(rows, nodes, dtype=torch.long))
-        counts = list(map(len, texts))
-        hidden = torch.empty(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
+        new, counts = partial(torch.empty, dtype=torch.float32), list(map(len, texts))
+        logits = new(rows, nodes, self.vocab_size)
+        peaks = Peaks(new(rows, nodes), torch.empty(rows, nodes, dtype=torch.long))
+        hidden = new(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
         found = (None if part is None else part.data_ptr() for part in (logits, hidden, *peaks))
         succeed(library().read_tokens(given, rows, *found, free_threads()))
         if hidden is None:

@@ -81,7 +81,7 @@ class StoredModel:
         if model.model.rotary_emb is not None:
             model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its numbers are not among the weights
         if FAMILIES[config.model_type].scaled:
-            model.model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5)
+            model.model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, dtype=torch.float32)
         model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
         if isinstance(self._generation_config, PlainConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -14,6 +14,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "draftwood:"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 _COUNTERS: Final = {  # by name: the text, and a label
+    "model_loads": ("How often the model was loaded.",),
     "prompt_tokens": ("Tokens of prompts.",),
     "prefix_cache_hits": ("Tokens of prompts that were copied from other texts, not read.",),
     "prefix_cache_hit_requests": ("Texts whose beginning was copied from another one.",),
@@ -37,30 +38,36 @@ _HISTOGRAMS: Final = {
 _GAUGES: Final = {
     "num_requests_running": "Texts that are written now.",
     "num_requests_waiting": "Texts that wait.",
+    "model_loaded": "1 while the model is in memory.",
     "kv_cache_usage_perc": "Part of the memory for keys and values that is taken, 1 for all.",
 }
 
 
 @final
-class _Labelled(Collector):
-    """The metrics of a registry, each with the label ``replica``."""
+class _Joined(Collector):
+    """The metrics of several models, each with the labels of its own."""
 
-    def __init__(self, registry: CollectorRegistry, replica: str) -> None:
-        self._registry, self._replica = registry, replica
+    def __init__(self, parts: Sequence[Metrics]) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [one._replace(labels={"replica": self._replica, **one.labels}) for one in metric.samples]
-            yield metric
+        for families in zip(*(part.registry.collect() for part in self._parts), strict=True):
+            found = [
+                one._replace(labels=part.labels | one.labels)
+                for part, family in zip(self._parts, families, strict=True)
+                for one in family.samples
+            ]
+            families[0].samples = found
+            yield families[0]
 
 
 @final
 class Metrics:
-    """All metrics of one server, with the label ``replica`` where there are several."""
+    """All metrics of one model, with labels that tell it from others. They outlive its stays in memory."""
 
-    def __init__(self, replica: str | None = None) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._shown = registry if replica is None else _Labelled(registry, replica)
+    def __init__(self, **labels: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.labels = labels
         self._counters = {
             name: Counter(_PREFIX + name, text, labels, registry=registry) for name, (text, *labels) in _COUNTERS.items()
         }
@@ -68,6 +75,7 @@ class Metrics:
             name: Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
             for name, text in _HISTOGRAMS.items()
         }
+        self._gauges = {name: Gauge(_PREFIX + name, text, registry=registry) for name, text in _GAUGES.items()}
 
     def count(self, name: str, amount: float = 1, *labels: object) -> None:
         """Add to a counter."""
@@ -87,10 +95,11 @@ class Metrics:
             self.count("spec_decode_num_accepted_tokens_per_sibling_rank", 1, rank)
 
     def watch(self, **values: Callable[[], float]) -> None:
-        """Add gauges by their names, and what they show."""
-        for name, value in values.items():
-            Gauge(_PREFIX + name, _GAUGES[name], registry=self._registry).set_function(value)
+        """What gauges show, by their names; those that are not named show 0, and hold nothing."""
+        for name, gauge in self._gauges.items():
+            gauge.set_function(values.get(name, float))
 
-    def render(self) -> bytes:
-        """The text that Prometheus reads."""
-        return generate_latest(self._shown)
+
+def render(parts: Sequence[Metrics]) -> bytes:
+    """The text that Prometheus reads, of one model or of several."""
+    return generate_latest(_Joined(parts))

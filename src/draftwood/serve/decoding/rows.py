@@ -47,7 +47,8 @@ class Admission:
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
         self.rows = rows
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
-        self.budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * GIB)
+        room = free_memory(pair.target.device)
+        self.budget = (room and int(room * _SHARE)) if gibibytes is None else int(gibibytes * GIB)
 
     @property
     def longest(self) -> int | None:
@@ -62,9 +63,9 @@ class Admission:
         return len(lengths) * max(lengths) * self.token / self.budget
 
 
-def _free(device: torch.device) -> int | None:
-    found = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-    return None if found is None else int(found * _SHARE)
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free for a device; None where nobody knows."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 @final

@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Final, Literal, TypeAlias, TypeVar, final
 
+import torch
+
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.machine import release_free_memory
 from draftwood.serve.decoding.jobs import Job
@@ -48,7 +50,10 @@ class Scheduler:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
         self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
+        self._threads = torch.get_num_threads()  # a new thread may find the number of another model's present round
+        self._metrics = metrics
         metrics.watch(
+            model_loaded=lambda: 1,
             num_requests_running=lambda: self._rows.running,
             num_requests_waiting=lambda: max(0, self.texts - self._rows.running),
             kv_cache_usage_perc=lambda: self._rows.memory,
@@ -126,12 +131,14 @@ class Scheduler:
         self._commands.put(self.drain)  # so that a thread that waits for a command goes on
         if self._thread.is_alive():
             self._thread.join()
+        self._metrics.watch()
 
     def _ended(self) -> None:
         with self._lock:
             self.texts -= 1
 
     def _run(self) -> None:
+        torch.set_num_threads(self._threads)
         try:
             while not self._stopping:
                 self._run_command(wait=not len(self._rows))

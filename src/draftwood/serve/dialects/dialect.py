@@ -62,6 +62,7 @@ class Dialect(Wire, ABC):
         finish_reason: None before the end.
         stop_text: of the request's stop texts the one that ended the answer.
         figures: what was ignored of the request, and what drafting brought.
+        waited: nanoseconds until the model was there.
     """
 
     prefix: ClassVar[str]
@@ -80,6 +81,7 @@ class Dialect(Wire, ABC):
         self.finish_reason: str | None = None
         self.stop_text: str | None = None
         self.figures: Json = {}
+        self.waited = 0
         self._open: tuple[Kind, int] | None = None  # the last part while it grows, with the number of its call
 
     def without_text(self, model: str) -> Json | None:

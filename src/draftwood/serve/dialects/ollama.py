@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
@@ -15,6 +14,7 @@ from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects
 from draftwood.serve.http.errors import in_ollama
 from draftwood.serve.http.fields import NO_LIMIT
 from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.http.settings import seconds_of
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody
 from draftwood.serve.openai.streams import line
@@ -29,27 +29,45 @@ _OTHERS: Final = {
 }
 
 
-_NUMBER: Final = r"(\d+\.?\d*|\.\d+)"
-_DURATION: Final = re.compile(rf"[-+]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)")
-
-
-def _duration(value: float | str | None) -> float | str | None:
-    if isinstance(value, str) and not _DURATION.fullmatch(value):
-        raise ValueError('send seconds, or a duration such as "5m"')
+def _checked(value: float | str | None) -> float | str | None:
+    if value is not None:
+        seconds_of(value)
     return value
 
 
-KeepAlive = Annotated[int | float | str | None, AfterValidator(_duration)]
+KeepAlive = Annotated[int | float | str | None, AfterValidator(_checked)]
+
+
+def latest(name: str | None) -> str | None:
+    """A name without the tag that stands for none."""
+    return name and name.removesuffix(":latest")
 
 
 class OllamaBody(RouteBody):
-    """Fields of both routes. Other ones, and options, are those of chats. The model stays, however long it is to be kept."""
+    """Fields of both routes. Other ones, and options, are those of chats."""
 
     options: dict[str, Any] | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None
     stream: bool | None = None
     keep_alive: KeepAlive = None
+
+    @property
+    def wanted(self) -> str | None:
+        return latest(self.model)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it wants no text."""
+        return not any(getattr(self, name, None) for name in ("messages", "prompt", "suffix", "images"))
+
+    @property
+    def kept(self) -> float | None:
+        return None if self.keep_alive is None else seconds_of(self.keep_alive)
+
+    @property
+    def unloads(self) -> bool:
+        return self.empty and self.kept == 0
 
 
 class OllamaChatBody(OllamaBody):
@@ -82,13 +100,10 @@ class Ollama(Dialect):
     whole_calls = True
     media_type = "application/x-ndjson"
 
-    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, *, chats: bool = True) -> None:
+    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool) -> None:
         self._arrived, self._read = perf_counter_ns(), 0
         self._generates = isinstance(body, OllamaGenerateBody)
-        self._loads = not (
-            body.prompt or body.suffix or body.images if isinstance(body, OllamaGenerateBody) else body.messages
-        )
-        self._keeps = body.keep_alive is None or re.search("[1-9]", str(body.keep_alive)) is not None
+        self._body = body
         think, path = body.think, "/v1/chat/completions"
         if isinstance(body, OllamaChatBody):
             made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
@@ -98,7 +113,7 @@ class Ollama(Dialect):
         else:
             made, path, think = _continued(body), "/v1/completions", None
         made |= {
-            "model": body.model and body.model.removesuffix(":latest"),
+            "model": body.wanted,
             "response_format": _form(body.format),
             "chat_template_kwargs": {"enable_thinking": think} if isinstance(think, bool) else None,
             "reasoning_effort": think if isinstance(think, str) else None,
@@ -106,10 +121,10 @@ class Ollama(Dialect):
         super().__init__(made, {**(body.model_extra or {}), **_options(body.options)}, body.stream is not False, path)
 
     def without_text(self, model: str) -> Json | None:
-        if not self._loads:
+        if not self._body.empty:
             return None
         self.head = {"model": model}
-        return self._line(self._say(""), done=True) | {"done_reason": "load" if self._keeps else "unload"}
+        return self._line(self._say(""), done=True) | {"done_reason": "unload" if self._body.unloads else "load"}
 
     def piece(self) -> None:
         self._read = self._read or perf_counter_ns()
@@ -157,7 +172,7 @@ class Ollama(Dialect):
         end = max(perf_counter_ns(), read + 1)
         return {
             "done_reason": "length" if self.finish_reason == "length" else "stop",
-            "total_duration": end - self._arrived, "load_duration": 0,
+            "total_duration": self.waited + end - self._arrived, "load_duration": self.waited,
             "prompt_eval_count": self.usage["prompt_tokens"], "prompt_eval_duration": read - self._arrived,
             "eval_count": self.usage["completion_tokens"], "eval_duration": end - read,
         }  # fmt: skip

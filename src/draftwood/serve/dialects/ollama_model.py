@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
-from functools import cached_property
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from draftwood.loading.outline import outline_of
 from draftwood.serve.dialects.dialect import Json
-from draftwood.serve.dialects.ollama import Ollama, as_time
+from draftwood.serve.dialects.ollama import Ollama, as_time, latest
+from draftwood.serve.models import Model, Stay
 from draftwood.serve.openai.bodies import read_body, validated
 from draftwood.serve.openai.schemas import RouteBody
 from draftwood.serve.openai.streams import line
-from draftwood.serve.service import Service
+from draftwood.serve.registry import Registry
 
 NEVER: Final = "2262-01-01T00:00:00Z"
-"""When the model is unloaded: as late as nanoseconds in 64 bits reach."""
+"""When a model is unloaded that stays: as late as nanoseconds in 64 bits reach."""
+_LATEST: Final = 1e9  # seconds from now of other ends
 
 
 class NameBody(RouteBody):
@@ -31,8 +32,7 @@ class NameBody(RouteBody):
 
     @property
     def wanted(self) -> str | None:
-        name = self.name if self.model is None else self.model
-        return name and name.removesuffix(":latest")
+        return latest(self.name if self.model is None else self.model)
 
 
 class ShowBody(NameBody):
@@ -52,75 +52,90 @@ N = TypeVar("N", bound=NameBody)
 
 
 @final
-class OllamaModel:
+class OllamaModels:
     """The handlers of these routes."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     async def tags(self, request: Request) -> Response:
-        return JSONResponse({"models": self._listed()})
+        models = self._registry.models
+        return JSONResponse({"models": [one for model in models for one in await _listed(model)]})
 
     async def loaded(self, request: Request) -> Response:
-        on_device = self._service.pair.target.device.type != "cpu"
-        return JSONResponse(
-            {
-                "models": self._listed(
-                    expires_at=NEVER,
-                    size_vram=self._entry["size"] if on_device else 0,
-                    context_length=self._service.preparation.max_length,
-                )
-            }
-        )
+        found = []
+        for stay, service in self._registry.loaded:
+            on_device = service.pair.target.device.type != "cpu"
+            entry = await asyncio.to_thread(_entry, stay.model)
+            found += await _listed(
+                stay.model,
+                expires_at=_end(stay),
+                size_vram=entry["size"] if on_device else 0,
+                context_length=service.preparation.max_length,
+            )
+        return JSONResponse({"models": found})
 
     async def show(self, request: Request) -> Response:
-        await self._named(request, ShowBody)
-        facts, preparation = self._service.facts["meta"], self._service.preparation
+        """What a model is; one that is not loaded is described by its files, and is not loaded for it."""
+        _, model = await self._named(request, ShowBody)
+        entry = await asyncio.to_thread(_entry, model)
+        service, family = model.service, entry["details"]["family"]
+        outline = await asyncio.to_thread(outline_of, model.target)
+        length, template, chats, size = outline.length, outline.template, bool(outline.template), None
+        if service is not None:
+            length, chats = service.preparation.max_length, service.preparation.chats
+            template, size = service.pair.template.source, service.facts["meta"]["n_params"]
+        known = {"general.architecture": family, "general.parameter_count": size, f"{family}.context_length": length}
         return JSONResponse(
             {
-                "modelfile": "", "parameters": "",
-                **{name: self._entry[name] for name in ("details", "modified_at")},
-                "template": self._service.pair.template.source,
-                "model_info": {
-                    "general.architecture": facts["architecture"], "general.parameter_count": facts["n_params"],
-                    f"{facts['architecture']}.context_length": preparation.max_length,
-                },
-                "capabilities": ["completion", *(["tools"] if preparation.chats else [])],
+                "modelfile": "", "parameters": "", **{name: entry[name] for name in ("details", "modified_at")},
+                "template": template,
+                "model_info": {name: value for name, value in known.items() if value is not None},
+                "capabilities": ["completion", *(["tools"] if chats else [])],
             }
         )  # fmt: skip
 
     async def pull(self, request: Request) -> Response:
-        """The server's model is here already; other names are refused."""
-        body = await self._named(request, PullBody)
+        """The server's models are here already; other names are refused."""
+        body, _ = await self._named(request, PullBody)
         done = {"status": "success"}
         return JSONResponse(done) if body.stream is False else Response(line(done) + b"\n", media_type=Ollama.media_type)
 
-    async def _named(self, request: Request, kind: type[N]) -> N:
-        """The body of a request for the server's model; raises an ApiError for another model."""
+    async def _named(self, request: Request, kind: type[N]) -> tuple[N, Model]:
+        """The body of a request for a model, and the model; raises an ApiError for a name that there is not."""
         data = await read_body(request)
         body = await asyncio.to_thread(validated, kind, data)
-        self._service.name(body.wanted)
-        return body
+        return body, self._registry.find(body.wanted)[1]
 
-    def _listed(self, **facts: Any) -> list[Json]:
-        return [{"name": name, "model": name, **self._entry, **facts} for name in self._service.names]
 
-    @cached_property
-    def _entry(self) -> Json:
-        """What stays while the model's files do: the digest is of its facts, and of their names, sizes and times."""
-        facts = self._service.facts["meta"]
-        name = getattr(self._service.pair.model, "name_or_path", "")
-        path = Path(name)
-        found = sorted(path.iterdir()) if name and path.is_dir() else [path]
-        files = {file.name: file.stat() for file in found if file.is_file()}
-        known = [facts, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in files.items())]
-        changed = max((stat.st_mtime for stat in files.values()), default=0.0)
-        return {
-            "modified_at": as_time(datetime.fromtimestamp(changed, UTC)), "size": facts["size"],
-            "digest": sha256(json.dumps(known, sort_keys=True).encode()).hexdigest(),
-            "details": {
-                "parent_model": "", "format": "gguf" if path.suffix == ".gguf" else "safetensors",
-                "family": facts["architecture"], "families": [facts["architecture"]],
-                "parameter_size": f"{facts['n_params'] / 1e6:.1f}M", "quantization_level": facts["dtype"],
-            },
-        }  # fmt: skip
+def _end(stay: Stay) -> str:
+    """When a model is unloaded, unless requests come."""
+    if stay.keep > _LATEST:
+        return NEVER
+    left = stay.keep if stay.uses else stay.used + stay.keep - asyncio.get_running_loop().time()
+    return as_time(datetime.now(UTC) + timedelta(seconds=max(0.0, left)))
+
+
+async def _listed(model: Model, **facts: Any) -> list[Json]:
+    entry = await asyncio.to_thread(_entry, model)
+    return [{"name": name, "model": name, **entry, **facts} for name in model.names]
+
+
+def _entry(model: Model) -> Json:
+    """What the files of a model say, and more once it is loaded. The digest is of the names, sizes and times of files."""
+    outline, facts = outline_of(model.target), {} if model.service is None else model.service.facts["meta"]
+    files = {path.name: path.stat() for path in outline.files}
+    known: list[Any] = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files.items()] or [*model.names, facts]
+    changed = max((stat.st_mtime for stat in files.values()), default=0.0)
+    family = facts.get("architecture", outline.architecture)
+    return {
+        "modified_at": as_time(datetime.fromtimestamp(changed, UTC)),
+        "size": facts.get("size") or sum(stat.st_size for stat in files.values()),
+        "digest": sha256(json.dumps(known, sort_keys=True).encode()).hexdigest(),
+        "details": {
+            "parent_model": "", "format": "gguf" if any(name.endswith(".gguf") for name in files) else "safetensors",
+            "family": family, "families": [family],
+            "parameter_size": f"{facts['n_params'] / 1e6:.1f}M" if facts else "",
+            "quantization_level": facts.get("dtype", ""),
+        },
+    }  # fmt: skip

@@ -66,6 +66,7 @@ class RequestLog:
             await error_response(refused(error), scope["path"])(scope, receive, send_noting)
         finally:
             _log(scope, entry, status if ended and status is not None else _GONE, perf_counter() - began)
+            entry.counts = None  # the context of this request outlives it in timers of the connection
 
 
 def _log(scope: Scope, entry: Entry, status: int, seconds: float) -> None:

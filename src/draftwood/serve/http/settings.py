@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, integer, number, setting, several
 from draftwood.core.errors import ConfigError
+from draftwood.loading.names import models_in
 from draftwood.serve.http.log import LogFormat
 
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
@@ -17,6 +19,10 @@ ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral"]
 ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
+_NUMBER: Final = r"(?:\d+\.?\d*|\.\d+)"
+_DURATION: Final = re.compile(rf"[-+]?(?:{_NUMBER}|(?:{_NUMBER}(?:ns|us|µs|μs|ms|s|m|h))+)")
+_PART: Final = re.compile(rf"({_NUMBER}(?:e[-+]?\d+)?)([a-zµμ]*)")
+_UNITS: Final = {"": 1, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 KEEP_ALIVE_SECONDS: Final = 10.0
 """A stream that is silent for so long gets a comment, so that proxies keep it."""
 
@@ -33,6 +39,7 @@ class ServeOptions:
     host: str = setting("127.0.0.1", "address; others than this machine's own need a key")
     port: int = setting(8000, "port; 0 takes a free one")
     name: tuple[str, ...] = setting((), "name of the model in the interface; can be repeated; default: the target's")
+    keep_alive: str = setting("5m", "how long each of several models stays without a request; -1: for ever")
     any_model: bool = setting(False, "answer requests for models of any name")
     unknown_fields: UnknownFields = setting(
         "remark", "fields that are not known: ignored with a remark in the answer, or refused"
@@ -80,6 +87,10 @@ class ServeOptions:
             value = getattr(self, name)
             if value is not None and number(name, value) <= 0:
                 raise ConfigError(f"{name} is {value}: give more than 0 GiB, or leave it out")
+        try:
+            seconds_of(self.keep_alive)
+        except ValueError as error:
+            raise ConfigError(f"keep_alive is {self.keep_alive!r}: {error}") from None
         choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
         choice("tool_parser", self.tool_parser, get_args(ToolParser))
@@ -103,6 +114,77 @@ class ServeOptions:
                 f"host {self.host} can be reached from other machines, and there is no key: give --api-key-file FILE, or "
                 "--no-key if everybody may write texts"
             )
+
+
+def seconds_of(duration: float | str) -> float:
+    """The seconds of a number, or of a duration such as ``5m``; a negative one is for ever. Raises a ValueError."""
+    text = str(duration)
+    if isinstance(duration, str) and not _DURATION.fullmatch(text):
+        raise ValueError('give seconds, or a duration such as "5m"')
+    found = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return inf if text.startswith("-") and found else found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """The models of a server, by options that may be repeated."""
+
+    target: tuple[str, ...] = setting(
+        (), "hub name, folder, GGUF file or short name ('draftwood models'), or a folder of models; can be repeated; "
+        "NAME=TARGET gives it a name; default: the bundled model",
+    )  # fmt: skip
+    draft: tuple[str, ...] = setting(
+        (), "small model that drafts, with the target's tokenizer; none: no model drafts; of several targets NAME=DRAFT"
+    )
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several, which are loaded on request."""
+        return len(self.target) > 1 or any(self._folder(target) for target in self.target)
+
+    @staticmethod
+    def _folder(target: str) -> list[Path]:
+        """The models of a folder that stands for several."""
+        found = models_in(Path(target)) if Path(target).is_dir() else []
+        return [] if [path.parent for path in found] == [Path(target)] and found[0].is_file() else found
+
+    @property
+    def models(self) -> dict[str, tuple[str | None, str | None]]:
+        """Target and draft of each model by its name in the interface.
+
+        Raises:
+            ConfigError: two models of one name, or a draft for none of several.
+        """
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for given in self.target or (None,):
+            alias, target = _named(given)
+            inside = [] if target is None else self._folder(target)
+            if alias and inside:
+                raise ConfigError(f"--target {given} names a folder of {len(inside)} models: leave {alias}= out")
+            parts: list[tuple[str, str | None]] = [(path.relative_to(str(target)).as_posix(), str(path)) for path in inside]
+            for name, one in parts or [(alias or name_of(target), target)]:
+                if name in found:
+                    raise ConfigError(
+                        f"two targets have the name {name!r}: give one of them another, as --target NAME={one}"
+                    )
+                found[name] = one, None
+        for given in self.draft:
+            alias, draft = _named(given)
+            if not alias and (len(found) == 1 or draft == "none"):
+                found |= {name: (target, draft) for name, (target, _) in found.items()}
+            elif alias in found:
+                found[alias] = found[alias][0], draft
+            else:
+                listed = ", ".join(found)
+                raise ConfigError(f"--draft {given} is for none of the targets: give NAME={draft} with a NAME of {listed}")
+        return found
+
+
+def _named(given: str | None) -> tuple[str, str | None]:
+    """A name and what it stands for; without a name it is empty."""
+    name, sign, rest = (given or "").partition("=")
+    return (name, rest) if sign and rest and "/" not in name and not Path(str(given)).exists() else ("", given)
 
 
 def name_of(target: str | None) -> str:

@@ -29,7 +29,7 @@ class LiveTrace:
     """A trace that grows, or one that was recorded before.
 
     Attributes:
-        recorder: makes it; None for one that grows no more.
+        recorder: makes it; None for one that grows no more, or is closed.
         latest: the trace so far; it is replaced, never changed.
         ended: whether it grows no more.
         whole: whether it ended with its text.
@@ -47,6 +47,7 @@ class LiveTrace:
 
     def close(self) -> None:
         """The text has ended, or was given up."""
+        self.recorder = None  # which holds the tokenizer
         if not self.ended:
             self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
             self.ended = True

@@ -174,9 +174,24 @@ class StructuredOutputs(Strict):
 
 
 class RouteBody(Body):
-    """The body of a request; without a name it is for the server's model."""
+    """The body of a request; without a name it is for the server's first model."""
 
     model: str | None = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The name of the model."""
+        return self.model
+
+    @property
+    def kept(self) -> float | None:
+        """Seconds that the model stays after it; None changes nothing."""
+        return None
+
+    @property
+    def unloads(self) -> bool:
+        """Whether it wants nothing but that the model goes."""
+        return False
 
 
 class Settings(RouteBody):

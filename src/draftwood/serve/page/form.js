@@ -27,6 +27,7 @@ class LivePage extends HTMLElement {
     this.save = button("Save the trace", () => this.download(), { disabled: true });
     this.german = button("A German sentence", () => this.example());
     this.about = make("h2", {}, "Chat");
+    this.models = make("select", { "aria-label": "model", hidden: true, onchange: () => { this.clear(); this.greet(); } });
     this.note = make("p", { className: "note", role: "status" });
     this.form = make("form", { className: "composer", onsubmit: (event) => { event.preventDefault(); this.first(); } }, this.prompt, this.write, this.stop);
     this.prompt.addEventListener("keydown", (event) => this.typed(event));
@@ -34,7 +35,7 @@ class LivePage extends HTMLElement {
     this.rounds = make("section", { className: "rounds", "aria-label": "rounds of the answer" }, make("h2", {}, "How the answer was written"),
       make("p", { className: "quiet" }, "The tree of every round is drawn here while an answer is written: what was drafted, what the model kept, and what it wrote itself."),
       make("div", { className: "controls" }, this.race, this.save, this.german));
-    this.append(make("section", { className: "talk", "aria-label": "chat" }, make("div", { className: "top" }, this.about, this.fresh),
+    this.append(make("section", { className: "talk", "aria-label": "chat" }, make("div", { className: "top" }, this.about, this.models, this.fresh),
       this.keyForm, this.settings, this.conversation, this.note, this.form), this.rounds);
   }
 
@@ -45,10 +46,22 @@ class LivePage extends HTMLElement {
     if (this.stop.disabled) this.form.requestSubmit();
   }
 
+  /** The chosen model, or else one that is loaded, or the first one. A model that is not loaded is loaded now. */
+  async choice() {
+    const found = (await this.server.json("v1/models")).data;
+    const chosen = found.find((one) => one.id === this.models.value) ?? found.find((one) => one.status.value === "loaded") ?? found[0];
+    this.models.replaceChildren(...found.map((one) => make("option", { value: one.id, selected: one === chosen }, one.id)));
+    this.models.hidden = found.length < 2;
+    if (chosen.status.value === "loaded") return chosen;
+    this.say(`${chosen.id} is being loaded …`);
+    await this.server.ask("api/generate", { body: { model: chosen.id, stream: false } });
+    return this.server.json(`v1/models/${encodeURI(chosen.id)}`);
+  }
+
   /** What the server has: a model, and perhaps a chat template. */
   async greet() {
     await this.attempt(async () => {
-      const [model] = (await this.server.json("v1/models")).data;
+      const model = await this.choice();
       this.model = model.id;
       this.about.textContent = model.id;
       this.settings.fit(model);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
@@ -13,11 +12,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from draftwood.core.checks import short_repr
-from draftwood.core.settings import Method
-from draftwood.engine import tracing
-from draftwood.engine.decode import Decoder
-from draftwood.engine.pipeline import PLAIN
-from draftwood.runners.protocols import Runner
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.openai.answers import LiveTrace, while_present
@@ -32,11 +26,8 @@ from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled
 from draftwood.trace.page.shell import asset
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
-from draftwood.trace.settings import TraceSettings
 from draftwood.trace.text import describe_round
 
-MAX_ROUNDS: Final = 200
-"""Rounds of a trace that are kept, the first ones."""
 GERMAN: Final = "german"
 """The id of the recorded translation that every server has."""
 _WIDEST: Final = 100_000
@@ -51,43 +42,26 @@ def german() -> Trace:
 
 @final
 class Traces:
-    """Makes recorders, keeps traces by the ids of their responses, and answers the routes of the page and of traces.
+    """Keeps traces by the ids of their responses, and answers the routes of the page and of traces.
 
     Args:
-        method: of the decoder, without ``auto``.
         most: the most traces that are kept; older ones are forgotten.
     """
 
-    def __init__(self, drafting: Decoder, method: Method, draft: Runner | None, *, most: int) -> None:
-        self._drafting = drafting
-        self._method = method
-        self._draft = draft
+    def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[str, LiveTrace] = {}  # the oldest first
 
-    def check(self) -> None:
-        """Raise an ApiError if the server keeps no traces."""
+    def check(self, prepared: Prepared) -> None:
+        """Raise an ApiError for a request of several texts, or if the server keeps no traces."""
         if not self._most:
             raise bad(
                 "this server keeps no traces, so it has no page: leave trace out, or start it with --max-traces 16 and "
                 "without replicas",
                 param="trace",
             )
-
-    def begin(self, prepared: Prepared) -> LiveTrace:
-        """The trace of a request that wants one; raises an ApiError for several texts, or if the server keeps no traces."""
-        self.check()
         if (count := len(prepared.requests)) > 1:
             raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
-        method, draft = self._method, self._draft
-        if prepared.method == PLAIN:
-            method, draft = replace(method, method="ar", shape=None, nodes=None), None
-        kept = TraceSettings(rounds=MAX_ROUNDS)
-        recorder = tracing.recorder(
-            self._drafting, prepared.requests, prepared.sampling, method=method, draft=draft, kept=kept
-        )
-        [trace] = recorder.traces()
-        return LiveTrace(trace, recorder)
 
     def keep(self, name: str, trace: LiveTrace) -> None:
         """Keep a trace; the oldest one goes."""

@@ -1,0 +1,471 @@
+"""Several models behind one address: they are loaded by name, answer each on its own, and go when time or memory says so."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import copytree
+from time import monotonic, sleep
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+import torch
+from click.testing import CliRunner
+
+import draftwood
+from draftwood import LoadOptions, Pair
+from draftwood.cli import main
+from draftwood.core.errors import ConfigError
+from draftwood.serve import registry as registry_module
+from draftwood.serve.http.settings import ServeOptions, Targets
+from draftwood.serve.registry import Registry
+from tests.browser import Browser, serious
+from tests.serve.client import MESSAGES, chunks, value_of
+from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
+from tests.tiny_chat import save_chat
+
+LOADING = LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none")
+NAMES = ("first", "second", "third")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models, with a draft model of them elsewhere."""
+    folder = tmp_path_factory.mktemp("several")
+    for seed, name in enumerate(NAMES):
+        save_chat(folder / "models" / name, generation=DRAWS, seed=seed)
+    save_chat(folder / "draft", layers=1, seed=7)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(home: Path) -> dict[str, str]:
+    """What each model writes, from Python."""
+    found = {}
+    for name in NAMES:
+        pair = draftwood.load(home / "models" / name, home / "draft", options=LOADING)
+        found[name] = pair.generate("the fox ran", seed=1, max_new_tokens=16).text
+    assert len(set(found.values())) == 3
+    return found
+
+
+class Loads:
+    """What was loaded, and how loading goes on."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.models: list[weakref.ref[Any]] = []
+
+    @property
+    def alive(self) -> list[bool]:
+        gc.collect()
+        return [one() is not None for one in self.models]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    found = Loads()
+
+    def load(target: str, draft: str, *, options: LoadOptions) -> Pair:
+        found.names.append(Path(target).name)
+        assert found.open.wait(60)
+        pair = draftwood.load(target, draft, options=options)
+        found.models.append(weakref.ref(pair.model))
+        return pair
+
+    monkeypatch.setattr(registry_module, "load", load)
+    return found
+
+
+def models(home: Path) -> dict[str, tuple[str, str]]:
+    return {name: (str(home / "models" / name), str(home / "draft")) for name in NAMES}
+
+
+@contextmanager
+def server(home: Path, **options: Any) -> Iterator[httpx.Client]:
+    registry = Registry(models(home), LOADING, ServeOptions(**options), METHOD)
+    with on_port(registry) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        yield client
+
+
+def written(client: httpx.Client, model: str | None, **fields: Any) -> str:
+    body = {"model": model, "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+def states(client: httpx.Client) -> dict[str, str]:
+    return {one["id"]: one["status"]["value"] for one in client.get("/v1/models").json()["data"]}
+
+
+def there(client: httpx.Client) -> list[str]:
+    """The loaded models."""
+    return [one["model"] for one in client.get("/api/ps").json()["models"]]
+
+
+# ---- by name ----
+
+
+def test_each_request_gets_the_model_that_it_names(home: Path, texts: dict[str, str], loads: Loads) -> None:
+    with server(home) as client:
+        assert (client.get("/health").status_code, states(client)) == (200, dict.fromkeys(NAMES, "unloaded"))
+        with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="any", max_retries=0) as api:
+            for _ in range(2):
+                for name in NAMES:
+                    made = api.completions.create(model=name, prompt="the fox ran", seed=1, max_tokens=16)
+                    assert (made.model, made.choices[0].text) == (name, texts[name])
+            parts = api.completions.create(model="second", prompt="the fox ran", seed=1, max_tokens=16, stream=True)
+            assert "".join(part.choices[0].text for part in parts) == texts["second"]
+            assert [model.id for model in api.models.list()] == list(NAMES)
+        assert loads.names == list(NAMES), "each one once"
+        assert written(client, None) == texts["first"], "without a name it is the first"
+        body = {"prompt": "the fox ran", "raw": True, "stream": False, "options": {"num_predict": 16, "seed": 1}}
+        for name in NAMES:
+            found = client.post("/api/generate", json={"model": f"{name}:latest", **body}).json()
+            assert (found["model"], found["response"]) == (f"{name}", texts[name])
+        said = {}
+        for name in NAMES:
+            chat = {"model": name, "messages": MESSAGES, "max_tokens": 9, "seed": 1}
+            message = client.post("/v1/messages", json=chat).json()
+            answer = client.post("/v1/responses", json={"model": name, "input": MESSAGES[0]["content"], "seed": 1}).json()
+            assert (message["model"], answer["model"]) == (name, name)
+            said[name] = message["content"][0]["text"]
+        assert len(set(said.values())) == 3
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": MESSAGES}), ("/tokenize", {"prompt": "a"}),
+    ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": MESSAGES, "max_tokens": 3}), ("/api/show", {}),
+    ("/v1/messages/count_tokens", {"messages": MESSAGES}), ("/api/chat", {"messages": MESSAGES}), ("/api/pull", {}),
+    ("/api/generate", {"keep_alive": 0}),
+])  # fmt: skip
+def test_another_name_is_refused_with_those_that_there_are(
+    home: Path, loads: Loads, path: str, body: dict[str, Any]
+) -> None:
+    with server(home) as client:
+        response = client.post(path, json={"model": "fourth", **body})
+        assert response.status_code == 404
+        error = response.json()["error"]
+        said = error if path.startswith("/api/") else error["message"]
+        assert all(repr(name) in said for name in ("fourth", *NAMES))
+        if path.startswith("/v1/messages"):
+            assert (response.json()["type"], error["type"]) == ("error", "not_found_error")
+        assert not loads.names
+
+
+def test_models_are_listed_and_described_before_they_are_loaded(home: Path, loads: Loads) -> None:
+    with server(home) as client:
+        before = client.get("/api/tags").json()["models"]
+        shown = client.post("/api/show", json={"model": "second"}).json()
+        assert (shown["capabilities"], shown["model_info"]["llama.context_length"]) == (["completion", "tools"], 512)
+        assert "add_generation_prompt" in shown["template"]
+        assert [one["name"] for one in before] == list(NAMES)
+        assert all(one["size"] > 1000 and one["details"]["family"] == "llama" for one in before)
+        assert len({one["digest"] for one in before}) == 3
+        assert (client.get("/api/ps").json()["models"], loads.names) == ([], [])
+        written(client, "second")
+        after = client.get("/api/tags").json()["models"]
+        assert [one["digest"] for one in after] == [one["digest"] for one in before]
+        again = client.post("/api/show", json={"model": "second"}).json()
+        assert {name: again[name] for name in ("template", "capabilities")} == {
+            name: shown[name] for name in ("template", "capabilities")
+        }
+        assert states(client) == {"first": "unloaded", "second": "loaded", "third": "unloaded"}
+        [loaded] = client.get("/api/ps").json()["models"]
+        assert (loaded["model"], loaded["context_length"], there(client)) == ("second", 512, ["second"])
+        assert client.get("/v1/models/second").json()["max_model_len"] == 512
+        assert client.get("/v1/models/third").json()["status"] == {"value": "unloaded"}
+
+
+# ---- while one is loaded ----
+
+
+def test_others_write_while_a_model_is_loaded_and_it_is_loaded_once(home: Path, texts: dict[str, str], loads: Loads) -> None:
+    with server(home) as client, ThreadPoolExecutor() as pool:
+        written(client, "first")
+        loads.open.clear()
+        waiting = [pool.submit(written, client, "second") for _ in range(4)]
+        until(lambda: "loading" in states(client).values())
+        assert client.get("/health").status_code == 200
+        for _ in range(3):
+            assert written(client, "first") == texts["first"]
+        assert not any(one.done() for one in waiting)
+        loads.open.set()
+        assert {one.result() for one in waiting} == {texts["second"]}
+    assert loads.names == ["first", "second"]
+
+
+def test_no_stream_stalls_while_a_model_is_loaded(home: Path, loads: Loads, slow: None) -> None:
+    with server(home) as client, ThreadPoolExecutor() as pool:
+        written(client, "first", max_tokens=1)
+        gaps, began = [], monotonic()
+        body = {"model": "first", "prompt": "the fox ran", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            for number, _ in enumerate(response.iter_lines()):
+                gaps.append(monotonic() - began)
+                began = monotonic()
+                if number == 2:
+                    others = [pool.submit(written, client, name, max_tokens=1) for name in ("second", "third")]
+                elif number > 2 and all(one.done() for one in others):
+                    break
+        assert len(loads.models) == 3, "control: they were loaded meanwhile"
+        assert max(gaps) < 1.0, gaps
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_the_format_that_another_load_sets_changes_no_text(home: Path, backend: Any) -> None:
+    """``transformers`` sets PyTorch's default format, which is that of the process, while it builds a model."""
+    pair = draftwood.load(
+        home / "models" / "first", home / "draft",
+        options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"),
+    )  # fmt: skip
+    for method in ("rsd-s", "shared-noise", "ngram"):
+        for draws in ({"temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}, {"temperature": 0.0}):
+            given: Any = {"seed": 1, "max_new_tokens": 12, "method": method, "logprobs": 2, **draws}
+            wanted = pair.generate("the fox ran", **given)
+            torch.set_default_dtype(torch.bfloat16)
+            try:
+                found = pair.generate("the fox ran", **given)
+            finally:
+                torch.set_default_dtype(torch.float32)
+            assert (found.token_ids, found.text) == (wanted.token_ids, wanted.text)
+            numbers = [[one.logprob for one in result.logprobs or ()] for result in (found, wanted)]
+            assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
+
+
+def test_a_load_that_fails_says_why_and_the_next_request_tries_again(
+    home: Path, texts: dict[str, str], loads: Loads, tmp_path: Path
+) -> None:
+    folder = tmp_path / "second"
+    copytree(home / "models" / "second", folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-10])
+    found = {**models(home), "second": (str(folder), str(home / "draft"))}
+    with on_port(Registry(found, LOADING, ServeOptions(), METHOD)) as port:
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        written(client, "first")
+        for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}),
+                           ("/api/generate", {"prompt": "a"})):  # fmt: skip
+            response = client.post(path, json={"model": "second", **body})
+            error = response.json()["error"]
+            said = error if path.startswith("/api/") else error["message"]
+            assert response.status_code == 500
+            assert said.startswith("the model 'second' cannot be loaded: ")
+            assert "model.safetensors" in said
+        assert states(client) == {"first": "loaded", "second": "unloaded", "third": "unloaded"}
+        (folder / "model.safetensors").write_bytes(weights)
+        assert written(client, "second") == texts["second"]
+        assert written(client, "first") == texts["first"]
+        client.close()
+
+
+# ---- for how long ----
+
+
+def kept(client: httpx.Client, model: str, value: Any, **fields: Any) -> dict[str, Any]:
+    body = {"model": model, "keep_alive": value, "stream": False, "options": {"num_predict": 2}, **fields}
+    response = client.post("/api/generate", json=body)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(
+    home: Path, texts: dict[str, str], loads: Loads
+) -> None:
+    with server(home, keep_alive="0.2s") as client:
+        assert written(client, "first") == texts["first"]
+        assert there(client) == ["first"]
+        until(lambda: not there(client) and loads.alive == [False])
+        assert written(client, "first", trace=True) == texts["first"]
+        assert loads.names == ["first", "first"]
+
+
+def test_a_request_says_how_long_its_model_stays(home: Path, loads: Loads) -> None:
+    with server(home) as client:
+        assert kept(client, "first", None)["done_reason"] == "load"
+        assert kept(client, "second", -1, prompt="a")["load_duration"] > 1_000_000
+        assert kept(client, "third", "1h")["done_reason"] == "load"
+        ends = {one["name"]: one["expires_at"] for one in client.get("/api/ps").json()["models"]}
+        assert ends["first"] < ends["third"] < ends["second"] == "2262-01-01T00:00:00Z"
+        assert kept(client, "first", 0)["done_reason"] == "unload"
+        kept(client, "third", 0, prompt="a")  # the model goes when its text has ended
+        until(lambda: there(client) == ["second"] and loads.alive == [False, True, False])
+        assert kept(client, "first", 0)["done_reason"] == "unload"
+        assert (there(client), len(loads.names)) == (["second"], 3), "what is not there need not go"
+        for value in ("soon", "5 m", True, []):
+            assert client.post("/api/generate", json={"model": "first", "keep_alive": value}).status_code == 400
+    for bad in ("soon", ""):
+        with pytest.raises(ConfigError, match="keep_alive"):
+            ServeOptions(keep_alive=bad)
+
+
+def test_a_model_stays_while_it_writes(home: Path, loads: Loads, slow: None) -> None:
+    with server(home, keep_alive="0") as client:
+        body = {"model": "first", "prompt": "the fox ran", "max_tokens": 40, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            sleep(0.3)
+            assert there(client) == ["first"]
+            text = response.read().decode()
+        assert chunks(text)[-1]["choices"][0]["finish_reason"] == "length"
+        until(lambda: not there(client))
+
+
+# ---- by memory ----
+
+
+@pytest.fixture
+def memory(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A machine whose memory holds so many models."""
+    room = [0]
+
+    def free() -> int:
+        taken = sum(1 for one in loads.models if one() is not None)
+        return 10_000_000_000 if taken < room[0] else 1000
+
+    monkeypatch.setattr("draftwood.loading.causal.available_memory", free)
+    monkeypatch.setattr("draftwood.serve.registry._SPARE", 0)
+    return lambda count: room.__setitem__(0, count)
+
+
+def test_the_least_recently_used_model_goes_where_memory_ends(
+    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None]
+) -> None:
+    memory(4)  # each model comes with its draft model
+    with server(home) as client:
+        for name, left in (("first", ["first"]), ("second", ["first", "second"]), ("first", ["first", "second"])):
+            assert written(client, name) == texts[name]
+            assert there(client) == left
+        memory(2)
+        assert written(client, "third") == texts["third"]
+        assert there(client) == ["first", "third"], "second was used before first"
+        memory(0)
+        response = client.post("/v1/completions", json={"model": "second", "prompt": "a"})
+        assert (response.status_code, "GB of memory" in response.json()["error"]["message"]) == (500, True)
+        assert there(client) == []
+        memory(4)
+        assert written(client, "second") == texts["second"]
+
+
+def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(
+    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None], slow: None
+) -> None:
+    memory(1)
+    with server(home) as client, ThreadPoolExecutor() as pool:
+        written(client, "first", max_tokens=1)
+        long = pool.submit(written, client, "first", max_tokens=40, ignore_eos=True)
+        sleep(0.1)
+        other = pool.submit(written, client, "second")
+        sleep(0.2)
+        again = [pool.submit(written, client, name) for name in ("first", "second")]
+        sleep(0.2)
+        assert (long.done(), other.done(), there(client)) == (False, False, ["first"])
+        assert len(long.result()) > 0
+        assert [one.result() for one in (other, *again)] == [texts["second"], texts["first"], texts["second"]]
+        assert loads.names[:2] == ["first", "second"]
+        assert set(loads.names[2:]) == {"second", "first"} or loads.names[2:] == ["first"]
+
+
+# ---- what outlives a model ----
+
+
+def test_counts_and_traces_outlive_their_model(home: Path, loads: Loads) -> None:
+    with server(home, keep_alive="0") as client:
+        body = {"model": "first", "prompt": "the fox ran", "max_tokens": 6, "ignore_eos": True, "trace": True}
+        made = client.post("/v1/completions", json=body).json()
+        until(lambda: not there(client))
+        written(client, "second", max_tokens=3, ignore_eos=True)
+        metrics = client.get("/metrics").text
+        for name, tokens in (("first", 6), ("second", 3), ("third", 0)):
+            assert value_of(metrics, f'generation_tokens_total{{model_name="{name}"}}') == tokens
+        assert value_of(metrics, 'model_loads_total{model_name="first"}') == 1
+        assert value_of(metrics, 'model_loaded{model_name="first"}') == 0
+        assert metrics.count("# TYPE draftwood:generation_tokens_total") == 1
+        [trace] = client.get(f"/v1/traces/{made['id']}").json()["traces"]
+        assert trace["text"] == made["choices"][0]["text"]
+        assert client.get("/").status_code == client.get("/v1/traces/german").status_code == 200
+        until(lambda: loads.alive == [False, False])
+
+
+# ---- the command ----
+
+
+def test_targets_have_names(home: Path, tmp_path: Path) -> None:
+    first, second = (str(home / "models" / name) for name in NAMES[:2])
+    assert Targets().models == {"draftwood": (None, None)}
+    assert Targets(target=(first,)).models == {"first": (first, None)}
+    assert Targets(target=(f"mine={first}",), draft=("small",)).models == {"mine": (first, "small")}
+    assert Targets(target=(first, f"other={second}"), draft=("none", "other=small")).models == {
+        "first": (first, "none"), "other": (second, "small")
+    }  # fmt: skip
+    folder = str(home / "models")
+    assert list(Targets(target=(folder,)).models) == list(NAMES)
+    assert [Targets(target=one).several for one in ((), (first,), (folder,), (first, second))] == [False, False, True, True]
+    for name in ("one.gguf", "deep/two-00001-of-00002.gguf", "deep/two-00002-of-00002.gguf", "deep/mmproj-two.gguf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(Targets(target=(str(tmp_path),)).models) == ["one.gguf", "deep/two-00001-of-00002.gguf"]
+    for given, says in (
+        ({"target": (first, first)}, "two targets have the name 'first'"),
+        ({"target": (f"a={folder}",)}, "folder of 3 models"),
+        ({"target": (first, second), "draft": ("small",)}, "NAME of first, second"),
+        ({"target": (first, second), "draft": ("x=small",)}, "none of the targets"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            _ = Targets(**given).models
+
+
+def test_the_command_serves_several_models(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[Registry] = []
+    monkeypatch.setattr("draftwood.serve.run.serve", lambda registry, *_: found.append(registry))
+    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
+    first, second = (str(home / "models" / name) for name in NAMES[:2])
+    config = tmp_path / "serve.toml"
+    config.write_text(f"target = {json.dumps([first, f'b={second}'])}\nkeep-alive = '1h'")
+    for args, env, names in (
+        (["--target", first, "--target", f"b={second}", "--keep-alive", "1h"], {}, ["first", "b"]),
+        (["--target", str(home / "models")], {}, list(NAMES)),
+        (["--config", str(config)], {}, ["first", "b"]),
+        (["--config", str(config)], {"DRAFTWOOD_TARGET": f"{first},{second}"}, ["first", "second"]),
+    ):
+        run = CliRunner().invoke(main, ["serve", *args], env=env)
+        assert run.exit_code == 0, run.output
+        assert (found[-1].names, found[-1].texts) == (names, 0)
+        assert all(model.service is None for model in found[-1].models), "none is loaded before a request"
+    for args, says in (
+        (["--name", "x"], "without --name"), (["--target", "nothing"], "'nothing'"), (["--method", "block"], "draft"),
+        (["--keep-alive", "soon"], "keep_alive is 'soon'"),
+    ):  # fmt: skip
+        run = CliRunner().invoke(main, ["serve", "--target", first, "--target", second, *args])
+        assert (run.exit_code, says in run.output) == (2, True) or says in run.output, run.output
+    assert len(found) == 4
+
+
+# ---- the page ----
+
+
+def test_a_reader_of_the_page_chooses_the_model(home: Path, browser: Browser, loads: Loads) -> None:
+    registry = Registry(models(home), LOADING, ServeOptions(), METHOD)
+    with on_port(registry) as port:
+        browser.driver.get(f"http://127.0.0.1:{port}")
+        browser.wait(f"{PAGE}?.dataset.ready")
+        for name in ("second", "first"):
+            browser.js(f"{PAGE}.models.value = '{name}'; {PAGE}.models.dispatchEvent(new Event('change'))")
+            browser.wait(f"{PAGE}.model === '{name}'")
+            write(browser, "the fox ran", tokens=4)
+            browser.wait(ENDED)
+            assert browser.js(f"return {PAGE}.about.textContent") == name
+            assert browser.js(f"return {PAGE}.run.body.model") == name
+        assert loads.names == ["first", "second"]
+        assert not serious(browser)
+        assert not browser.problems()
