@@ -21,7 +21,7 @@ from draftwood import ConfigError, DraftwoodError, ModelError
 from draftwood.ray import ReplicaSpec, Writer, WriteSettings, app, build
 from draftwood.ray.cluster import Fleet, connected, sentence_of
 from draftwood.ray.replica import Replica
-from draftwood.serve.decoding.metrics import Metrics
+from draftwood.serve.decoding.metrics import Metrics, render
 from draftwood.serve.http.settings import ServeOptions
 from tests.ray.conftest import SETTINGS, draftwood
 
@@ -97,13 +97,13 @@ def test_several_replicas_keep_no_traces_and_have_a_label(spec: MakeSpec) -> Non
         return bound.serving.max_traces
 
     assert (traces(), traces(replicas=2), traces(autoscaling={"max_replicas": 3})) == (16, 0, 0)
-    made = Metrics("one")
+    made = Metrics(replica="one")
     made.count("request_success", 1, "stop")
     made.watch(num_requests_running=lambda: 2)
-    lines = made.render().decode().splitlines()
+    lines = render([made]).decode().splitlines()
     assert 'draftwood:request_success_total{finished_reason="stop",replica="one"} 1.0' in lines
     assert 'draftwood:num_requests_running{replica="one"} 2.0' in lines
-    assert "replica" not in Metrics().render().decode()
+    assert "replica" not in render([Metrics()]).decode()
 
 
 def test_the_deployment_holds_what_the_server_holds(spec: MakeSpec) -> None:

@@ -31,6 +31,7 @@ from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.openai import prepare
 from draftwood.serve.openai.answers import Answer, while_present
 from draftwood.serve.openai.prepare import Prepared
+from draftwood.serve.registry import Registry
 from draftwood.serve.run import make_server
 from tests.serve import shapes
 from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
@@ -219,7 +220,7 @@ def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
 
 def test_signals_drain_then_cut_then_wait_for_nothing(served: Pair) -> None:
     service = make_service(served)
-    server = make_server(service)
+    server = make_server(Registry.of(service))
     server.handle_exit(signal.SIGTERM, None)
     assert (server.should_exit, server.force_exit, service.scheduler.state) == (True, False, "ready")  # shutdown drains
     server.handle_exit(signal.SIGINT, None)

@@ -92,7 +92,7 @@ def test_a_text_that_fails_has_its_cause_once_with_its_id(served: Pair, target: 
 def test_a_handler_that_raises_is_answered_and_its_cause_is_logged_once(
     client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwood.serve.service.Service.name", lambda *_: 1 / 0)
+    monkeypatch.setattr("draftwood.serve.registry.Registry.find", lambda *_: 1 / 0)
     found = client.post(COMPLETIONS, json=completion())
     assert (found.status_code, found.json()["request_id"]) == (500, found.headers["x-request-id"])
     [cause] = [record for record in log.records if record.exc_info]

@@ -18,7 +18,7 @@ from draftwood.ray.cluster import Fleet, installed
 from draftwood.ray.spec import ReplicaSpec
 from draftwood.serve.http.settings import ServeOptions, name_of, read_keys
 
-SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS}
+SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS, "Models": (Models, LoadOptions)}
 WRITE_SECTIONS: Sections = {"Cluster": (Fleet,), **SECTIONS}
 _ALONE = ["tensor_parallel", *DisplayOptions.__dataclass_fields__]  # what processes of Ray that write a file have no use for
 
@@ -30,7 +30,9 @@ def group() -> None:
 
 @group.command(name="serve", cls=Sectioned, sections=SERVE_SECTIONS, short_help="Serve a model with several replicas.")
 @section_options(
-    SERVE_SECTIONS, leave_out=("tensor_parallel", "beta", "tau"), changes={"port": {"help": "port of Ray's proxies"}}
+    SERVE_SECTIONS,
+    leave_out=("tensor_parallel", "keep_alive", "beta", "tau"),
+    changes={"port": {"help": "port of Ray's proxies"}},
 )
 def serve(**options: Any) -> None:
     """Serve a model as 'draftwood serve' does, by several replicas of it behind one address.

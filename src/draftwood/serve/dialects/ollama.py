@@ -100,7 +100,7 @@ class Ollama(Dialect):
     whole_calls = True
     media_type = "application/x-ndjson"
 
-    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool) -> None:
+    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool = True) -> None:
         self._arrived, self._read = perf_counter_ns(), 0
         self._generates = isinstance(body, OllamaGenerateBody)
         self._body = body
