@@ -52,11 +52,11 @@ def divergence(**options: Any) -> None:
     Asked by docs/models.md.
     """
     from benchmarks.divergence import markdown, measure
-    from benchmarks.prompts import of_lengths
+    from benchmarks.prompts import pieces_of_length
 
     config = DivergenceConfig(**options)
     fewer, more = (open_pair(config, "native", activations=bits) for bits in (8, 16))
-    texts = of_lengths(config.data, config.pieces, (config.tokens,), fewer.encode)
+    texts = pieces_of_length(config.data, config.pieces, config.tokens, fewer.encode)
     with steps("divergence", len(texts)) as advance:
         document = measure(config, fewer, more, texts, advance)
     _report(config.output, "divergence", document, markdown(document))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import ClassVar, Literal, final
 
 from benchmarks.lists import chosen, listed, whole_numbers
-from benchmarks.settings import BUDGETS, METHODS
+from benchmarks.settings import METHODS
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Backend, Weights
 
-PresetName = Literal["paper", "peers", "all-peers"]
+PresetName = Literal["peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 BackendName = Literal["native", "torch", "both"]
 
@@ -38,7 +38,6 @@ class Scale:
 
 
 SCALES: dict[PresetName, Scale] = {
-    "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
     "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
     "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), tested=True),
 }
@@ -54,10 +53,10 @@ class BenchConfig:
     """
 
     preset: PresetName = field(
-        default="paper",
+        default="peers",
         metadata={
-            "help": "paper: fixed lengths and budgets in full; peers: best settings and transformers; "
-            "all-peers: OpenVINO GenAI and llama.cpp too, and a test of the sampled texts' distribution"
+            "help": "peers: equally many shapes of every method, and transformers; all-peers: OpenVINO GenAI and llama.cpp "
+            "too, and a test of the sampled texts' distribution"
         },
     )
     target: str | None = field(
@@ -74,10 +73,6 @@ class BenchConfig:
     )
     chat: bool = field(default=False, metadata={"help": "prompts are messages, put into the target's chat template"})
     prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})
-    contexts: str | None = field(
-        default=None,
-        metadata={"help": "prompts of exactly so many tokens, comma-separated, such as 64,512,2000, cut from --data"},
-    )
     batch: str = field(
         default="1", metadata={"help": "texts that are continued together, of one source; comma-separated, such as 1,4"}
     )
@@ -97,10 +92,6 @@ class BenchConfig:
     methods: str | None = field(
         default=None, metadata={"help": f"measure only these, comma-separated: {', '.join(METHODS)}"}
     )
-    budgets: str | None = field(
-        default=None,
-        metadata={"help": f"of the trees, only those of so many nodes, comma-separated: {', '.join(map(str, BUDGETS))}"},
-    )
     seed: int = field(default=0, metadata={"help": "seed of the texts and of the order of the settings"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for bench.json and bench.md"})
 
@@ -111,20 +102,14 @@ class BenchConfig:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
         if self.skip_prompts < 0:
             raise ConfigError(f"skip_prompts is {self.skip_prompts}: give 0 or more")
-        if self.skip_prompts and (self.data is None or self.contexts is not None):
-            raise ConfigError("skip_prompts passes over held-out documents: give --data, and leave --contexts out")
+        if self.skip_prompts and self.data is None:
+            raise ConfigError("skip_prompts passes over held-out documents: give --data")
         if self.chat and self.data is not None:
             raise ConfigError("chat puts prompts into a chat template, but data gives beginnings of texts: give --prompts")
         if self.data is not None and self.prompts is not None:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
-        if self.contexts is not None and self.data is None:
-            raise ConfigError(f"contexts is {self.contexts!r}, but there is no text to cut such prompts from: give --data")
-        if self.contexts is not None and self.prompt_tokens != type(self).prompt_tokens:
-            raise ConfigError("contexts and prompt_tokens both say how long prompts are: leave one of them out")
         self.scale()
         self.method_names()
-        self.node_budgets()
-        self.context_lengths()
         self.batch_sizes()
 
     def backends(self) -> tuple[Backend, ...]:
@@ -145,19 +130,9 @@ class BenchConfig:
         """The methods to keep; None for all of the preset's."""
         return None if self.methods is None else chosen("methods", self.methods, METHODS)
 
-    def context_lengths(self) -> tuple[int, ...]:
-        """Lengths of the prompts in tokens; empty without the option."""
-        return () if self.contexts is None else whole_numbers("contexts", self.contexts, minimum=1, example="64,512")
-
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch, smallest first."""
         return tuple(sorted(whole_numbers("batch", self.batch, minimum=1, example="1,4")))
-
-    def node_budgets(self) -> tuple[int, ...] | None:
-        """The node budgets to keep; None for everything."""
-        if self.budgets is None:
-            return None
-        return tuple(int(text) for text in chosen("budgets", self.budgets, [str(nodes) for nodes in BUDGETS]))
 
 
 @final

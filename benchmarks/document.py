@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from benchmarks.batches import batched
 from benchmarks.config import BenchConfig
 from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
@@ -68,10 +67,6 @@ class Writer:
         }
 
     def _results(self) -> list[dict[str, Any]]:
-        sources = {
-            size: [self.prompts[batch[0]].source for batch in batched(self.prompts, size)]
-            for size in {setting.batch for setting, _ in self.log.cases}
-        }
         raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
         bases = {
             (setting.method, setting.batch, temperature): repeats
@@ -91,9 +86,8 @@ class Writer:
                     "shape": setting.label,
                     "nodes": setting.nodes,
                     "batch": size,
-                    "places": [list(found) for found in setting.comparisons],
                     "temperature": temperature,
-                    **figures(repeats, sources[size]),
+                    **figures(repeats),
                     "speedup": over,
                     "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
                 }

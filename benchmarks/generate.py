@@ -43,8 +43,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
     from benchmarks.settings import on_backends, plan
 
     scale = config.scale()
-    chosen, budgets = config.method_names(), config.node_budgets()
-    planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets)
+    planned = plan(config.preset, config.method_names(), has_draft=pair.draft is not None)
     settings = at_batches(planned, config.batch_sizes())
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]

@@ -38,11 +38,6 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
         ConfigError: a file that cannot be read, or a prompt that leaves no room for the continuation.
     """
     scale = config.scale()
-    if config.data is not None and config.contexts is not None:
-        prompts = of_lengths(config.data, scale.prompts_per_source, config.context_lengths(), encode)
-        for prompt in prompts:
-            _check_room(prompt, scale.max_new_tokens, longest)
-        return prompts
     if config.data is not None:
         texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens, config.skip_prompts)
         keep: int | None = config.prompt_tokens
@@ -59,25 +54,24 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
     return prompts
 
 
-def of_lengths(folder: Path, count: int, lengths: Sequence[int], encode: Encode) -> list[Prompt]:
-    """Prompts of every length, the shorter ones the ends of the longest: what is continued is the same text.
+def pieces_of_length(folder: Path, count: int, length: int, encode: Encode) -> list[Prompt]:
+    """Pieces of exactly so many tokens, ``count`` of each source.
 
     Raises:
         ConfigError: a source that is too short.
     """
-    longest = max(lengths)
     prompts = []
     for path in _files(folder):
         name, whole = path.name.split(".val.txt")[0], "\n\n".join(read_documents(path))
         for part in range(count):
             start = whole.find("\n", part * len(whole) // count) + 1 if part else 0
-            tokens = encode(whole[start : start + longest * _CHARACTERS_PER_TOKEN])[:longest]
-            if len(tokens) < longest:
+            tokens = encode(whole[start : start + length * _CHARACTERS_PER_TOKEN])[:length]
+            if len(tokens) < length:
                 raise ConfigError(
-                    f"{path} holds no {count} pieces of {longest} tokens (piece {part + 1} has {len(tokens)}): lower "
-                    "--contexts or --prompts-per-source, or give longer texts"
+                    f"{path} holds no {count} pieces of {length} tokens (piece {part + 1} has {len(tokens)}): lower "
+                    "--tokens or --pieces, or give longer texts"
                 )
-            prompts += [Prompt(source=f"{name} at {n}", tokens=tuple(tokens[-n:])) for n in lengths]
+            prompts.append(Prompt(source=name, tokens=tuple(tokens)))
     return prompts
 
 

@@ -7,12 +7,11 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from benchmarks.record import machine_lines
-from benchmarks.settings import ENGINES, METHODS, OURS, PEERS, rank
+from benchmarks.settings import ENGINES, METHODS, PEERS, rank
 from benchmarks.summary import STAGES, ratio
 
 Result: TypeAlias = dict[str, Any]
 
-PROTOCOLS = {"length": "Fixed draft length", "budget": "Fixed target budget (drafted nodes)"}
 NOTES = """\
 * **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts. In a
   batch a forward counts once for every text that it goes on with (also for finished ones, where they are read on).
@@ -50,8 +49,7 @@ def markdown(document: dict[str, Any]) -> str:
         if not here:
             continue
         blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
-        blocks += [block for protocol in PROTOCOLS for block in _protocol(here, protocol)]
-        blocks += [*_against_peers(here), *_by_source(here), *_rounds(document, here), *_all_settings(here)]
+        blocks += [*_against_peers(here), *_all_settings(here)]
     blocks += [*_greedy(document), *_goodness(document)]
     return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
 
@@ -94,11 +92,6 @@ def speed_of(result: Result) -> float:
     return float(result["tokens_per_second"]["median"])
 
 
-def efficiency_of(result: Result) -> float:
-    """Block efficiency; 0 where it is not known."""
-    return float(result["block_efficiency"] or 0.0)
-
-
 def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str, Result]:
     """The best result of every method, in the order of ``METHODS``; what several backends run counts for each."""
     found: dict[str, Result] = {}
@@ -107,34 +100,6 @@ def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str,
         if method not in found or key(result) > key(found[method]):
             found[method] = result
     return {method: found[method] for method in sorted(found, key=rank) if method.partition(" ")[0] in METHODS}
-
-
-def values_of(results: Iterable[Result], protocol: str) -> list[int]:
-    """The lengths or budgets that were measured."""
-    return sorted({value for r in results for kind, value in r["places"] if kind == protocol})
-
-
-def _protocol(here: list[Result], protocol: str) -> list[str]:
-    """Two small tables: the best shape of every method in each comparison, by block efficiency and by speed."""
-    values = values_of(here, protocol)
-    if not values:
-        return []
-    title = PROTOCOLS[protocol]
-    blocks = [f"### {title}"]
-    plain = next((r for r in here if r["method"] == "ar"), None)
-    for name, key, form in (
-        ("Block efficiency", efficiency_of, efficiency_cell),
-        ("Tokens/s", speed_of, lambda r: f"{speed_of(r):.1f}"),
-    ):
-        columns = [best([r for r in here if [protocol, value] in r["places"]], key) for value in values]
-        rows = [
-            [method, *(f"{form(c[method])} ({c[method]['shape']})" if method in c else "" for c in columns)]
-            for method in sorted({method for c in columns for method in c}, key=rank)
-        ]
-        ar = [] if plain is None else [["ar", *[form(plain)] * len(values)]]
-        blocks.append(f"{name}, the best shape of each method:")
-        blocks.append(table([protocol, *map(str, values)], [*ar, *rows]))
-    return blocks
 
 
 def _against_peers(here: list[Result]) -> list[str]:
@@ -159,54 +124,10 @@ def _against_peers(here: list[Result]) -> list[str]:
     return [f"### Against transformers{others}", table(header, rows)]
 
 
-def _by_source(here: list[Result]) -> list[str]:
-    """The fastest setting of each method on every source: block efficiency / tokens per second."""
-    fastest = best(here, speed_of)
-    sources = list(dict.fromkeys(name for r in fastest.values() for name in r["by_source"]))
-    if len(sources) < 2:
-        return []
-    rows = []
-    for result in fastest.values():
-        parts = [result["by_source"].get(source) for source in sources]
-        rows.append([result["setting"], *(f"{efficiency_cell(p)} / {speed_of(p):.1f}" if p else "" for p in parts)])
-    return ["### By source", "Block efficiency / tokens per second:", table(["fastest setting", *sources], rows)]
-
-
-def _rounds(document: dict[str, Any], here: list[Result]) -> list[str]:
-    """A round's time after contexts of several lengths, against plain decoding's."""
-    if not document["config"].get("contexts"):
-        return []
-    fastest = best(here, speed_of)
-    sources = list(dict.fromkeys(name for r in fastest.values() for name in r["by_source"]))
-    rows = []
-    for method, result in fastest.items():
-        plain = (
-            fastest.get(" ".join(["ar", *method.split(" ")[1:]]))
-            if method.split(" ")[0] in OURS
-            else fastest.get("generate")
-        )
-        rows.append([result["setting"], *(_round_cell(result, plain, source) for source in sources)])
-    title = (
-        "Milliseconds per round (target forward), all included; in brackets, how many rounds of plain decoding it is "
-        "(ours on the same backend; of others, of `generate`):"
-    )
-    return ["### By context", title, table(["fastest setting", *sources], rows)]
-
-
-def _round_cell(result: Result, plain: Result | None, source: str) -> str:
-    if source not in result["by_source"]:
-        return ""
-    taken = result["by_source"][source]["ms_per_round"]
-    if plain is None or source not in plain["by_source"]:
-        return f"{taken:.2f}"
-    return f"{taken:.2f} ({taken / plain['by_source'][source]['ms_per_round']:.2f})"
-
-
 def _all_settings(here: list[Result]) -> list[str]:
     """One line per setting with everything."""
-    marks = _marks(here)
     header = ["setting", "nodes", "drafted/round", "block efficiency", "tokens/s", "÷ ar", *(f"{s} %" for s in STAGES)]
-    header += ["outside %", "outside ms/round", "best shape at"]
+    header += ["outside %", "outside ms/round"]
     rows = [
         [
             r["setting"],
@@ -218,7 +139,6 @@ def _all_settings(here: list[Result]) -> list[str]:
             *(f"{100 * r['share'][stage]:.1f}" if r["share"] else "" for stage in STAGES),
             f"{100 * r['outside_share']:.1f}" if r["share"] else "",
             _known(r["outside_ms_per_round"], "{:.3f}"),
-            ", ".join(marks.get(r["setting"], ())),
         ]
         for r in here
     ]
@@ -228,19 +148,6 @@ def _all_settings(here: list[Result]) -> list[str]:
 def _known(value: float | None, form: str) -> str:
     """A figure, or nothing where other programs do not tell it."""
     return "" if value is None else form.format(value)
-
-
-def _marks(here: list[Result]) -> dict[str, list[str]]:
-    """Where a setting is its method's best: E by block efficiency, S by speed."""
-    found: dict[str, dict[str, str]] = {}
-    for protocol in PROTOCOLS:
-        for value in values_of(here, protocol):
-            rivals = [r for r in here if [protocol, value] in r["places"]]
-            for letter, key in (("E", efficiency_of), ("S", speed_of)):
-                for result in best(rivals, key).values():
-                    place = found.setdefault(result["setting"], {})
-                    place[f"{protocol} {value}"] = place.get(f"{protocol} {value}", "") + letter
-    return {setting: [f"{place} ({letters})" for place, letters in marks.items()] for setting, marks in found.items()}
 
 
 def _greedy(document: dict[str, Any]) -> list[str]:

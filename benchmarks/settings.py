@@ -1,4 +1,4 @@
-"""Which settings are measured: the two protocols of the RSD paper (arXiv 2402.14160) and the peers' own."""
+"""Which settings are measured, of ours and of the peers."""
 
 from __future__ import annotations
 
@@ -34,20 +34,6 @@ METHODS = OURS + PEERS + ENGINES
 TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others, with a draft model
 DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {*TOKEN_BY_TOKEN}
 
-LENGTHS = (2, 3, 4, 5)
-WIDTHS = (2, 3)
-MOST_TWOS = 3  # levels of an rsd-c tree that branch, in the fixed-length protocol
-BUDGETS = {
-    6: (("2-2", "2-1-1"), ("2x3", "3x2")),
-    10: (("2-2-1", "2-1-1-1-1"), ("2x5", "5x2")),
-    14: (("2-2-2", "2-1-1-1-1-1-1"), ("2x7", "7x2")),
-    21: (("3-2-2", "3-2-1-1"), ("3x7", "7x3")),
-    30: (("2-2-2-2", "2-2-1-1-1-1-1-1"), ("3x10", "5x6", "6x5")),
-}
-
-Comparison = tuple[str, int]
-"""Where a setting competes: ``("length", 3)`` or ``("budget", 14)``."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +44,6 @@ class Setting:
         method: one of ``METHODS``; ``+traversal`` names the verifier, otherwise it is the method's own.
         shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
         nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
-        comparisons: the comparisons with other settings that it is part of.
         backend: what runs ours, where several do in one run; empty otherwise.
         batch: texts that are continued together.
     """
@@ -66,7 +51,6 @@ class Setting:
     method: str
     shape: str | None = None
     nodes: int = 0
-    comparisons: tuple[Comparison, ...] = ()
     backend: str = ""
     batch: int = 1
 
@@ -118,45 +102,13 @@ def node_count(shape: str) -> int:
     return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
 
 
-def _shaped(method: str, shape: str, *comparisons: Comparison) -> Setting:
-    return Setting(method=method, shape=shape, nodes=node_count(shape), comparisons=comparisons)
-
-
-def fixed_length() -> Iterator[Setting]:
-    """Trees of equal depth, whatever they cost the target."""
-    for length in LENGTHS:
-        comparison = ("length", length)
-        yield from (_shaped(method, str(length), comparison) for method in ("chain", "chain+traversal"))
-        for method in ("iid", "rsd-s", "rsd-s+traversal", "shared-noise"):
-            yield from (_shaped(method, f"{width}x{length}", comparison) for width in WIDTHS)
-        for twos in range(1, min(length, MOST_TWOS) + 1):
-            shape = "-".join(["2"] * twos + ["1"] * (length - twos))
-            yield from (_shaped(method, shape, comparison) for method in ("rsd-c", "rsd-c+traversal"))
-
-
-def fixed_budget() -> Iterator[Setting]:
-    """Trees of exactly as many nodes, whatever their form."""
-    for budget, (branchings, beams) in BUDGETS.items():
-        comparison = ("budget", budget)
-        for method in ("chain", "chain+traversal"):
-            yield _shaped(method, str(budget), comparison)
-        for method in ("iid", "rsd-s", "rsd-s+traversal"):
-            yield from (_shaped(method, beam, comparison) for beam in beams)
-        for method in ("rsd-c", "rsd-c+traversal"):
-            yield from (_shaped(method, branching, comparison) for branching in branchings)
-        yield from (Setting(method=method, nodes=budget, comparisons=(comparison,)) for method in BY_NODES)
+def _shaped(method: str, shape: str) -> Setting:
+    return Setting(method=method, shape=shape, nodes=node_count(shape))
 
 
 def _references() -> Iterator[Setting]:
     yield Setting(method="ar")
     yield Setting(method="generate")
-
-
-def paper() -> Iterator[Setting]:
-    """Both protocols in full."""
-    yield from _references()
-    yield from fixed_length()
-    yield from fixed_budget()
 
 
 PEER_SHAPES = {
@@ -200,29 +152,21 @@ def all_peers() -> Iterator[Setting]:
 
 
 PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
-    "paper": paper,
     "peers": peers,
     "all-peers": all_peers,
 }
 
 
-def plan(
-    preset: str,
-    methods: Sequence[str] | None,
-    *,
-    has_draft: bool,
-    budgets: Sequence[int] | None = None,
-) -> list[Setting]:
-    """The settings of a preset, each once, with all its comparisons; with ``budgets``, only those of these budgets.
+def plan(preset: str, methods: Sequence[str] | None, *, has_draft: bool) -> list[Setting]:
+    """The settings of a preset.
 
     Args:
         preset: one of ``PLANS``.
         methods: keep only these.
         has_draft: there is a draft model.
-        budgets: of trees, keep only those of so many nodes.
 
     Raises:
-        ConfigError: nothing is left, or another draft model is needed.
+        ConfigError: a method that the preset does not measure, or another draft model is needed.
     """
     planned = list(PLANS[preset]())
     known = {setting.method for setting in planned}
@@ -231,19 +175,12 @@ def plan(
             f"preset {preset!r} does not measure {', '.join(missing)}: leave it out, or take --preset all-peers, "
             "which measures everything"
         )
-    found: dict[str, Setting] = {}
-    for setting in planned:
-        elsewhere = budgets is not None and not any(("budget", nodes) in setting.comparisons for nodes in budgets)
-        if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
-            comparisons = found[setting.name].comparisons if setting.name in found else ()
-            found[setting.name] = replace(setting, comparisons=comparisons + setting.comparisons)
-    if not found:
-        raise ConfigError(f"preset {preset!r} measures none of {', '.join(methods or ())}: choose other methods")
-    needy = sorted({s.method for s in found.values() if s.method in DRAFTING})
+    found = [setting for setting in planned if methods is None or setting.method in methods]
+    needy = sorted({setting.method for setting in found if setting.method in DRAFTING})
     if needy and not has_draft:
         rest = ",".join(name for name in METHODS if name not in DRAFTING)
         raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
-    return list(found.values())
+    return found
 
 
 def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Setting]:

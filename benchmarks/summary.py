@@ -32,12 +32,13 @@ def speed(repeat: Columns) -> float:
     return tokens / sum(repeat["seconds"])
 
 
-def efficiency(repeats: Sequence[Columns], turns: Sequence[int]) -> tuple[float | None, float | None]:
-    """New tokens per target forward and row over some batches, and its standard error over batches; None where unknown.
+def efficiency(repeats: Sequence[Columns]) -> tuple[float | None, float | None]:
+    """New tokens per target forward and row, and its standard error over batches; None where unknown.
 
     The estimate is the ratio of the sums; its error is that of a ratio estimator, the repeats of a batch taken together.
     """
-    sums = [(_total(repeats, "new_tokens", t), _total(repeats, "row_forwards", t)) for t in turns]
+    turns = range(max(len(r["seconds"]) for r in repeats))  # fewer in a repeat that was interrupted
+    sums = [(_total(repeats, "new_tokens", turn), _total(repeats, "row_forwards", turn)) for turn in turns]
     pairs = [(tokens, forwards) for tokens, forwards in sums if forwards]
     total = sum(forwards for _, forwards in pairs)
     if not total:
@@ -61,47 +62,22 @@ def seconds_per_stage(repeats: Sequence[Columns]) -> dict[str, float]:
     return {**sums, "other": max(0.0, whole - sum(sums.values()))}
 
 
-def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any]:
-    """Every derived figure of one setting at one temperature.
-
-    Args:
-        repeats: its raw columns.
-        sources: the source of every batch of prompts.
-
-    Returns:
-        Among them None for what is not known of other programs.
-    """
+def figures(repeats: Sequence[Columns]) -> dict[str, Any]:
+    """Every derived figure of one setting at one temperature; among them None for what is not known of other programs."""
     stages = seconds_per_stage(repeats)
     forwards, row_forwards = (sum(sum(r[name]) for r in repeats) for name in ("forwards", "row_forwards"))
     outside = stages["verify"] + stages["other"]
     whole = sum(stages.values())
     seen = all(all(r.get("seen", ())) for r in repeats)
-    measured = max(len(r["seconds"]) for r in repeats)  # fewer than there are prompts after an early interrupt
+    kept, error = efficiency(repeats)
     return {
-        **_speeds(repeats, range(len(sources))),
+        "block_efficiency": kept,
+        "block_efficiency_se": error,
+        "tokens_per_second": spread([speed(repeat) for repeat in repeats if repeat["seconds"]]),
         "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / row_forwards if seen else None,
         "share": {stage: seconds / whole for stage, seconds in stages.items()} if seen else None,
         "outside_share": outside / whole if seen else None,
         "outside_ms_per_round": 1000 * outside / forwards if seen else None,
-        "by_source": {name: _speeds(repeats, chosen) for name, chosen in _by_source(sources, measured).items()},
-    }
-
-
-def _by_source(sources: Sequence[str], measured: int) -> dict[str, list[int]]:
-    chosen: dict[str, list[int]] = {}
-    for turn, source in enumerate(sources[:measured]):
-        chosen.setdefault(source, []).append(turn)
-    return chosen
-
-
-def _speeds(repeats: Sequence[Columns], turns: Sequence[int]) -> dict[str, Any]:
-    ratio, error = efficiency(repeats, turns)
-    parts = [{name: [c[t] for t in turns if t < len(c)] for name, c in r.items()} for r in repeats]
-    return {
-        "block_efficiency": ratio,
-        "block_efficiency_se": error,
-        "tokens_per_second": spread([speed(part) for part in parts if part["seconds"]]),
-        "ms_per_round": 1e3 * sum(sum(part["seconds"]) for part in parts) / max(1, sum(sum(p["forwards"]) for p in parts)),
     }
 
 

@@ -43,7 +43,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "ray": "--help",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
-    "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
+    "benchmarks generate --batch": f"{BENCH} --methods ar",
     "benchmarks never-slower": SLOWER,
     "benchmarks never-slower --target smollm2": "--help",
     "benchmarks divergence": "--pieces 1 --tokens 4",

@@ -114,7 +114,7 @@ def _batch(pair: Pair, plan: Plan, size: int, limit: float, deadline: Deadline) 
                 "setting": setting.name,
                 "batch": size,
                 "temperature": temperature,
-                "tokens_per_second": figures(raw[case], ["built in"])["tokens_per_second"],
+                "tokens_per_second": figures(raw[case])["tokens_per_second"],
                 "over_generate": None if base is None else ratio(raw[case], base),
                 "tokens_per_pass": _efficiency(repeats) or _efficiency(awaited.get(case, [])),
                 "ms_per_round": 1e3 * seconds,

@@ -40,9 +40,9 @@ def measured(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleName
     """The document and the report of a small complete run; not to be changed."""
     few = [
         Setting(method="ar"),
-        Setting(method="chain", shape="2", nodes=2, comparisons=(("length", 2),)),
-        Setting(method="rsd-s", shape="2x2", nodes=4, comparisons=(("length", 2),)),
-        Setting(method="rsd-s", shape="3x2", nodes=6, comparisons=(("length", 2),)),
+        Setting(method="chain", shape="2", nodes=2),
+        Setting(method="rsd-s", shape="2x2", nodes=4),
+        Setting(method="rsd-s", shape="3x2", nodes=6),
         Setting(method="generate"),
         Setting(method="assisted", shape="2", nodes=2),
     ]

@@ -176,12 +176,17 @@ def test_a_run_reports_what_is_left_out_and_who_samples_by_another_distribution(
 
 def test_both_backends_in_one_run(prompt_file, tmp_path):
     call(
-        "generate", "--budgets", "6", "--backend", "both", "--repeats", "1", "--max-new-tokens", "8", "--temperatures", "0",
+        "generate", "--backend", "both", "--repeats", "1", "--max-new-tokens", "8", "--temperatures", "0",
         "--methods", "ar,chain,generate", "--prompts", prompt_file, "--output", tmp_path,
     )  # fmt: skip
     document = json.loads((tmp_path / "bench.json").read_text())
     names = [r["setting"] for r in document["results"]]
-    assert names == ["ar (native)", "ar (torch)", "chain (native) 6", "chain (torch) 6", "generate"]
+    assert names == [
+        "ar (native)",
+        "ar (torch)",
+        *(f"chain ({name}) {n}" for name in ("native", "torch") for n in (2, 3, 4, 5)),
+        "generate",
+    ]
     assert all(sum(r["repeats"][0]["forwards"]) > 0 for r in document["results"])
     assert all(0 < sum(r["repeats"][0]["target_seconds"]) < sum(r["repeats"][0]["seconds"]) for r in document["results"])
     assert all(check["differing"] == [] for check in document["greedy"])

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.config import BenchConfig
 from benchmarks.opening import encoder
-from benchmarks.prompts import pieces, read_prompts
+from benchmarks.prompts import pieces, pieces_of_length, read_prompts
 from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents
@@ -81,21 +81,17 @@ def test_prompts_in_the_package_need_no_file_but_room() -> None:
         read_prompts(config, encode, longest=100)
 
 
-def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
+def test_pieces_have_exactly_their_length(tmp_path: Path) -> None:
     def words(text: str) -> list[int]:
         return [len(word) for word in text.split()]
 
     document = " ".join("x" * (i % 7 + 1) for i in range(60))
     (tmp_path / "a.val.txt").write_text("\n".join([document] * 4))
-    config = BenchConfig(data=tmp_path, contexts="4,20", prompts_per_source=2, max_new_tokens=5)
-    found = read_prompts(config, words, None)
-    assert [(p.source, len(p.tokens)) for p in found] == [("a at 4", 4), ("a at 20", 20)] * 2
-    assert found[0].tokens == found[1].tokens[-4:]
-    assert found[1].tokens == tuple(words(document)[:20])
+    found = pieces_of_length(tmp_path, 2, 20, words)
+    assert [(p.source, len(p.tokens)) for p in found] == [("a", 20)] * 2
+    assert found[0].tokens == tuple(words(document)[:20])
     with pytest.raises(ConfigError, match="no 2 pieces of 300 tokens"):
-        read_prompts(BenchConfig(data=tmp_path, contexts="300", prompts_per_source=2), words, None)
-    with pytest.raises(ConfigError, match="do not fit the models' context of 24"):
-        read_prompts(config, words, 24)
+        pieces_of_length(tmp_path, 2, 300, words)
 
 
 def test_documents_begin_prompts_source_by_source_and_can_be_passed_over(folder: Path) -> None:
