@@ -58,12 +58,17 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
                 weight = tiled(config, name, weight.squeeze())
             if name.endswith("A_log"):
                 weight = -weight.exp()
-            name = name.replace("dt_bias", "dt_proj.bias")
+        name = name.replace("dt_bias", "dt_proj.bias")
+        shared = "mlp.shared_expert" if getattr(config, "num_local_experts", 1) else "mlp"
         if name.endswith("shared_mlp.input_linear.weight"):
             for part, half in zip(("gate", "up"), weight.chunk(2), strict=True):
-                yield name.replace("shared_mlp.input_linear", f"mlp.shared_expert.{part}_proj"), half
+                yield name.replace("shared_mlp.input_linear", f"{shared}.{part}_proj"), half
             continue
-        name = name.replace("shared_mlp.output_linear", "mlp.shared_expert.down_proj")
+        if ".mamba." in name and name.endswith(("A_log", ".D")):
+            weight = (-weight.exp() if name.endswith("A_log") else weight).unsqueeze(1)
+        if name.endswith("mamba.norm.weight"):
+            weight = weight.view(config.mamba_n_groups, -1)
+        name = name.replace("shared_mlp.output_linear", f"{shared}.down_proj")
         name = name.replace("block_sparse_moe.router", "mlp.gate").replace("block_sparse_moe", "mlp")
         if name.endswith("experts.gate_up_proj") and not getattr(config, "written_joined", False):
             for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):

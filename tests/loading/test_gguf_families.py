@@ -48,6 +48,14 @@ TEMPERED = {
 }  # fmt: skip
 FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
 FACTORS_SAID = {"embedding_scale": 3.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 0.6}
+MAMBA = {
+    **FACTORS, "layer_types": ["linear_attention", KINDS["F"], "linear_attention"], "num_hidden_layers": 3,
+    "mamba_n_heads": 4, "mamba_d_state": 32, "mamba_n_groups": 2, "shared_intermediate_size": 64,
+}  # fmt: skip
+MAMBA_SAID = {
+    **FACTORS_SAID, "attention.head_count_kv": [0, 2, 0], "ssm.conv_kernel": 4, "ssm.state_size": 32,
+    "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
         "gemma2", {**SOFT, "query_pre_attn_scalar": 16, "sliding_window": 8}, {**SOFT, "attention.sliding_window": 8}
@@ -71,6 +79,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "mamba_n_heads": 4,
         "shared_intermediate_size": 64, "layer_types": [KINDS["F"]] * 2, "position_embedding_type": "rope"}, {
         **FACTORS_SAID, **COUNTS, "expert_shared_feed_forward_length": 64, "rope.scaling.finetuned": True}),
+    "granitehybrid": ("granitemoehybrid", {**MAMBA, "num_local_experts": 0}, {
+        **MAMBA_SAID, "rope.scaling.finetuned": False, "feed_forward_length": 64}),
+    "granitehybrid, experts": ("granitemoehybrid", {
+        **MAMBA, "num_local_experts": 6, "num_experts_per_tok": 2, "position_embedding_type": "rope"}, {
+        **MAMBA_SAID, "expert_count": 6, "expert_used_count": 2, "expert_shared_feed_forward_length": 64}),
     "mistral3": ("ministral3", {"rope_parameters": TEMPERED, "sliding_window": None}, {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 24,
         "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.3}),
@@ -131,7 +144,7 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
     model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
     for name, weight in model.named_parameters():
-        if name.endswith(("bias", "A_log", "sinks")) or "norm" in name:
+        if name.endswith(("bias", "A_log", "sinks", ".D")) or "norm" in name:
             torch.nn.init.normal_(weight, 0.5, 0.3)
     parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
     extra = {
@@ -198,6 +211,8 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Pat
     ("qwen35", {"full_attention_interval": 3}, "lacks tensor 'blk.1.attn_qkv.weight'"),
     ("qwen35", {"rope.dimension_sections": [1, 0, 0, 3]}, r"qwen35.rope.dimension_sections \[1, 0, 0, 3\]"),
     ("qwen35", {"ssm.a_key_of_tomorrow": 1}, "qwen35.ssm.a_key_of_tomorrow 1, which is not read"),
+    ("granitehybrid", {"ssm.state_size": None}, "does not say granitehybrid.ssm.state_size"),
+    ("granitehybrid", {"ssm.time_step_rank": 3}, "granitehybrid.ssm.inner_size 128"),
     ("qwen35moe", {"expert_shared_feed_forward_length": None}, "say qwen35moe.expert_shared_feed_forward_length"),
     ("gpt-oss", {"attention.sliding_window": None}, "does not say gpt-oss.attention.sliding_window"),
     ("gpt-oss", {"rope.scaling.type": "dynamic"}, "gpt-oss.rope.scaling.type 'dynamic'"),

@@ -1,7 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
 // of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
-// 44 of trees, 16 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// 48 of trees, 18 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -51,7 +51,8 @@ class Tiny {
          LayerKind state = ATTENTION, bool sinks = false)
         : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
           inner_(codes ? codes == OF_32 ? 96 : 256 : 50), experts_inner_(codes ? 32 : EXPERTS_INNER), key_(codes ? 32 : 8), value_(codes ? 32 : 12),
-          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE), sinks_(sinks) {
+          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE),
+          has_state_(gated_ || state == MAMBA), sinks_(sinks) {
         Facts facts{};
         const std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window)};
         facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
@@ -65,10 +66,9 @@ class Tiny {
         }
         if (sinks) facts.swiglu_limit = 0.1f, facts.swiglu_alpha = 1.7f;
         if (state) facts.taps_of_convolution = CONVOLVED;
-        if (gated_) {
+        if (has_state_)
             facts.key_heads = KEY_HEADS, facts.value_heads = VALUE_HEADS, facts.key_size = key_, facts.value_size = value_;
-            facts.gated = 1, facts.tiled = bfloat16;
-        }
+        if (gated_) facts.gated = 1, facts.tiled = bfloat16;
         const int taps[] = {1, 2}, size = POSITIONS * dim_ / 2;
         const Matrix embedding = matrix(VOCAB, width), head = matrix(VOCAB, width);
         handle = draftwood_model(&facts, taps, &embedding, &head, numbers(width), 2);
@@ -175,14 +175,16 @@ class Tiny {
     }
     // Weights of a layer that keeps a running state; shares and decays are numbers among codes.
     void keep_state(LayerSource& to, LayerKind kind) {
-        const int keys = 2 * KEY_HEADS * key_, values = VALUE_HEADS * value_, outputs = gated_ ? values : width;
-        to.kind = kind, to.out = matrix(width, outputs), to.mixed = matrix(gated_ ? keys + values : 3 * width, width);
-        to.convolution = numbers((gated_ ? keys + values : width) * CONVOLVED);
-        if (!gated_) return;
-        to.mixed_gate = matrix(values, width), to.share = plain(VALUE_HEADS, width), to.decay = plain(VALUE_HEADS, width);
+        const int values = VALUE_HEADS * value_, channels = has_state_ ? 2 * KEY_HEADS * key_ + values : width;
+        const int rows = kind == MAMBA ? channels + values + VALUE_HEADS : kind == DELTA_RULE ? channels : 3 * width;
+        to.kind = kind, to.out = matrix(width, has_state_ ? values : width), to.mixed = matrix(rows, width);
+        to.convolution = numbers(channels * CONVOLVED);
+        if (!has_state_) return;
         float* rate = numbers(VALUE_HEADS);
         for (int h = 0; h < VALUE_HEADS; h++) rate[h] = -std::abs(rate[h]);
-        to.decay_rate = rate, to.decay_bias = numbers(VALUE_HEADS), to.state_norm = numbers(value_);
+        to.decay_rate = rate, to.decay_bias = numbers(VALUE_HEADS), to.state_norm = numbers(kind == MAMBA ? values : value_);
+        if (kind == MAMBA) to.convolution_bias = numbers(channels), to.skip = numbers(VALUE_HEADS);
+        else to.mixed_gate = matrix(values, width), to.share = plain(VALUE_HEADS, width), to.decay = plain(VALUE_HEADS, width);
     }
     LayerSource layer(bool further, int window, LayerKind state = ATTENTION) {
         LayerSource to{};
@@ -203,7 +205,7 @@ class Tiny {
                 to.experts_down_bias = numbers(7 * width);
             }
         }
-        to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
+        if (!sinks_) to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
         if (!further || !window) {
             to.gate_bias = numbers(inner_), to.up_bias = numbers(inner_), to.down_bias = numbers(width);
         }
@@ -222,7 +224,7 @@ class Tiny {
     const int dim_, inner_, experts_inner_, key_, value_;
     const bool bfloat16_;
     const Codes codes_;
-    const bool joins_, gated_, sinks_;
+    const bool joins_, gated_, has_state_, sinks_;
     int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
@@ -320,10 +322,10 @@ void trees_of_numbers() {
         Tiny model(kind % 2, kind / 2);
         for (int length : {0, 1, 16, 63, 64, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
-    for (LayerKind state : {DELTA_RULE, SHORT_CONVOLUTION})
+    for (LayerKind state : {DELTA_RULE, SHORT_CONVOLUTION, MAMBA})
         for (bool bfloat16 : {false, true}) {
             Tiny model(bfloat16, false, 0, NUMBERS, 16, NOTHING, state);
-            for (int length : {0, 15, 63, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
+            for (int length : state == MAMBA ? Ints{15, 63} : Ints{0, 15, 63, 260}) printf("%016llx\n", (unsigned long long)tree(model, length));
         }
     for (bool bfloat16 : {false, true}) {
         Tiny model(bfloat16, true, 9, NUMBERS, 16, NOTHING, ATTENTION, true);
@@ -337,7 +339,7 @@ void trees_of_codes() {
         for (int length : codes == OF_32 ? Ints{0, 1, 16, 63, 64, 260} : Ints{1, 16})
             printf("%016llx\n", (unsigned long long)tree(model, length));
     }
-    for (LayerKind state : {ATTENTION, DELTA_RULE, SHORT_CONVOLUTION}) {
+    for (LayerKind state : {ATTENTION, DELTA_RULE, SHORT_CONVOLUTION, MAMBA}) {
         Tiny model(true, !state, state ? 0 : 9, OF_32, 8, NOTHING, state);  // a mixture, and layers with a running state
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }

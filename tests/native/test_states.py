@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.native.test_bits import TEXT, after, model_of, one_by_one, score
 from tests.native.test_stored import scores
 from tests.runners.zoo import NATIVE, tiny
 
-KINDS = ["qwen3_5_text", "lfm2"]
+KINDS = ["qwen3_5_text", "lfm2", "granitemoehybrid"]
 INTERVAL = 16
 PROMPT = [0, 2, 1, 1, 0] * 6
 EXACT, WRONG = 1e-5, 1e-3
@@ -36,15 +37,15 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **settings: Any)
     """A model whose norms, decays and biases are random too."""
     model = model_of(kind, dtype, **settings)
     for name, weight in model.named_parameters():
-        if "norm" in name or "dt_bias" in name:
+        if "norm" in name or "dt_bias" in name or name.endswith((".D", "conv1d.bias")):
             weight.data += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
     return model
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind: str) -> None:
-    layers = {"qwen3_5_text": "linear_attention", "lfm2": "conv"}[kind]
-    settings = {"num_hidden_layers": 4, "layer_types": [layers, layers, "full_attention", layers]}
+    layers = "conv" if kind == "lfm2" else "linear_attention"
+    settings = {"num_hidden_layers": 4, "layer_types": [layers, layers, "full_attention", layers], "num_local_experts": 0}
     model = random_model(kind, **settings)
     text = [*TEXT, *TEXT[:30]]
     with torch.no_grad():
@@ -161,7 +162,7 @@ def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind: str, len
 def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     model = random_model(kind, dtype)
     model.save_pretrained(tmp_path)
-    if kind not in KINDS:  # experts are published as one weight, and saved as one each
+    if kind == "qwen3_5_moe_text":  # experts are published as one weight, and saved as one each
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     found = stored_folder(tmp_path)
@@ -169,7 +170,7 @@ def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dt
     found.dtype = dtype
     wanted = scores(type(model).from_pretrained(tmp_path, dtype=dtype).eval())
     assert torch.equal(scores(found), wanted)
-    if kind == "lfm2":
+    if not kind.startswith("qwen3_5"):
         return
     weights = load_file(tmp_path / "model.safetensors")  # as it is published: with pictures and heads of further tokens
     named = {name.replace("model.", "model.language_model.", 1): weight for name, weight in weights.items()}
@@ -191,13 +192,16 @@ def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
 
 
 def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
-    layers = {"layer_types": ["linear_attention", "full_attention"]}
-    model = tiny("granitemoehybrid", dtype=torch.float32, **{**NATIVE["granitemoehybrid"], **layers})
+    model = tiny("bamba", dtype=torch.float32, attn_layer_indices=[1], mamba_n_heads=4)
     for runner in (TorchRunner, NativeRunner):
-        with pytest.raises(ModelError, match="only the native engine scores, of some models"):
+        with pytest.raises(ModelError, match="only the native engine scores, of some models|no code for model type 'bamba'"):
             runner(model)
 
 
-def test_a_convolution_with_a_bias_is_refused() -> None:
-    with pytest.raises(ModelError, match="it has no code for conv_bias True"):
-        NativeRunner(tiny("lfm2", dtype=torch.float32, **NATIVE["lfm2"], conv_bias=True))
+@pytest.mark.parametrize(("kind", "setting", "value"), [
+    ("lfm2", "conv_bias", True), ("granitemoehybrid", "mamba_proj_bias", True),
+    ("granitemoehybrid", "mamba_conv_bias", False), ("granitemoehybrid", "time_step_limit", (0.1, 1.0)),
+])  # fmt: skip
+def test_a_setting_without_code_is_refused_by_name(kind: str, setting: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"it has no code for {setting} {value}")):
+        NativeRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind], **{setting: value}))

@@ -10,7 +10,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_families import INNER, MORE_NEEDED, OWN, PATTERN, READ, SHARED, numbers_of
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
-from draftwood.loading.gguf_keys import refuse_unread, rotary_scaling, unread, values_of
+from draftwood.loading.gguf_keys import refuse_unread, require, rotary_scaling, unread, values_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
 from draftwood.runners.native.families import FAMILIES, HEAD
 from draftwood.runners.native.layouts import gguf_names
@@ -24,7 +24,7 @@ WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT}
 """Names of embedding and head, in ``transformers`` and in files."""
 _TYPES: Final = {
     (family.gguf or kind, bool(family.experts)): kind for kind, family in FAMILIES.items() if family.gguf is not None
-}
+} | dict.fromkeys([("granitehybrid", False), ("granitehybrid", True)], "granitemoehybrid")
 """Model types by architecture, of mixtures of experts and others."""
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 _LLAMA3: Final = {
@@ -58,9 +58,8 @@ def stored_config(header: Header) -> dict[str, Any] | None:
 
 
 def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    needed, read = (*_NEEDED, *MORE_NEEDED.get(kind, (INNER,))), (PATTERN, *READ.get(kind, ()))
-    if lacks := [name for name in needed if name not in values]:
-        raise ModelError(f"{header} does not say {header.architecture}.{lacks[0]}: {OTHER_FILES}")
+    read = PATTERN, *READ.get(kind, ())
+    require(header, (*_NEEDED, *MORE_NEEDED.get(kind, (INNER,))))
     if listed := [name for name, value in values.items() if isinstance(value, list) and name not in read]:
         raise unread(header, listed[0], values[listed[0]])
     scaling, factor = rotary_scaling(values)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from draftwood.loading.gguf_header import Header, TensorInfo
-from draftwood.loading.gguf_keys import OWN_SCALE, rotary_scaling, unread
+from draftwood.loading.gguf_keys import OWN_SCALE, require, rotary_scaling, unread
 from draftwood.runners.native.families import SWIGLU
 from draftwood.runners.native.states import TILED
 from draftwood.runners.windows import FULL, SLIDING
@@ -136,23 +136,44 @@ def _qwen3_next(header: Header, values: Mapping[str, Any], config: Mapping[str, 
     return {**_qwen35moe(header, values, config), TILED: False}
 
 
-def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _attending(header: Header, values: Mapping[str, Any], config: Mapping[str, Any], other: str) -> list[str]:
+    """The types of layers: those without heads of keys and values are of another type."""
     layers, shared = config["num_hidden_layers"], values.get(SHARED, config["num_key_value_heads"])
     each = shared if isinstance(shared, list) else [shared] * layers
     if len(each) != layers or set(each) - {0, config["num_key_value_heads"]}:
         raise unread(header, SHARED, shared)
+    return [FULL if one else other for one in each]
+
+
+def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "layer_types": [FULL if one else "conv" for one in each], "conv_L_cache": int(values["shortconv.l_cache"]),
+        "layer_types": _attending(header, values, config, "conv"), "conv_L_cache": int(values["shortconv.l_cache"]),
         "conv_bias": False, "block_auto_adjust_ff_dim": False,
     }  # fmt: skip
 
 
 def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    count, used = (int(values[name]) for name in _EXPERTS)
+    count, used = (int(values.get(name, 0)) for name in _EXPERTS)
+    require(header, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
     return {
         **_granite(header, values, config), "num_local_experts": count, "num_experts_per_tok": used,
-        "shared_intermediate_size": int(values[_SHARED_EXPERT]), "layer_types": [FULL] * config["num_hidden_layers"],
-        "position_embedding_type": "rope" if values.get(_ROTATES, True) else None,
+        "shared_intermediate_size": int(values[_SHARED_EXPERT if count else INNER]),
+        "layer_types": _attending(header, values, config, "mamba"),
+        "position_embedding_type": "rope" if values.get(_ROTATES, True) else None, **_mamba(header, values, config),
+    }  # fmt: skip
+
+
+def _mamba(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of Mamba-2; none if no layer has it."""
+    if header.architecture != "granitehybrid":
+        return {}
+    require(header, _RULE)
+    taps, size, groups, heads, inner = (int(values[name]) for name in _RULE)
+    if heads < 1 or inner % heads or inner % config["hidden_size"]:
+        raise unread(header, "ssm.inner_size", inner)
+    return {
+        "mamba_d_conv": taps, "mamba_d_state": size, "mamba_n_groups": groups, "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads, "mamba_expand": inner // config["hidden_size"],
     }  # fmt: skip
 
 
@@ -194,11 +215,12 @@ MORE_NEEDED: Final = {
     "mixtral": (*_EXPERTS, INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, INNER),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
     "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, _WINDOW),
-    "granitemoehybrid": (*_FACTORS_SAID, *_EXPERTS, INNER, _SHARED_EXPERT),
+    "granitemoehybrid": _FACTORS_SAID,
 }  # fmt: skip
 _RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
 READ: Final = {
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", SHARED),
+    "granitemoehybrid": (*_RULE, SHARED, _SHARED_EXPERT),
 }  # fmt: skip
 """Keys that a configuration is made of, whatever they say."""
 OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {

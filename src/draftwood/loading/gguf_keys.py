@@ -99,6 +99,13 @@ def refuse_unread(header: Header, config: Any, read: Collection[str] = ()) -> No
         raise unread(header, "block_count", values["block_count"])
 
 
+def require(header: Header, names: Collection[str]) -> None:
+    """Raise a ModelError if a file does not say one of these under its architecture's name."""
+    said = values_of(header)
+    if lacks := [name for name in names if name not in said]:
+        raise ModelError(f"{header} does not say {header.architecture}.{lacks[0]}: {OTHER_FILES}")
+
+
 def unread(header: Header, name: str, said: Any, wanted: Any = None) -> ModelError:
     """The error for a key; ``wanted`` is the value that is computed, if there is one."""
     which = "which is not read" if wanted is None else f"but {short_repr(wanted)} is computed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.native.library import why_missing
 from draftwood.runners.native.experts import together
+from draftwood.runners.native.facts import is_sparse
 from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of
 from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, shapes_among
 from draftwood.runners.native.stored import StoredModel
@@ -46,8 +48,9 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
-    divisors, names = tensors.pop(ROPE, None), gguf_names(config.model_type)
-    own = FAMILIES[config.model_type]
+    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], gguf_names(config.model_type)
+    if own.ungated and not is_sparse(config, 0):  # the network of all tokens is the only one
+        names = {module: stem.removesuffix("_shexp") for module, stem in names.items()}
     whole = (lambda name: False) if own.alternating else (lambda name: _name(name, names) in tensors)
     for name, shape in shapes_among(config, whole).items():
         held = _name(name, names)
@@ -86,7 +89,8 @@ def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tup
     if (tensor := tensors.pop(held, None)) is None:
         raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
     came, wanted = tuple(reversed(tensor.sizes)), tuple(size for size in shape if size != 1)
-    if came not in (shape, wanted):
+    in_line = len(wanted) == 1 and prod(came) == wanted[0]  # numbers of heads are columns, and norms may be by groups
+    if came not in (shape, wanted) and not in_line:
         raise ModelError(
             f"{header} holds tensor {held!r} as {size_text(came)}, but its metadata make it {size_text(wanted)}: {AGAIN}"
         )

@@ -1,9 +1,11 @@
-// The gated delta rule over the paths of a tree (Yang et al., "Gated Delta Networks", 2024).
+// The gated delta rule (Yang et al., "Gated Delta Networks", 2024) and Mamba-2 (Dao and Gu, 2024) over the paths of a tree.
 //
 // With S the state before the checkpoint, and G the sum of the logarithms of decays since then:
 //
 //     update_i = share_i (v_i - e^G_i S'k_i - sum over its path j < i of e^(G_i - G_j) (k_j . k_i) update_j)
 //     out_i    = e^G_i S'q_i + sum over its path j <= i of e^(G_i - G_j) (k_j . q_i) update_j
+//
+// An update of Mamba-2 is share_i v_i alone: k is its B, q its C, v its x, and the share its dt.
 #pragma once
 #include "short_convolution.h"
 
@@ -61,7 +63,7 @@ inline float* state_before(const Model& m, const Layer& layer, const RowStates& 
 
 inline void advance(const Model& m, const RowStates& row, int checkpoint) {
     for (int l = 0; l < m.facts.layers; l++)
-        for (int h = 0; m.layer[l].kind == DELTA_RULE && h < m.facts.value_heads; h++)
+        for (int h = 0; has_state(m.layer[l]) && h < m.facts.value_heads; h++)
             state_before(m, m.layer[l], row, h, checkpoint);
 }
 
@@ -93,8 +95,11 @@ struct DeltaRule : ShortConvolution<N> {
     // Queries, keys and values of a token, each query and key of length one; shares of its updates, and logarithms of decays.
     void mix(const Layer& layer, int i) const {
         float* to = mixed + i * mixed_width;
-        convolve(layer, i, [&](int c, const Lanes& sums) { store(to + c, activated(sums, false)); });
-        for (int h = 0; h < 2 * facts.key_heads; h++, to += keys) {
+        const float* bias = layer.convolution_bias;
+        convolve(layer, i, [&](int c, const Lanes& sums) {
+            store(to + c, activated(bias ? sums + load(bias + c) : sums, false));
+        });
+        for (int h = 0; layer.kind == DELTA_RULE && h < 2 * facts.key_heads; h++, to += keys) {
             Lanes squares = splat(0.f);
             for (int j = 0; j < keys; j += LANES) squares = fma(load(to + j), load(to + j), squares);
             const float scale = h < facts.key_heads ? 1.f / sqrtf(facts.key_size) : 1.f;
@@ -103,8 +108,10 @@ struct DeltaRule : ShortConvolution<N> {
         }
         const float* from = gates(layer, i) + (size_t)heads * values;
         for (size_t h = 0; h < padded(heads); h += LANES) {
-            store(shares(i) + h, sigmoid(load(from + h)));
-            store(decays(i) + h, load(layer.decay + h) * softplus(load(from + padded(heads) + h) + load(layer.decay_bias + h)));
+            const float* step = layer.kind == DELTA_RULE ? from + padded(heads) + h : from + h;
+            const Lanes steps = softplus(load(step) + load(layer.decay_bias + h));
+            store(shares(i) + h, layer.kind == DELTA_RULE ? sigmoid(load(from + h)) : steps);
+            store(decays(i) + h, load(layer.decay + h) * steps);
         }
     }
 
@@ -127,25 +134,32 @@ struct DeltaRule : ShortConvolution<N> {
         return from;
     }
 
-    // Products of a state with keys and queries of successive tokens: [token][key, query][value], ``T`` tokens at a time.
-    template <int T>
+    // Products of a state with keys and queries, or queries alone, of successive tokens: [token][key, query][value], ``T`` tokens at
+    // a time.
+    template <int T, int P>
     void read_state(const float* state, int start, int end, int h, float* out) const {
         for (int v = 0; v < values; v += LANES)
             for (int i = start; i < end; i += T) {
-                Lanes sums[2 * T];
-                const float* from[2 * T];  // those of the last token are computed again if there are fewer
+                Lanes sums[P * T];
+                const float* from[P * T];  // those of the last token are computed again if there are fewer
                 for (int t = 0; t < T; t++) {
                     const int token = least(i + t, end - 1);
-                    from[2 * t] = key(token, h), from[2 * t + 1] = query(token, h);
-                    sums[2 * t] = sums[2 * t + 1] = splat(0.f);
+                    from[P * t] = key(token, h), from[P * t + P - 1] = query(token, h);
+                    sums[P * t] = sums[P * t + P - 1] = splat(0.f);
                 }
                 for (int k = 0; k < keys; k++) {
                     const Lanes line = load(state + (size_t)k * values + v);
-                    for (int t = 0; t < 2 * T; t++) sums[t] = fma(splat(from[t][k]), line, sums[t]);
+                    for (int t = 0; t < P * T; t++) sums[t] = fma(splat(from[t][k]), line, sums[t]);
                 }
-                for (int t = 0; t < 2 * least(T, end - i); t++)
-                    store(out + (size_t)(2 * (i - start) + t) * values + v, sums[t]);
+                for (int t = 0; t < P * least(T, end - i); t++)
+                    store(out + (size_t)(P * (i - start) + t) * values + v, sums[t]);
             }
+    }
+
+    float dot(const float* a, const float* b) const {
+        Lanes sums = splat(0.f);
+        for (int d = 0; d < keys; d += LANES) sums = fma(load(a + d), load(b + d), sums);
+        return sum(sums);
     }
 
     // Attention to the entries of the path: weights of their updates in the token's own update, and in what it reads. Returns by
@@ -163,47 +177,53 @@ struct DeltaRule : ShortConvolution<N> {
         decay(sums, size + 1);
         const float *k = key(i, h), *q = query(i, h);
         for (int j = 0; j < size; j++) {
-            Lanes with_key = splat(0.f), with_query = splat(0.f);
-            for (int d = 0; d < keys; d += LANES) {
-                const Lanes other = load(entries[j] + d);
-                with_key = fma(other, load(k + d), with_key), with_query = fma(other, load(q + d), with_query);
-            }
-            of_key[j] = sum(with_key) * sums[j], of_query[j] = sum(with_query) * sums[j];
+            of_query[j] = dot(entries[j], q) * sums[j];
+            if (layer.kind == DELTA_RULE) of_key[j] = dot(entries[j], k) * sums[j];
         }
         return sums[size];
     }
 
-    // A token's entry and output, from what it reads of the state: [key, query][value].
+    // A token's entry and output, from what it reads of the state: [key, query][value], or of Mamba-2 [query][value].
     void take(const Layer& layer, int i, int h, const float* read) const {
         const float* entries[2 * INTERVAL];
         float of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE];
         const Token& token = work.tokens[i];
+        const bool corrects = layer.kind == DELTA_RULE;
         const int size = position(token) - checkpoint_of(position(token));
         const Lanes decayed = splat(weigh(layer, i, h, entries, of_key, of_query)), share = splat(shares(i)[h]);
+        const Lanes of_own = splat(dot(key(i, h), query(i, h)));
         float* entry = place(token, token.slot).entry(model, layer, h);
-        Lanes own_query = splat(0.f);
-        for (int d = 0; d < keys; d += LANES) {
-            store(entry + d, load(key(i, h) + d));
-            own_query = fma(load(key(i, h) + d), load(query(i, h) + d), own_query);
-        }
-        const Lanes of_own = splat(sum(own_query));
+        memcpy(entry, key(i, h), sizeof(float) * keys);
         for (int v = 0; v < values; v += LANES) {
-            Lanes by_key = load(read + v) * decayed, by_query = load(read + values + v) * decayed;
+            Lanes by_query = load(read + (corrects ? values : 0) + v) * decayed, by_key = corrects ? load(read + v) * decayed : by_query;
             for (int j = 0; j < size; j++) {
                 const Lanes update = load(entries[j] + keys + v);
-                by_key = fma(splat(of_key[j]), update, by_key), by_query = fma(splat(of_query[j]), update, by_query);
+                by_query = fma(splat(of_query[j]), update, by_query);
+                if (corrects) by_key = fma(splat(of_key[j]), update, by_key);
             }
-            const Lanes update = share * (load(value(i, h) + v) - by_key);
+            const Lanes own = load(value(i, h) + v), update = share * (corrects ? own - by_key : own);
+            const Lanes found = fma(of_own, update, by_query);
             store(entry + keys + v, update);
-            store(out + v, fma(of_own, update, by_query));
+            store(out + v, corrects ? found : fma(splat(layer.skip[h]), own, found));
         }
         entry[keys + values] = decays(i)[h];
-        const float* gate = gates(layer, i) + h * values;
+        float* gate = gates(layer, i) + h * values;
         Input* to = attended + ((size_t)i * heads + h) * values;
-        rms_norm(out, layer.state_norm, values, facts.value_size, [&](int j, const Lanes& a) {
-            N::store_input(to + j, a * activated(load(gate + j), false));
-        });
+        auto gated = [&](int j, const Lanes& a) { return a * activated(load(gate + j), false); };
+        if (corrects)
+            rms_norm(out, layer.state_norm, values, facts.value_size, [&](int j, const Lanes& a) { N::store_input(to + j, gated(j, a)); });
+        else
+            for (int j = 0; j < values; j += LANES) store(gate + j, gated(j, load(out + j)));
         keep_inputs(layer, i, h, heads);
+    }
+
+    // RMSNorm of what all heads of Mamba-2 return, by the heads that share B and C.
+    void norm_groups(const Layer& layer, int i) const {
+        for (int h = 0; h < heads; h += group) {
+            Input* to = attended + ((size_t)i * heads + h) * values;
+            rms_norm(gates(layer, i) + h * values, layer.state_norm + h * values, group * values, group * facts.value_size,
+                     [&](int j, const Lanes& a) { N::store_input(to + j, a); });
+        }
     }
 
     // A head of successive tokens of a row; those that read the same state read it together.
@@ -216,9 +236,11 @@ struct DeltaRule : ShortConvolution<N> {
                 return checkpoint_of(position(other)) == checkpoint && last_in_state(other) == last_in_state(token);
             };
             for (next = start + 1; next < end && next - start < INTERVAL && same(work.tokens[next]);) next++;
-            if (next - start == 1) read_state<1>(state(layer, token, h), start, next, h, read);
-            else read_state<4>(state(layer, token, h), start, next, h, read);
-            for (int i = start; i < next; i++) take(layer, i, h, read + (size_t)2 * (i - start) * values);
+            const bool corrects = layer.kind == DELTA_RULE, alone = next - start == 1;
+            auto read_with = alone ? corrects ? &DeltaRule::read_state<1, 2> : &DeltaRule::read_state<1, 1>
+                             : corrects ? &DeltaRule::read_state<4, 2> : &DeltaRule::read_state<8, 1>;
+            (this->*read_with)(state(layer, token, h), start, next, h, read);
+            for (int i = start; i < next; i++) take(layer, i, h, read + (size_t)(corrects ? 2 : 1) * (i - start) * values);
         }
     }
 
@@ -240,6 +262,7 @@ struct DeltaRule : ShortConvolution<N> {
             for (end = start + 1; end < count && !start_of(end);) end++;
             head(layer, start, end, c % heads);
         });
+        if (layer.kind == MAMBA) each_token([&](int i) { norm_groups(layer, i); });
     }
 };
 }  // namespace

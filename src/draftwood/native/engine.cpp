@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "states.h"
+
 namespace draftwood {
 namespace {
 // A matrix in the model's format.
@@ -34,7 +36,7 @@ void Engine::add(const LayerSource& from) {
     Layer layer{};
     layer.kind = from.kind;
     place_layer(layer);
-    if (layer.kind == DELTA_RULE) pack_delta_rule(from, layer);
+    if (has_state(layer)) pack_state(from, layer);
     else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(from, layer);
     else pack_attention(from, layer);
     pack_feed_forward(from, layer);

@@ -18,10 +18,12 @@ struct LayerSource {
     Matrix router, experts_gate, experts_up, experts_down, shared_gate;
     const float *router_bias, *experts_gate_bias, *experts_up_bias, *experts_down_bias;  // [expert], [expert][output]
     // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
-    // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of.
+    // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of. Of Mamba-2 ``mixed``
+    // has gates, x, B, C and dt.
     int kind;
     Matrix mixed, mixed_gate, share, decay;
-    const float *convolution, *decay_rate, *decay_bias, *state_norm;  // [channel][tap]; [head], below 0; [head]; [value]
+    // [channel][tap]; [channel] or null; [head], below 0; [head]; [value], or of Mamba-2 [head][value]; [head] of Mamba-2.
+    const float *convolution, *convolution_bias, *decay_rate, *decay_bias, *state_norm, *skip;
 };
 
 // What a drafter of hidden states has in addition to its layers.
@@ -65,7 +67,7 @@ class Engine {
     void lay_out_states();
     void place_layer(Layer& layer);
     void pack_attention(const LayerSource& from, Layer& to);
-    void pack_delta_rule(const LayerSource& from, Layer& to);
+    void pack_state(const LayerSource& from, Layer& to);
     void pack_short_convolution(const LayerSource& from, Layer& to);
     Linear pack_segments(const std::vector<Segment>& segments, const Columns& columns);
     void pack_feed_forward(const LayerSource& from, Layer& to);

@@ -90,7 +90,7 @@ struct Forward : DeltaRule<N> {
         auto begin = [&](int i) { copy_taps(i, l); };
         // Of the last layer that is enough which later tokens read.
         const bool only_memory = work.mode == FEATURES || (l + 1 == facts.layers && !work.scored && !ends);
-        if (here.kind == DELTA_RULE) delta_rule(here, begin);
+        if (has_state(here)) delta_rule(here, begin);
         else if (here.kind == SHORT_CONVOLUTION) short_convolution(here, begin);
         else attend(l, only_memory);
         if (only_memory) return;

@@ -42,8 +42,9 @@ class LayerSource(Structure):
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
     NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "query_norm", "key_norm", "hidden_norm")
-    MIXED, STATE = ("mixed", "mixed_gate", "share", "decay"), ("convolution", "decay_rate", "decay_bias", "state_norm")
-    ATTENTION, DELTA_RULE, SHORT_CONVOLUTION = range(3)
+    MIXED = ("mixed", "mixed_gate", "share", "decay")
+    STATE = ("convolution", "convolution_bias", "decay_rate", "decay_bias", "state_norm", "skip")
+    ATTENTION, DELTA_RULE, SHORT_CONVOLUTION, MAMBA = range(4)
     _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
     _fields_ += [*((name, c_void_p) for name in (*NORMS, "sinks")), ("window", c_int), ("rotary", c_int)]
     EXPERTS = ("router", "experts_gate", "experts_up", "experts_down", "shared_gate")

@@ -42,7 +42,7 @@ const int MAX_TAPS = 8;        // of a convolution
 const int MAX_STATE = 256;     // numbers of a value of the delta rule, at most
 
 // How a layer mixes tokens.
-enum LayerKind { ATTENTION, DELTA_RULE, SHORT_CONVOLUTION };
+enum LayerKind { ATTENTION, DELTA_RULE, SHORT_CONVOLUTION, MAMBA };
 
 // A matrix in the order in which it is read: [strip][input / step][panel of the strip][output of the panel][step].
 // Outputs are padded to whole strips and inputs to the lanes, with zeros.
@@ -64,9 +64,10 @@ struct Layer {
     int window;                      // tokens that a token sees at most; 0 for all
     int rotary;                      // its table of rotations; below 0: none
     int kind;                        // of LayerKind; for the others ``qkv`` makes all that the layer reads of a token
-    int number;                      // among the layers of attention, or of the delta rule
+    int number;                      // among the layers of attention, or of those with a state
     size_t entries;                  // place in a block of entries
-    float *convolution, *decay, *decay_bias, *state_norm;  // [tap][channel]; [head], below 0; [head]; of a head's output
+    // [tap][channel]; [channel] or null; [head], below 0; [head]; of a head's output, or of all of Mamba-2; [head] of Mamba-2.
+    float *convolution, *convolution_bias, *decay, *decay_bias, *state_norm, *skip;
     // Of a mixture of experts, each with matrices of its own, or null; gate_up and down are those of an expert that all tokens have,
     // by the sigmoid of the router's last output, or null too.
     Linear router;
@@ -88,7 +89,8 @@ struct Facts {
     // Of a mixture of experts: those of a layer and of a token; whether the weights of a token's experts add up to one.
     int experts, experts_per_token, expert_inner, normalise_experts;
     int gated;  // attention is multiplied by the sigmoids of gates, which follow each head's queries in its matrix
-    // Of layers with a running state: taps of the convolution, and heads of the delta rule with their numbers.
+    // Of layers with a running state: taps of the convolution, and heads of the state with their numbers. Queries, keys and values
+    // of the delta rule are C, B and x of Mamba-2.
     int taps_of_convolution, key_heads, value_heads, key_size, value_size;
     int tiled;  // value heads take turns with key heads, as in GGUF files; else those of a key head follow each other
 };
@@ -109,8 +111,8 @@ struct RowStates {
 struct Model {
     Facts facts;
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
-    int padded_key, padded_value;                // of a head of the delta rule
-    int channels, attending, ruled;  // inputs of a convolution; layers of attention, and of the delta rule
+    int padded_key, padded_value;                // of a head of a state
+    int channels, attending, stateful;  // inputs of a convolution; layers of attention, and of those with a state
     size_t block_numbers;            // of a block of entries of all layers; 0: no layer has a running state
     Layer* layer;
     const void* embedding;  // [tokens][width], as it came

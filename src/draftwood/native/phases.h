@@ -7,8 +7,9 @@
 #endif
 
 namespace {
-// Of a mixture of experts: qkv, keys and values, attention, out, norm, router, up, down, sum, and two of an expert of all tokens.
-const int PHASES_OF_LAYER = 11;
+// Of a mixture of experts behind Mamba-2: qkv, mixing, heads, their norm, out, its norm, router, up, down, sum, and two of an expert
+// of all tokens.
+const int PHASES_OF_LAYER = 12;
 const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
 
 inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }

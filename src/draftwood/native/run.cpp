@@ -57,7 +57,7 @@ void reserve_shared(Job& job, const Model& m) {
     parts.add(shared.qkv, BATCH * std::max(w.qkv, std::max<size_t>(1, w.choices) * w.residual));
     parts.add(shared.queries, BATCH * w.heads);
     parts.add(shared.attended, BATCH * w.attended);
-    parts.add(shared.mixed, m.ruled ? BATCH * w.mixed : 0);
+    parts.add(shared.mixed, m.stateful ? BATCH * w.mixed : 0);
     parts.add(shared.activated, BATCH * w.inner);
     parts.add(shared.experts, BATCH * w.choices);
     parts.add(shared.expert_weights, BATCH * (w.choices + 1));
@@ -76,7 +76,7 @@ void reserve_own(Scratch& own, Buffer& memory, const Model& m, const Sizes& size
     parts.add(own.codes, m.facts.activations == 8 ? BATCH * std::max(w.attended, w.inner) / 8 * 3 : 0);
     parts.add(own.scores, QUERIES * stride);
     parts.add(own.sums, QUERIES * (size_t)m.padded_dim);
-    parts.add(own.state, m.ruled ? (size_t)m.padded_key * m.padded_value : 0);
+    parts.add(own.state, m.stateful ? (size_t)m.padded_key * m.padded_value : 0);
     parts.add(own.highest, sizes.scored);
     parts.add(own.best, sizes.scored);
     parts.add(own.totals, (size_t)sizes.scored * LANES);

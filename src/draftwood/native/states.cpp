@@ -12,9 +12,9 @@ void Engine::lay_out_states() {
     const Facts& f = model_.facts;
     if (f.taps_of_convolution > MAX_TAPS) throw std::invalid_argument("a convolution over more than 8 tokens");
     model_.padded_key = padded_to(f.key_size, STRIP), model_.padded_value = padded_to(f.value_size, STRIP);
-    if (model_.padded_value > MAX_STATE) throw std::invalid_argument("a delta rule with values of more than 256 numbers");
+    if (model_.padded_value > MAX_STATE) throw std::invalid_argument("states with values of more than 256 numbers");
     if (f.key_heads && f.value_heads % f.key_heads)
-        throw std::invalid_argument("numbers of heads of the delta rule that do not fit together");
+        throw std::invalid_argument("numbers of heads of a state that do not fit together");
     model_.channels = 2 * f.key_heads * model_.padded_key + f.value_heads * model_.padded_value;
     if (!f.value_heads) model_.channels = model_.padded_width;
 }
@@ -27,32 +27,55 @@ void Engine::place_layer(Layer& layer) {
     }
     layer.entries = model_.block_numbers;
     model_.block_numbers += (size_t)INTERVAL * model_.channels;
-    if (layer.kind != DELTA_RULE) return;
-    layer.number = model_.ruled++;
+    if (!has_state(layer)) return;
+    layer.number = model_.stateful++;
     model_.block_numbers += INTERVAL * model_.facts.value_heads * entry_numbers(model_);
 }
 
-void Engine::pack_delta_rule(const LayerSource& from, Layer& to) {
+// The channels of the convolution, then gates, then what shares and decays are made of: rows of several matrices for the delta
+// rule, of one for Mamba-2.
+void Engine::pack_state(const LayerSource& from, Layer& to) {
     const Facts& f = model_.facts;
-    const int key = model_.padded_key, value = model_.padded_value, keys = f.key_heads * f.key_size, taps = f.taps_of_convolution;
-    const std::vector<Segment> channels{{&from.mixed, nullptr, 0, 2 * f.key_heads, f.key_size, key, f.key_size},
-                                        {&from.mixed, nullptr, 2 * keys, f.value_heads, f.value_size, value, f.value_size}};
-    const int heads = padded_to(f.value_heads, LANES);
+    const int key = model_.padded_key, value = model_.padded_value, taps = f.taps_of_convolution, values = f.value_heads * f.value_size;
+    const int heads = padded_to(f.value_heads, LANES), keys = f.key_heads * f.key_size;
+    const bool mamba = to.kind == MAMBA;
+    const Matrix *mixed = &from.mixed, *gate = mamba ? mixed : &from.mixed_gate;
+    const int first = mamba ? values : 0;  // row of the convolution's first channel
+    auto of_keys = [&](int row) { return Segment{mixed, nullptr, row, f.key_heads, f.key_size, key, f.key_size}; };
+    auto of_values = [&](const Matrix* matrix, int row) {
+        return Segment{matrix, nullptr, row, f.value_heads, f.value_size, value, f.value_size};
+    };
+    const std::vector<Segment> channels = mamba ? std::vector<Segment>{of_keys(2 * values + keys), of_keys(2 * values), of_values(mixed, values)}
+                                                : std::vector<Segment>{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
     std::vector<Segment> all = channels;
-    all.push_back({&from.mixed_gate, nullptr, 0, f.value_heads, f.value_size, value, f.value_size});
-    for (const Matrix* matrix : {&from.share, &from.decay}) all.push_back({matrix, nullptr, 0, 1, f.value_heads, heads, 0});
+    all.push_back(of_values(gate, 0));
+    auto of_heads = [&](const Matrix* matrix, int row) { all.push_back({matrix, nullptr, row, 1, f.value_heads, heads, 0}); };
+    if (mamba) of_heads(mixed, 2 * values + 2 * keys);
+    else of_heads(&from.share, 0), of_heads(&from.decay, 0);
     to.qkv = pack_segments(all, columns_in_parts(1, f.width, model_.padded_width));
     to.out = packer_.pack(from.out, f.width, columns_in_parts(f.value_heads, f.value_size, value));
+    auto channel_of = [&](int channel) {  // as the convolution numbers it; below 0 for padding
+        for (const Segment& one : channels) {
+            const int at = channel < one.parts * one.padded ? place_in_parts(channel, one.size, one.padded) : -1;
+            if (channel < one.parts * one.padded) return at < 0 ? -1 : one.first - first + at;
+            channel -= one.parts * one.padded;
+        }
+        return -1;
+    };
     to.convolution = packer_.fill(taps * model_.channels, [&](int i) {
-        int channel = i % model_.channels;
-        const Segment& one = channels[channel >= 2 * f.key_heads * key];
-        if (one.first) channel -= 2 * f.key_heads * key;
-        const int at = place_in_parts(channel, one.size, one.padded);
-        return at < 0 ? 0.f : from.convolution[(one.first + at) * taps + i / model_.channels];
+        const int channel = channel_of(i % model_.channels);
+        return channel < 0 ? 0.f : from.convolution[channel * taps + i / model_.channels];
+    });
+    if (from.convolution_bias) to.convolution_bias = packer_.fill(model_.channels, [&](int i) {
+        return channel_of(i) < 0 ? 0.f : from.convolution_bias[channel_of(i)];
     });
     to.decay = packer_.copy(from.decay_rate, f.value_heads, heads);
     to.decay_bias = packer_.copy(from.decay_bias, f.value_heads, heads);
-    to.state_norm = packer_.copy(from.state_norm, f.value_size, value);
+    to.skip = packer_.copy(from.skip, f.value_heads, heads);
+    to.state_norm = packer_.fill((mamba ? f.value_heads : 1) * value, [&](int i) {
+        const int at = place_in_parts(i, f.value_size, value);
+        return at < 0 ? 0.f : from.state_norm[at];
+    });
 }
 
 // Inputs of the convolution and what they are multiplied by take turns, panel by panel; factors of the outputs follow.
@@ -72,7 +95,7 @@ void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
 
 States::States(Engine& engine) : engine_(engine) {
     const Model& m = engine_.model();
-    checkpoints_.resize((size_t)m.ruled * m.facts.value_heads * 2);
+    checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2);
     const size_t bytes = sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value;
     view_.states = (float*)states_.reserve(bytes ? bytes : 1);
     engine_.state_bytes += Buffer::whole(bytes);
@@ -128,7 +151,7 @@ void States::commit(int text, const int* nodes, int count) {
             const Layer& layer = m.layer[l];
             if (layer.kind == ATTENTION) continue;
             memcpy(to.inputs(m, layer), from.inputs(m, layer), sizeof(float) * m.channels);
-            for (int h = 0; layer.kind == DELTA_RULE && h < m.facts.value_heads; h++)
+            for (int h = 0; has_state(layer) && h < m.facts.value_heads; h++)
                 memcpy(to.entry(m, layer, h), from.entry(m, layer, h), sizeof(float) * entry_numbers(m));
         }
     }

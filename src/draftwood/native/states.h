@@ -1,8 +1,8 @@
 // Layers with a running state: where entries of tokens and states lie, without templates.
 //
-// The checkpoint of a token at position p is INTERVAL * (p / INTERVAL - 1), at least 0. A layer of the delta rule keeps the state
-// of the text before a checkpoint, and an entry of each later token: what the token adds, and by how much it makes all before it
-// decay. A token reads the state at its checkpoint, then the entries of its path in their order:
+// The checkpoint of a token at position p is INTERVAL * (p / INTERVAL - 1), at least 0. A layer of the delta rule or of Mamba-2
+// keeps the state of the text before a checkpoint, and an entry of each later token: what the token adds, and by how much it makes
+// all before it decay. A token reads the state at its checkpoint, then the entries of its path in their order:
 //
 //     text ... | state of all before | entry entry ...      | entry ... | entries of nodes
 //              checkpoint            interval of 16 tokens  the next one
@@ -11,11 +11,13 @@
 // refused leave no trace. Two states of a row are alive. Text keeps the last two intervals of entries, in two blocks that take
 // turns; nodes have blocks of their own behind them. A block has, layer by layer:
 //
-//     inputs of the convolution: [token][channel]      delta rule: [head][token][key, update, decay and 15 unused numbers]
+//     inputs of the convolution: [token][channel]      with a state: [head][token][key, update, decay and 15 unused numbers]
 #pragma once
 #include "model.h"
 
 namespace draftwood {
+inline bool has_state(const Layer& layer) { return layer.kind == DELTA_RULE || layer.kind == MAMBA; }
+
 inline int checkpoint_of(int position) {
     return position < 2 * INTERVAL ? 0 : (position / INTERVAL - 1) * INTERVAL;
 }

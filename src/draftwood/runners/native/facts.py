@@ -38,6 +38,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
     setting, power = own.scale
     factors = {name: getattr(config, setting, SWIGLU.get(setting)) or 0.0 for name, setting in own.factors.items()}
     experts = {name: given if given is True else getattr(config, str(given)) for name, given in own.experts.items()}
+    states = [own.states[kind] for kind in sorted(own.states.keys() & set(kinds_of(config)))]
     return Facts(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -52,7 +53,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
         joint_norms=own.head_norms == "joint",
         gated=own.gated,
         tiled=bool(getattr(config, TILED, False)),
-        **{name: getattr(config, setting) for layer in own.states.values() for name, setting in layer.facts.items()},
+        **{name: getattr(config, setting) for layer in states for name, setting in layer.facts.items()},
         **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts.get("experts") else {}) | more,
     )  # fmt: skip
 

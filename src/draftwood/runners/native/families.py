@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from draftwood.runners.native.states import DELTA_RULE, JOINED_RULE, SHORT_CONVOLUTION, StateLayer
+from draftwood.runners.native.states import DELTA_RULE, JOINED_RULE, MAMBA, SHORT_CONVOLUTION, StateLayer
 
 _BEFORE: Final = {"norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _AFTER: Final = {"out_norm": "post_attention_layernorm", "down_norm": "post_feedforward_layernorm"}
@@ -140,6 +140,7 @@ FAMILIES: Final = {
         "GraniteMoeHybridForCausalLM", biases=_ATTENTION, windows=("layer_types",), scale=("attention_multiplier", 1.0),
         factors=_GRANITE, experts=_LOCAL, shared="shared_intermediate_size", ungated=True, rotary="position_embedding_type",
         fused={"shared_mlp.input_linear": ("gate", "up")}, gguf="granitemoe", turned=True,
+        states=dict.fromkeys(("linear_attention", "mamba"), MAMBA),
         stems={"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
         names={
             "gate": "shared_mlp.gate_proj", "up": "shared_mlp.up_proj", "down": "shared_mlp.output_linear",

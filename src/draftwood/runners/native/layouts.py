@@ -40,6 +40,11 @@ _STATE_STEMS: Final = {
     LayerSource.SHORT_CONVOLUTION: {
         "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
     },
+    LayerSource.MAMBA: {
+        "mixed": "ssm_in.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight",
+        "convolution_bias": "ssm_conv1d.bias", "decay_rate": "ssm_a", "decay_bias": "ssm_dt.bias",
+        "state_norm": "ssm_norm.weight", "skip": "ssm_d",
+    },
 }  # fmt: skip
 """The same of weights of layers with a running state."""
 _FUSED_STEMS: Final = dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))

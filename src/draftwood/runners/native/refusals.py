@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +16,10 @@ from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
+_ONLY: Final = {
+    "conv_bias": False, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
+}  # fmt: skip
+"""Settings of layers with a running state, with the only values that the engine has code for."""
 _FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
@@ -35,8 +40,9 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
             return "it has no code for rotary embeddings of parts of a head"
     if own.activation and (activation := getattr(config, own.activation)) not in ACTIVATIONS:
         return f"it has no code for {own.activation} {activation!r}"
-    if getattr(config, "conv_bias", False):
-        return "it has no code for conv_bias True"
+    for setting, known in _ONLY.items():
+        if (value := getattr(config, setting, known)) not in (None, known):
+            return f"it has no code for {setting} {value}"
     for setting in sorted({setting for family in FAMILIES.values() for setting in family.factors.values()}):
         if getattr(config, setting, None) == 0:
             return f"it has no code for {setting} 0"  # the engine takes that as none

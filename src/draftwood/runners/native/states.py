@@ -35,14 +35,16 @@ class StateLayer(NamedTuple):
     def _sizes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
         width, taps, heads, values = facts.width, facts.taps_of_convolution, facts.value_heads, facts.value_size
         outputs, channels = heads * values, width
-        mixed = 3 * width
-        if self.kind == LayerSource.DELTA_RULE:
+        mixed, normed = 3 * width, values
+        if self.kind in (LayerSource.DELTA_RULE, LayerSource.MAMBA):
             mixed = channels = 2 * facts.key_heads * facts.key_size + outputs
+        if self.kind == LayerSource.MAMBA:
+            mixed, normed = mixed + outputs + heads, outputs
         return {
             "mixed": (mixed, width), "mixed_gate": (outputs, width), "share": (heads, width), "decay": (heads, width),
             "mixed_joined": (mixed + outputs, width), "share_decay": (2 * heads, width),
             "out": (width, outputs or width), "convolution": (channels, 1, taps), "decay_rate": (heads,),
-            "decay_bias": (heads,), "state_norm": (values,),
+            "decay_bias": (heads,), "state_norm": (normed,), "convolution_bias": (channels,), "skip": (heads,),
         }  # fmt: skip
 
     def grouped(self, module: str, weight: Tensor, facts: Facts) -> Tensor:
@@ -135,5 +137,17 @@ SHORT_CONVOLUTION: Final = StateLayer(
     {"taps_of_convolution": "conv_L_cache"},
     {"mixed": "conv.in_proj.weight", "out": "conv.out_proj.weight", "convolution": "conv.conv.weight"},
 )
+MAMBA: Final = StateLayer(
+    LayerSource.MAMBA,
+    {
+        "taps_of_convolution": "mamba_d_conv", "key_heads": "mamba_n_groups", "value_heads": "mamba_n_heads",
+        "key_size": "mamba_d_state", "value_size": "mamba_d_head",
+    },
+    {
+        "mixed": "mamba.in_proj.weight", "out": "mamba.out_proj.weight", "convolution": "mamba.conv1d.weight",
+        "convolution_bias": "mamba.conv1d.bias", "decay_rate": "mamba.A_log", "decay_bias": "mamba.dt_bias",
+        "state_norm": "mamba.norm.weight", "skip": "mamba.D",
+    },
+)  # fmt: skip
 TILED: Final = "tiled_value_heads"
 """The setting of a model from a GGUF file of llama.cpp, in which value heads take turns with key heads."""
