@@ -180,7 +180,14 @@ def named(model: Any, arch: str = "llama") -> Any:
     names = gguf.get_tensor_name_map(known.get(arch, gguf.MODEL_ARCH.LLAMA), model.config.num_hidden_layers)
     for name, weight in model.named_parameters():
         part, _, kind = name.rpartition(".")
-        if part.endswith(("q_proj", "k_proj")) and arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3"):
+        if part.endswith(("q_proj", "k_proj")) and arch in (
+            "llama",
+            "smollm3",
+            "granite",
+            "granitemoe",
+            "granitehybrid",
+            "mistral3",
+        ):
             halves = weight.view(-1, 2, model.config.head_dim // 2, *weight.shape[1:])
             weight = halves.transpose(1, 2).reshape(weight.shape)
         yield (
