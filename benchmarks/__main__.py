@@ -21,7 +21,6 @@ from draftwood.cli.group import Commands
         "serve-load": ("benchmarks.serving.commands:load", "Measure the server's speed and latencies under load."),
         "serve-soak": ("benchmarks.serving.commands:soak", "Account for many requests with clients that leave."),
         "serve-fuzz": ("benchmarks.serving.commands:fuzz", "Send bodies that are nearly right."),
-        "serve-distribution": ("benchmarks.serving.commands:distribution", "Test the distribution of texts over HTTP."),
         "serve-prefix": ("benchmarks.serving.commands:prefix", "Measure the second turn of a chat, and new chats."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -56,7 +56,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "--max-new-tokens 8",
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
-    "benchmarks serve-distribution": "--help",  # tests/benchmarks/test_serving.py runs it
     "benchmarks serve-prefix": "--help",
     "train lm": f"{TINY} --vocab 300",
     "train draft": f"{TINY} --tokens 500",

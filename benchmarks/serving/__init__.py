@@ -1,1 +1,1 @@
-"""The server under load: speed, accounts, bad input, distribution, and texts that must not change."""
+"""The server under load: speed, accounts, bad input, and texts that must not change."""

@@ -28,7 +28,7 @@ class Answer:
 
     Attributes:
         status: of the response.
-        text, token_ids: of completions and chats, where they were sent.
+        text: of completions and chats, where it was sent.
         finish_reason: why the text ended, in the words of its interface.
         tokens: number of new tokens.
         prompt_tokens, cached_tokens: of the prompt; the last ones were copied from other texts.
@@ -43,7 +43,6 @@ class Answer:
     tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    token_ids: list[int] = field(default_factory=list)
     error: str | None = None
     sent: float = 0.0
     ended: float = 0.0
@@ -60,7 +59,6 @@ class Answer:
             self.error = error
         for choice in found.get("choices") or ():
             self.text += text_of(choice)
-            self.token_ids += choice.get("token_ids") or ()
         self.finish_reason = _end_of(found) or self.finish_reason
         if "completion_tokens" in (usage := found.get("usage") or {}):
             self.tokens, self.prompt_tokens = usage["completion_tokens"], usage["prompt_tokens"]

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from benchmarks.serving.config import (
-    DistributionConfig,
     FuzzConfig,
     LoadConfig,
     PrefixConfig,
@@ -52,17 +51,6 @@ def fuzz(**options: Any) -> None:
     """
     config = pick(FuzzConfig, options)
     _measure("fuzz", config, options, lambda bench: bench.STEPS)
-
-
-@click.command(name="serve-distribution")
-@dataclass_options(DistributionConfig, Served)
-def distribution(**options: Any) -> None:
-    """Test sampled texts of the server by the target alone, with drafts and without, and a control.
-
-    Asked by benchmarks/README.md.
-    """
-    config = pick(DistributionConfig, options)
-    _measure("distribution", config, options, lambda bench: 2 * len(bench.WAYS) * len(config.levels()))
 
 
 @click.command(name="serve-prefix")

@@ -150,36 +150,6 @@ class FuzzConfig:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DistributionConfig:
-    """What ``serve-distribution`` sends.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    texts: int = field(default=200, metadata={"help": "texts of every way at every concurrency"})
-    max_new_tokens: int = field(default=32, metadata={"help": "tokens of a text"})
-    concurrency: str = field(default="1,8", metadata={"help": "requests at a time, comma-separated"})
-    temperature: float = field(default=1.0, metadata={"help": "of the texts"})
-    control: float = field(default=0.9, metadata={"help": "temperature of the control, tested as if it were the other one"})
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "max_new_tokens")
-        at_least(self, 2, "texts")
-        for name in ("temperature", "control"):
-            if not 0 < (value := getattr(self, name)) < 100:
-                raise ConfigError(f"{name} is {value}: give a number above 0 and below 100")
-        if self.temperature == self.control:
-            raise ConfigError(f"control is {self.control}, as temperature is: give another one")
-        self.levels()
-
-    def levels(self) -> tuple[int, ...]:
-        """Numbers of clients."""
-        return whole_numbers("concurrency", self.concurrency, minimum=1, example="1,8")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class PrefixConfig:
     """What ``serve-prefix`` sends.
 

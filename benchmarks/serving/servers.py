@@ -34,14 +34,12 @@ class Server:
     Attributes:
         url: its address, without ``/v1``.
         model: the model's name in requests.
-        drafts_by_request: whether requests say with ``speculative`` if their text is drafted, as those to Draftwood do.
         process: the number of its process; None if it was not started here.
         chats: whether the model has a chat template.
     """
 
     url: str
     model: str
-    drafts_by_request: bool = True
     process: int | None = None
     chats: bool = False
 
@@ -111,10 +109,7 @@ def running(url: str, model: str | None = None, process: int | None = None) -> S
     url = url.rstrip("/").removesuffix("/v1")
     try:
         served = {"id": model} if model else httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]
-        found = Server(
-            url=url, model=served["id"], drafts_by_request="methods" in served, process=process,
-            chats=bool(served.get("chat_template")),
-        )  # fmt: skip
+        found = Server(url=url, model=served["id"], process=process, chats=bool(served.get("chat_template")))
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"url is {url!r}, but no server with a model answers there ({error}): give its address") from None
     return found

@@ -39,7 +39,6 @@ REFUSED = [
     ("serve-load --rates 0", "rates is '0'"),
     ("serve-soak --requests 9", "requests is 9"),
     ("serve-fuzz --clients 0", "clients is 0"),
-    ("serve-distribution --control 1", "control is 1.0"),
     ("serve-prefix --tokens 9", "tokens is 9"),
     ("clients --only other.py", "only holds 'other.py'"),
     ("start --systems x", "systems holds 'x'"),

@@ -12,11 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from benchmarks.serving import distribution, fuzz, load, prefix, soak
+from benchmarks.serving import fuzz, load, prefix, soak
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import Answer, answer, client_of, closed_loop, open_loop
 from benchmarks.serving.config import (
-    DistributionConfig,
     LoadConfig,
     PrefixConfig,
     Served,
@@ -26,7 +25,6 @@ from benchmarks.serving.outcome import holds
 from benchmarks.serving.right import RIGHT, valid
 from benchmarks.serving.routes import ROUTES, chatting
 from benchmarks.serving.servers import Server, launched, running
-from benchmarks.surprise import ratio_of
 from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from tests.benchmarks.tiny import call
@@ -164,35 +162,6 @@ def test_bodies_are_there_for_every_route_of_the_document(live: Live) -> None:
     assert {path for path, methods in paths.items() if "post" in methods} == {path for path, _ in RIGHT}
     refused = [(path, body) for path, body in valid("tiny") if httpx2.post(live.url + path, json=body).status_code != 200]
     assert not refused
-
-
-# ---- distribution ----
-
-
-def test_texts_follow_the_target_and_the_control_does_not(
-    pair: Pair, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("draftwood.api.load", lambda *_, **__: pair)
-    config = DistributionConfig(texts=16, max_new_tokens=40, concurrency="4", control=0.5)
-    found = distribution.run(served, config, nothing)
-    assert holds(found), found["checks"]
-    assert [result["way"] for result in found["results"]] == list(distribution.WAYS)
-    drafted, plain, control = found["results"]
-    assert abs(drafted["excess"]) < 4 * drafted["excess_error"]
-    assert control["excess"] < -4 * control["excess_error"]
-    swapped = [drafted | {"way": "control"}, plain | {"mean": plain["mean"] + 1}, control | {"way": "with drafts"}]
-    assert [check.holds for check in distribution.checks(swapped)] == [False, True, False, False]
-    assert ratio_of([2.0, 4.0, 3.0], [1, 1, 1]) == (3.0, pytest.approx((1 / 3) ** 0.5))
-
-
-def test_another_program_is_tested_as_it_was_started(pair: Pair, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Server(url=live.url, model=running(live.url).model, drafts_by_request=False)
-    texts = asyncio.run(distribution.written(other, pair, DistributionConfig(texts=4, max_new_tokens=8), 0, nothing))
-    assert {way for _, way in texts} == set(distribution.OTHERS_WAYS)
-    assert "speculative" not in distribution.fields(distribution.OTHERS_WAYS[0], DistributionConfig(), other)
-    found = httpx2.Response(200, json={"data": [{"id": "m", "owned_by": "vllm"}]}, request=httpx2.Request("GET", "x"))
-    monkeypatch.setattr(httpx2, "get", lambda *_, **__: found)
-    assert running(live.url).drafts_by_request is False
 
 
 # ---- load ----
