@@ -57,7 +57,7 @@ NATIVE = 4_930
 """Lines of C++ of the native engine, at most."""
 TESTS = 36_580
 """Lines of the tests, at most."""
-BENCHMARK_LINES = 7_550
+BENCHMARK_LINES = 7_300
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
 ALL_TEXT = 98_900
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
