@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
-from draftwood.runners.native import facts
+from draftwood.runners.native import facts, families
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from tests.differences import difference
@@ -235,6 +236,16 @@ def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(
     path, _ = written(tmp_path / "fox.gguf", case, F32, said)
     with pytest.raises(ModelError, match=words):
         draftwood.load(path, options={"backend": "native"})
+
+
+def test_a_call_ends_a_text_of_gpt_oss_and_the_end_of_a_message_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = families.FAMILIES["gpt_oss"]
+    monkeypatch.setitem(families.FAMILIES, "gpt_oss", own._replace(ends=("!", "no token", "#")))  # tokens 1 and 3
+    monkeypatch.setattr(gguf.GGUFWriter, "add_chat_template", lambda writer, _: writer.add_eot_token_id(9))
+    path, _ = written(tmp_path / "fox.gguf", "gpt-oss", F32)
+    assert draftwood.load(path, options={"backend": "native"}).model.generation_config.eos_token_id == [0, 1, 3]
 
 
 def test_control_value_heads_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,9 +153,12 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
 
 
 def _add_ends(header: Header, generation: Any) -> None:
-    """Let the ends of a turn and of a message end a text, as in llama.cpp, and all of a list of ends."""
-    keys = ("eos_token_ids", "eot_token_id", "eom_token_id")
+    """Let the ends of a turn and of a message end a text, as in llama.cpp, or what its family has, and all of a list."""
+    own = FAMILIES[kind].ends if (kind := type_of(header)) is not None else ()
+    keys = ("eos_token_ids",) if own else ("eos_token_ids", "eot_token_id", "eom_token_id")
     found = [generation.eos_token_id, *(header.value(f"tokenizer.ggml.{key}") for key in keys)]
+    if own and isinstance(tokens := header.value("tokenizer.ggml.tokens"), list):
+        found += [tokens.index(end) for end in own if end in tokens]
     parts = [part if isinstance(part, list) else [part] for part in found if part is not None]
     ends = list(dict.fromkeys(int(one) for part in parts for one in part))
     generation.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)

@@ -41,6 +41,7 @@ class Family(NamedTuple):
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
         stems: names there that others have otherwise, by the engine's name.
         turned: heads of queries and keys are in llama.cpp's order there.
+        ends: tokens that end a text, which such files do not all name; then the end of a message is none of them.
         states: layers with a running state, by their type in the configuration.
         gated: the projection of queries makes gates of what each head returns too.
         names: of modules that others name otherwise, by the engine's name; ``last_norm`` is the one before the head.
@@ -74,6 +75,7 @@ class Family(NamedTuple):
     gguf: str | None = ""
     stems: Mapping[str, str] = {}
     turned: bool = False
+    ends: tuple[str, ...] = ()
     states: Mapping[str, StateLayer] = {}
     gated: bool = False
     names: Mapping[str, str] = {}
@@ -169,7 +171,7 @@ FAMILIES: Final = {
     "gpt_oss": Family(
         "GptOssForCausalLM", biases=_ATTENTION, windows=LAYERS, factors={name: name for name in SWIGLU}, sinks=True,
         experts=_LOCAL, alternating=True, names={"router": "mlp.router.weight"}, gguf="gpt-oss",
-        stems={"ffn_norm": "post_attention_norm"},
+        stems={"ffn_norm": "post_attention_norm"}, ends=("<|return|>", "<|call|>", "<|endoftext|>"),
     ),
     "qwen3_5_text": _QWEN35,
     "qwen3_5_moe_text": _QWEN35_MOE,
