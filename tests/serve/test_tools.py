@@ -339,7 +339,7 @@ def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:
     assert (said["function"]["name"], said["function"]["arguments"]) == wanted
 
 
-def told_by(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, Any]], str]:
+def used(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, Any]], str]:
     """The text, the calls and the reason of the end in an answer of another interface, or in its stream."""
     flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
     schemas = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
@@ -395,8 +395,8 @@ def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str,
         fields |= {"options": {"stop": [cut]}} if path == "/api/chat" else {"stop": [cut]}
     if path == "/v1/messages" and "stop" in fields:
         fields["stop_sequences"] = fields.pop("stop")
-    content, calls, reason = told_by(client, path, stream=False, **fields)
-    assert told_by(client, path, stream=True, **fields) == (content, calls, reason)
+    content, calls, reason = used(client, path, stream=False, **fields)
+    assert used(client, path, stream=True, **fields) == (content, calls, reason)
     assert reason in (
         ("max_tokens", "incomplete", "length") if isinstance(cut, int) else ("stop_sequence", "stop", "completed")
     )
@@ -660,6 +660,17 @@ def test_reasoning_is_split_off(
     message = told(*thinking[model], text, tools=None)["message"]
     assert message.get("reasoning_content") == thought
     assert message["content"] == content
+    client, script = thinking[model]
+    body = chat(max_tokens=800, return_token_ids=True)
+    made = answer(client, body)
+    ids, decode = made["choices"][0]["token_ids"], script.pair.tokenizer.decode
+    ends = [n for n in range(1, len(ids) + 1) if "</think>" in decode(ids[:n])]
+    begins = model == "opens" or text.lstrip().startswith("<think>")
+    wanted = {} if model == "off" else {"reasoning_tokens": (ends or [len(ids)])[0] if begins else 0}
+    last = streamed(client, body | {"stream_options": {"include_usage": True}})[-1]
+    assert [one["usage"].get("completion_tokens_details", {}) for one in (made, last)] == [wanted, wanted]
+    used = client.post("/v1/responses", json={"input": "a", "max_output_tokens": 800, "seed": 1}).json()["usage"]
+    assert used["output_tokens_details"] == {"reasoning_tokens": wanted.get("reasoning_tokens", 0)}
 
 
 def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(

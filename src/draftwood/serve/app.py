@@ -155,7 +155,7 @@ class Routes:
         if body.trace:
             self.traces.check(prepared)
             trace = await asyncio.to_thread(service.trace, prepared)
-        answer = Answer(service.scheduler, prepared, trace)
+        answer = Answer(service.scheduler, prepared, trace, service.texts)
         if trace is not None:
             self.traces.keep(made.id, trace)
         return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))

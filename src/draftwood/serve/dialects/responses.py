@@ -116,7 +116,9 @@ class Responses(Dialect):
             "input_tokens": used["prompt_tokens"],
             "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
             "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": used.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
+            },
             "total_tokens": used["total_tokens"],
         }
         output = [self._item(part, self._state(part)) for part in self.parts]

@@ -11,11 +11,13 @@ from typing import Any, Final, TypeVar, final
 
 from starlette.requests import ClientDisconnect
 
+from draftwood.core.token_texts import TokenTexts
 from draftwood.draft.alignment import Alignment
 from draftwood.serve.decoding.jobs import Draft, Event, Job, TextDelta
 from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.log import ENTRY
+from draftwood.serve.openai.message import ThoughtTokens
 from draftwood.serve.openai.prepare import Prepared
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
@@ -71,9 +73,15 @@ class LiveTrace:
 
 @final
 class Answer:
-    """The texts of one response; made and closed in the event loop. Raises an ApiError if the server takes no texts."""
+    """The texts of one response; made and closed in the event loop. Raises an ApiError if the server takes no texts.
 
-    def __init__(self, scheduler: Scheduler, prepared: Prepared, trace: LiveTrace | None = None) -> None:
+    Args:
+        texts: of single tokens; with them the tokens of reasoning are counted, where it is split off.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, prepared: Prepared, trace: LiveTrace | None = None, texts: TokenTexts | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
@@ -94,6 +102,8 @@ class Answer:
             for index, request in enumerate(prepared.requests)
             if request.draft_text
         }  # the tokens so far of texts that may repeat another one, and where they stand in it
+        thinks = None if texts is None else prepared.reading.thinks
+        self._thoughts = {} if texts is None or thinks is None else {one: ThoughtTokens(thinks, texts) for one in self._jobs}
         self.prepared = prepared
         self.drafts: list[Draft] = []
         if entry is not None:
@@ -124,6 +134,8 @@ class Answer:
                 raise event
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
+            if index in self._thoughts:
+                self._thoughts[index].push(event.tokens)
             if index in self._predicted:
                 tokens, alignment = self._predicted[index]
                 tokens += event.tokens
@@ -154,14 +166,15 @@ class Answer:
             "prompt_tokens_details": {
                 "cached_tokens": sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices))
             },
-        } | self._repeated()
+        } | self._details()
 
-    def _repeated(self) -> dict[str, Any]:
-        """How many tokens of the request's prediction the texts repeat."""
+    def _details(self) -> dict[str, Any]:
+        """How many tokens of the request's prediction the texts repeat, and how many tokens their reasoning has."""
         found = [alignment for _, alignment in self._predicted.values()]
         kept, wanted = sum(one.kept for one in found), sum(len(one.old) for one in found)
-        counts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": wanted - kept}
-        return {"completion_tokens_details": counts} if found else {}
+        counts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": wanted - kept} if found else {}
+        counts |= {"reasoning_tokens": sum(one.count for one in self._thoughts.values())} if self._thoughts else {}
+        return {"completion_tokens_details": counts} if counts else {}
 
     def _counts(self) -> dict[str, float]:
         """What the log says of the texts."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias, final
 from uuid import uuid4
 
+from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, begun
 
 Delta: TypeAlias = dict[str, Any]
@@ -75,6 +77,37 @@ class AnswerReader:
 def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     """A call in a message."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@final
+class ThoughtTokens:
+    """Counts the tokens of the reasoning of a text that grows, with its marks.
+
+    Args:
+        thinks: as of :class:`Reading`.
+    """
+
+    def __init__(self, thinks: bool | None, texts: TokenTexts) -> None:
+        self._texts, self._open, self._begun = texts, thinks is not None, bool(thinks)
+        self._tail, self._read = b"", 0
+
+    @property
+    def count(self) -> int:
+        """So far."""
+        return self._read if self._begun else 0
+
+    def push(self, tokens: Sequence[int]) -> None:
+        """Count the next tokens of the text."""
+        begin, end = (mark.encode() for mark in THINK)
+        for token in tokens if self._open else ():
+            self._tail, self._read = self._tail + self._texts.bytes_of(token), self._read + 1
+            if not self._begun:
+                inner = self._tail.lstrip()
+                self._begun, self._open = inner.startswith(begin), begin.startswith(inner[: len(begin)])
+            if not self._open or (self._begun and end in self._tail):
+                self._open = False
+                return
+            self._tail = self._tail[1 - len(end) :] if self._begun else self._tail
 
 
 @final
