@@ -51,7 +51,7 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2420, "grammar": 570, "hardware": 380, "native": 500, "sampling": 1470, "runners": 7500, "draft": 2815,
     "verify": 650, "loading": 4040, "trace": 2880, "engine": 2960, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
-    "serve": 6065, "ray": 690, "cli": 3816,
+    "serve": 6110, "ray": 690, "cli": 3816,
 }  # fmt: skip
 NATIVE = 4_930
 """Lines of C++ of the native engine, at most."""
