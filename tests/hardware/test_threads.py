@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.threads import kept_threads
 from draftwood import api
 from draftwood.api import load
 from draftwood.core.limits import Limits
@@ -251,15 +250,13 @@ def test_what_the_user_says_counts(box: Machine, rule: ThreadRule, monkeypatch: 
         assert rule.count() == 1
 
 
-def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: ThreadRule) -> None:
+@pytest.mark.parametrize(("others", "kept"), [(0.0, 2), (2.0, 1)])
+def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: ThreadRule, others: float, kept: int) -> None:
     with threads(2):
-        with kept_threads():
-            box.passes(5.0, others=2.0)
-            assert (rule.count(), torch.get_num_threads()) == (2, 2)
-        assert rule.count() == 1
-        with kept_threads():
-            assert (rule.count(), torch.get_num_threads()) == (1, 1)
-        assert torch.get_num_threads() == 2
+        box.passes(5.0, others=others)
+        set_threads(None)
+        box.passes(5.0, others=2.0 - others)
+        assert (rule.count(), torch.get_num_threads()) == (kept, kept)
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0])
