@@ -39,6 +39,7 @@ GEMMA = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+DENSE = {**NATIVE["granitemoehybrid"], "layer_types": ["full_attention"] * 2, "num_local_experts": 0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
@@ -49,11 +50,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {}),
     "mistral, sliding": ("mistral", {**WINDOWED["mistral"], "sliding_window": 7}),
     "ministral3": ("ministral3", NATIVE["ministral3"]),
-    "granitemoehybrid, dense": ("granitemoehybrid", {**NATIVE["granitemoehybrid"], "num_local_experts": 0}),
-    "granitemoehybrid, dense, unrotated": (
-        "granitemoehybrid",
-        {**NATIVE["granitemoehybrid"], "num_local_experts": 0, "position_embedding_type": None},
-    ),
+    "granitemoehybrid, dense": ("granitemoehybrid", DENSE),
+    "granitemoehybrid, dense, unrotated": ("granitemoehybrid", {**DENSE, "position_embedding_type": None}),
     "qwen2": ("qwen2", {}),
     "qwen2, sliding": ("qwen2", {**WINDOWED["qwen2"], "sliding_window": 7}),
     "qwen3": ("qwen3", {"head_dim": 20}),
