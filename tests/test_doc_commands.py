@@ -114,7 +114,7 @@ def checkout(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The address of a server of the bundled pair."""
-    pair = draftwood.load(options=LoadOptions(backend="torch", dtype="float32", profile="none"))
+    pair = draftwood.load(options=LoadOptions(backend="native", dtype="float32", profile="none"))
     with live_server(make_service(pair)) as live:
         assert httpx2.get(f"{live.url}/health").status_code == 200  # it is in its main loop
         yield live.url
