@@ -49,17 +49,17 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2420, "grammar": 570, "hardware": 380, "native": 500, "sampling": 1470, "runners": 7500, "draft": 2815,
-    "verify": 650, "loading": 4040, "trace": 2880, "engine": 2960, "hf": 340, "train": 2645, "exactness": 1475, "tune": 635,
-    "serve": 6110, "ray": 690, "cli": 3816,
+    "core": 2405, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7600, "draft": 2870,
+    "verify": 660, "loading": 4095, "trace": 2875, "engine": 3010, "hf": 340, "train": 2645, "exactness": 1500, "tune": 645,
+    "serve": 6230, "ray": 695, "cli": 3890,
 }  # fmt: skip
 NATIVE = 4_930
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_580
+TESTS = 36_800
 """Lines of the tests, at most."""
-BENCHMARK_LINES = 7_300
+BENCHMARK_LINES = 7_270
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 98_900
+ALL_TEXT = 98_760
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
