@@ -22,7 +22,9 @@ from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.openai import prepare
 from draftwood.serve.openai.message import AnswerReader
-from draftwood.serve.openai.reading import Nesting, Reading
+from draftwood.serve.openai.nesting import Nesting
+from draftwood.serve.openai.reading import Reading
+from draftwood.serve.openai.tagged import arguments_of
 from draftwood.serve.openai.tools import FORMATS, Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
@@ -53,13 +55,22 @@ CALLS = (
     "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
     "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-HERMES, LLAMA, MISTRAL, ARGS = (
-    NATIVE + CALLS + "{# " + sign + " #}" for sign in ("<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]")
-)
+HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER = (
+    NATIVE + CALLS + "{# " + sign + " #}"
+    for sign in (
+        "<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]", "<tool_call><function=a><parameter=b>",
+        "<tool_call><function=a>",
+    )
+)  # fmt: skip
 
 
 def hermes(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def tagged(name: str, **arguments: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
 
 
 class Script:
@@ -294,6 +305,11 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
     (MISTRAL, '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Bern"}}, {"name": "get_time", "arguments": {}}]',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
     (MISTRAL, '[TOOL_CALLS][{"arguments": {}, "name": "get_time"}]', [("get_time", "{}")]),
+    (TAGGED, tagged("get_weather", city="Bern", days="2") + "\n" + tagged("get_time"),
+     [("get_weather", '{"city": "Bern", "days": 2}'), ("get_time", "{}")]),
+    (TAGGED, "<tool_call>\n<function=get_weather>\n</function>\n</tool_call>", []),
+    (TAGGED, tagged("get_weather", city="12")[:-30], []),
+    (TAGGED, hermes("get_weather", CITY), []),
     (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
 ])  # fmt: skip
@@ -315,10 +331,28 @@ def test_formats_are_those_of_the_template(
 
 
 def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with writing(tmp_path / "a", monkeypatch, NATIVE + CALLS) as (client, _):
-        assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]
+    for name, template in (("a", NATIVE + CALLS), ("c", OTHER)):
+        with writing(tmp_path / name, monkeypatch, template) as (client, _):
+            assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]
     with writing(tmp_path / "b", monkeypatch, NATIVE + CALLS, tool_parser="hermes") as (client, script):
         assert calls_of(told(client, script, hermes("get_time", "{}"))) == [("get_time", "{}")]
+
+
+def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
+    kinds = {"text": "string", "count": "integer", "flag": "boolean", "list": "array", "maybe": ["string", "null"]}
+    schema = {"properties": {**{name: {"type": kind} for name, kind in kinds.items()}, "ref": {"$ref": "#/$defs/a"},
+                             "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "any": True}}  # fmt: skip
+    for name, text, wanted in (
+        ("text", "12", "12"), ("text", '{"a": 1}', '{"a": 1}'), ("text", "\n a\nb \n", "\n a\nb \n"), ("text", "", ""),
+        ("count", "12", 12), ("count", "twelve", "twelve"), ("flag", "true", True), ("flag", "False", False),
+        ("list", '["a", {"b": null}]', ["a", {"b": None}]), ("maybe", "null", None), ("maybe", "12", "12"),
+        ("either", "null", None), ("either", "3", 3), ("ref", '{"a": 1}', {"a": 1}), ("ref", "12", "12"), ("any", "[1]", [1]), ("unknown", "12", "12"),
+        ("text", "if a < b:\n    print('</b>')", "if a < b:\n    print('</b>')"),
+    ):  # fmt: skip
+        written = f"\n<parameter={name}>\n{text}\n</parameter>\n"
+        assert arguments_of(written, schema) == {name: wanted}
+        assert arguments_of(written + "<parameter=b>", schema) is None
+    assert arguments_of("\n", schema) == {}
 
 
 def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:

@@ -88,6 +88,7 @@ class Chats:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
         tools = self._tools(body)
         form = self._calls if tools else None
+        form = FORMATS["hermes"] if held and form is not None and form.tagged else form
         splits = self._options.reasoning_parser == "auto" and any(map(self._pair.template.reads, THINK))
         thinks = self._begins_thinking(body, prompt) if splits and not held else None
         signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
@@ -95,6 +96,7 @@ class Chats:
             thinks=thinks,
             form=form,
             names=frozenset(tool.function.name for tool in tools),
+            schemas={tool.function.name: tool.function.parameters or {} for tool in tools},
             needing=frozenset(tool.function.name for tool in tools if (tool.function.parameters or {}).get("required")),
             one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
+from draftwood.serve.openai.nesting import Nesting
+from draftwood.serve.openai.tagged import END, arguments_of
 from draftwood.serve.openai.tools import ToolFormat
 
-_QUOTE: Final = re.compile(r'["{}\[\]]')  # what begins a string, and what nests
-_STRING: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _OBJECT: Final = re.compile(r"\s*\{")
 _SHOWN: Final = re.compile(r"\S")
 
@@ -46,6 +46,7 @@ class Reading:
         thinks: whether an answer begins within the reasoning; None where reasoning is not split off.
         form: of the calls; None where nothing is called.
         names: of the functions.
+        schemas: of the functions' arguments, by name.
         needing: functions with required arguments: without any, nothing is called.
         one: calls after the first one are left out.
         whole: calls come when they have ended. What never ends, or has arguments that are no object, is content.
@@ -55,6 +56,7 @@ class Reading:
     thinks: bool | None = None
     form: ToolFormat | None = None
     names: frozenset[str] = frozenset()
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     needing: frozenset[str] = frozenset()
     one: bool = False
     whole: bool = False
@@ -136,6 +138,8 @@ class CallReader:
     def _read_call(self, at: int) -> bool | None:
         """Read a call, or a list of them that has ended; False if there is none, None if that is not certain yet."""
         text, form = self.unread, self._form
+        if form.tagged:
+            return self._read_tagged(at)
         head = form.head.match(text, at)
         if head is not None:
             given = head.groupdict()
@@ -157,6 +161,23 @@ class CallReader:
         elif start is not None and not form.begun.fullmatch(text, at):
             return False
         return False if self._last else None
+
+    def _read_tagged(self, at: int) -> bool | None:
+        """Read a call whose arguments stand in tags, when it has ended."""
+        text, form, reading = self.unread, self._form, self._reading
+        head = form.head.match(text, at)
+        end = -1 if head is None else text.find(END, head.end())
+        if head is None or end < 0:
+            return False if self._last or (head is None and not form.begun.fullmatch(text, at)) else None
+        name = head["name"]
+        found = arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
+        if found is None or (not found and name in reading.needing):
+            return False
+        self._begin(Call(name=name))
+        self._grow(json.dumps(found, ensure_ascii=False))
+        self._drop(end + len(END))
+        self._step = self._read_close
+        return True
 
     def _read_list(self, at: int, end: int) -> bool:
         """Read a value that has ended, with one call or several."""
@@ -234,36 +255,6 @@ def is_object(arguments: str) -> bool:
         return isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):
         return False
-
-
-@final
-class Nesting:
-    """Finds where a JSON value ends in a text that grows. What closes nothing is passed over."""
-
-    def __init__(self, within: str = "") -> None:
-        self._closers, self._quoted, self._escaped = list(within), False, False
-
-    def end(self, text: str, at: int = 0) -> int | None:
-        """Read on from a place; returns where the value ends, or what closes the place, or None at the end of the text."""
-        while at < len(text):
-            if self._escaped:
-                self._escaped, at = False, at + 1
-            elif self._quoted:
-                at = _STRING.match(text, at).end() + 1  # type: ignore[union-attr]  # it matches nothing too
-                self._escaped = text[at - 1 : at] == "\\"
-                self._quoted = text[at - 1 : at] != '"'
-            elif (sign := _QUOTE.search(text, at)) is None:
-                return None
-            else:
-                at = sign.end()
-                self._quoted = sign[0] == '"'
-                if sign[0] in "{[":
-                    self._closers.append("}" if sign[0] == "{" else "]")
-                elif self._closers and sign[0] == self._closers[-1]:
-                    self._closers.pop()
-                    if not self._closers:
-                        return at
-        return None
 
 
 def _calls_of(text: str, needing: Set[str]) -> list[Call]:

@@ -105,11 +105,14 @@ def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None
 class ToolFormat:
     """A format of tool calls. Each holds an object with the function's name and its arguments, or both without an object.
 
+    Arguments in tags are texts, which no grammar of JSON holds. Answers that a grammar holds are then in Hermes's format.
+
     Attributes:
         mark: comes before the calls.
         unmarked: an answer that begins as an object may be a call too.
         head: a regular expression of what follows the mark, up to the arguments.
         begun: a regular expression of texts that may become a head without an object.
+        tagged: the arguments stand in tags, each as a text.
         close: what may come after the calls.
         between: what is between two calls that share a mark.
         frame: of a call in a grammar: what is before the name, before the arguments, and after them.
@@ -121,6 +124,7 @@ class ToolFormat:
     unmarked: bool = False
     head: re.Pattern[str]
     begun: re.Pattern[str] = re.compile(r"\s*")
+    tagged: bool = False
     close: str = ""
     between: str = ""
     frame: tuple[str, str, str]
@@ -162,6 +166,9 @@ _HERMES: Final = ToolFormat(
     outer=("", "\n", ""),
     signs=("<tool_call>", "</tool_call>"),
 )
+_TAGGED: Final = replace(
+    _HERMES, tagged=True, head=re.compile(r"\s*<function=(?P<name>[^>\s]+)>"), begun=re.compile(r"\s*(?:<[^>]*)?")
+)
 _LLAMA: Final = ToolFormat(
     mark="<|python_tag|>",
     unmarked=True,
@@ -182,7 +189,9 @@ _LIST: Final = ToolFormat(
     signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )
 _ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
-FORMATS: Final[Mapping[str, ToolFormat]] = {"hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST}
+FORMATS: Final[Mapping[str, ToolFormat]] = {
+    "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED,
+}  # fmt: skip
 """By the names of ``--tool-parser``."""
 
 
@@ -197,7 +206,8 @@ def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
 
 _SIGNS: Final = {  # what a chat template holds, and its format
     "[TOOL_CALLS]": "mistral",
-    "<function=": "",  # of Qwen 3.5, which writes arguments without JSON
+    "<parameter=": "qwen3_coder",
+    "<function=": "",
     "<tool_call>": "hermes",
     "<|python_tag|>": "llama3_json",
     "Environment: ipython": "llama3_json",
