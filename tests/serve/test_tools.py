@@ -346,7 +346,8 @@ def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
         ("text", "12", "12"), ("text", '{"a": 1}', '{"a": 1}'), ("text", "\n a\nb \n", "\n a\nb \n"), ("text", "", ""),
         ("count", "12", 12), ("count", "twelve", "twelve"), ("flag", "true", True), ("flag", "False", False),
         ("list", '["a", {"b": null}]', ["a", {"b": None}]), ("maybe", "null", None), ("maybe", "12", "12"),
-        ("either", "null", None), ("either", "3", 3), ("ref", '{"a": 1}', {"a": 1}), ("ref", "12", "12"), ("any", "[1]", [1]), ("unknown", "12", "12"),
+        ("either", "null", None), ("either", "3", 3),
+        ("ref", '{"a": 1}', {"a": 1}), ("ref", "12", "12"), ("any", "[1]", [1]), ("unknown", "12", "12"),
         ("text", "if a < b:\n    print('</b>')", "if a < b:\n    print('</b>')"),
     ):  # fmt: skip
         written = f"\n<parameter={name}>\n{text}\n</parameter>\n"
