@@ -16,10 +16,11 @@ from draftwood.api import Pair
 from draftwood.tune.compare import configured, generation_config
 
 
-def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
-    """``model.generate`` under the same distribution and limits as Draftwood."""
+def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int, cache: str | None = None) -> Maker:
+    """``model.generate`` under the same distribution and limits as Draftwood, with a cache of this kind."""
     model, draft = pair.model, pair.draft_model if pair.draft and setting.method == "assisted" else None
     config = generation_config(pair, temperature, max_new_tokens)
+    config.cache_implementation = cache
     extra = {} if draft is None else {"assistant_model": draft}
     if setting.method == "prompt-lookup":
         config.prompt_lookup_num_tokens = setting.nodes

@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-import torch
-
 from benchmarks.batches import ALONE
 from benchmarks.config import CostConfig
 from benchmarks.cost import bandwidth, bytes_of, measure
 from benchmarks.cuda.correct import prompts_for
 from benchmarks.cuda.models import free, shaped
 from benchmarks.cuda.plan import Deadline, Plan, TimeIsUp
-from benchmarks.measure import Maker, Sample, Texts, closed
-from benchmarks.peers import padded
+from benchmarks.measure import Maker, Sample
+from benchmarks.peers import peer_maker
 from benchmarks.run import Bench, Case, Log
 from benchmarks.settings import Setting
 from benchmarks.summary import columns, figures, ratio
 from draftwood.api import Pair
-from draftwood.tune.compare import configured, generation_config
 
 STATIC: Final = "static"
 SETTINGS: Final = (
@@ -49,17 +46,7 @@ class StaticCache:
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
         """A function that continues prompts."""
-        model, config = self._pair.model, generation_config(self._pair, temperature, max_new_tokens)
-        config.cache_implementation = STATIC
-
-        def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
-            torch.manual_seed(seeds[0])
-            ids, seen = (rows.to(model.device) for rows in padded(prompts))
-            with configured(model, config):
-                out = model.generate(ids, attention_mask=seen, generation_config=config)
-            return Texts(tokens=[closed(row, self._pair.eos) for row in out[:, ids.shape[1] :].tolist()])
-
-        return make
+        return peer_maker(setting, self._pair, temperature, max_new_tokens, STATIC)
 
 
 def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
