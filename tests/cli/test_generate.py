@@ -91,7 +91,8 @@ def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair:
 def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
     result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
     assert re.search(
-        r"By turns: .* plain decoding .*, transformers' generate [\d.]+\. Speed-up [\d.]+ \(one run of each", result.stderr
+        r"By turns: .* times transformers' generate \([\d.]+\) and [\d.]+ times plain decoding \([\d.]+; one run of each",
+        result.stderr,
     )
     assert "The two texts are identical." in result.stderr
 
@@ -205,8 +206,8 @@ def test_both_are_warm_and_take_turns() -> None:
     assert turns.order == "mp" + "pmmppmmppm"[: 2 * MOST]
     assert found.ratios == [2.0, *[4.0] * (MOST - 1)]  # the first two texts, of 4 and 5 seconds, only warmed up
     text = found.sentences(VERIFIER, "torch.float32")
-    assert "By turns: 100.0 tokens/s, plain decoding 25.0, transformers' generate 5.0. " in text
-    assert "Speed-up 4.00 (2.00 to 4.00 in 5 runs of each; " in text
+    assert "By turns: 100.0 tokens/s, 20.0 times transformers' generate (5.0) and 4.00 times plain decoding (25.0; " in text
+    assert "2.00 to 4.00 in 5 runs of each)" in text
     speeds = {"method_tokens_per_second": 100.0, "tokens_per_second": 25.0, "speed_up": 4.0, "speed_up_range": [2.0, 4.0]}
     speeds |= {"transformers_tokens_per_second": 5.0}
     assert found.to_json() == {"runs": 5, "identical": True, **speeds}
@@ -223,4 +224,4 @@ def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -
 
 def test_one_run_has_no_spread() -> None:
     text = Turns([SECONDS], [2 * SECONDS]).compared().sentences(VERIFIER, "torch.float32")
-    assert "Speed-up 2.00 (one run of each; 'draftwood bench' takes more texts)." in text
+    assert "2.00 times plain decoding (0.5; one run of each). 'draftwood bench' takes more texts." in text

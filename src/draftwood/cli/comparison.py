@@ -65,11 +65,12 @@ class Comparison:
         """Speeds, and whether the two texts are the same; ``dtype`` is the number format of the target."""
         ratios, (ours, theirs) = self.ratios, self.medians
         spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs of each" if ratios[1:] else "one run of each"
-        generate = "" if self.transformers is None else f", transformers' generate {self.transformers:.1f}"
+        generate = ""
+        if self.transformers:
+            generate = f"{ours / self.transformers:.1f} times transformers' generate ({self.transformers:.1f}) and "
         return (
-            f"By turns: {ours:.1f} tokens/s, plain decoding {theirs:.1f}{generate}. "
-            f"Speed-up {median(ratios):.2f} ({spread}; 'draftwood bench' takes more texts). "
-            f"{self._difference(verifier, dtype)}"
+            f"By turns: {ours:.1f} tokens/s, {generate}{median(ratios):.2f} times plain decoding ({theirs:.1f}; {spread}). "
+            f"'draftwood bench' takes more texts. {self._difference(verifier, dtype)}"
         )
 
     def _difference(self, verifier: Verifier, dtype: str) -> str:
