@@ -39,7 +39,8 @@ def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
 def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's weights as llama.cpp's converter changes them before it names them."""
     config = model.config
-    for name, weight in model.named_parameters():
+    biases = {f"{name}.bias": bias for name, bias in model.named_buffers() if name.endswith("expert_bias")}
+    for name, weight in (*model.named_parameters(), *biases.items()):
         if arch == "gpt-oss" and ("experts" in name or "sinks" in name):
             yield from apart(name, weight)
             continue

@@ -124,6 +124,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "expert_count": 6, "expert_used_count": 2}),
     "lfm2": ("lfm2", {"layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "block_multiple_of": 32}, {
         "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "feed_forward_length": 64}),
+    "lfm2moe": ("lfm2_moe", {
+        **EXPERTS, "layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "num_dense_layers": 1}, {
+        **COUNTS, "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "expert_gating_func": 2,
+        "leading_dense_block_count": 1}),
 }  # fmt: skip
 """Name, model type, settings, and what a file says of them."""
 AHEAD = {
@@ -144,7 +148,7 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": len(tokenizer)}
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
     model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
-    for name, weight in model.named_parameters():
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
         if name.endswith(("bias", "A_log", "sinks", ".D")) or "norm" in name:
             torch.nn.init.normal_(weight, 0.5, 0.3)
     parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
@@ -226,6 +230,7 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Pat
     ("qwen3moe", {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm False, but True is computed"),
     ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),
     ("qwen3moe", {"expert_feed_forward_length": None}, "say qwen3moe.expert_feed_forward_length"),
+    ("lfm2moe", {"expert_gating_func": 1}, "lfm2moe.expert_gating_func 1, but 2 is computed"),
     ("lfm2", {"shortconv.l_cache": None}, "does not say lfm2.shortconv.l_cache"),
     ("lfm2", {"attention.head_count_kv": [0, 2, 1]}, r"lfm2.attention.head_count_kv \[0, 2, 1\]"),
     ("lfm2", {"attention.head_count_kv": [0, 2]}, r"lfm2.attention.head_count_kv \[0, 2\]"),

@@ -43,7 +43,7 @@ const std::vector<Type> TYPES[] = {
 };
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
-// mixture of experts, one of which all tokens have, or with sinks one of experts with biases. The first layer may have a running
+// mixture of experts, one of which all tokens have, or with sinks one of experts with biases, in float32 by sigmoids. The first layer may have a running
 // state.
 class Tiny {
   public:
@@ -64,7 +64,7 @@ class Tiny {
             facts.gelu = facts.joint_norms = 1, facts.embedding_scale = 2.5f, facts.residual_scale = 0.5f;
             facts.logit_divisor = 0.7f, facts.attention_cap = 2, facts.logit_cap = 3;
         }
-        if (sinks) facts.swiglu_limit = 0.1f, facts.swiglu_alpha = 1.7f;
+        if (sinks) facts.swiglu_limit = 0.1f, facts.swiglu_alpha = 1.7f, facts.sigmoid_routing = !bfloat16;
         if (state) facts.taps_of_convolution = CONVOLVED;
         if (has_state_)
             facts.key_heads = KEY_HEADS, facts.value_heads = VALUE_HEADS, facts.key_size = key_, facts.value_size = value_;

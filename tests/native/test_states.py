@@ -36,8 +36,8 @@ EXACT, WRONG = 1e-5, 1e-3
 def random_model(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
     """A model whose norms, decays and biases are random too."""
     model = model_of(kind, dtype, **settings)
-    for name, weight in model.named_parameters():
-        if "norm" in name or "dt_bias" in name or name.endswith((".D", "conv1d.bias")):
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if "norm" in name or "dt_bias" in name or name.endswith((".D", "conv1d.bias", "expert_bias")):
             weight.data += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
     return model
 
@@ -158,7 +158,7 @@ def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind: str, len
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [*KINDS, "qwen3_5_moe_text"])
+@pytest.mark.parametrize("kind", [*KINDS, "qwen3_5_moe_text", "lfm2_moe"])
 def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     model = random_model(kind, dtype)
     model.save_pretrained(tmp_path)
@@ -199,7 +199,8 @@ def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
 
 
 @pytest.mark.parametrize(("kind", "setting", "value"), [
-    ("lfm2", "conv_bias", True), ("granitemoehybrid", "mamba_proj_bias", True),
+    ("lfm2", "conv_bias", True), ("lfm2_moe", "use_expert_bias", False), ("lfm2_moe", "routed_scaling_factor", 2.0),
+    ("granitemoehybrid", "mamba_proj_bias", True),
     ("granitemoehybrid", "mamba_conv_bias", False), ("granitemoehybrid", "time_step_limit", (0.1, 1.0)),
 ])  # fmt: skip
 def test_a_setting_without_code_is_refused_by_name(kind: str, setting: str, value: Any) -> None:

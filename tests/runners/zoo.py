@@ -123,6 +123,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     "qwen3_5_moe_text": {**_RULE, **_EXPERTS},
     "qwen3_next": {**_RULE, **_EXPERTS, "norm_topk_prob": False},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], **_EXPERTS, "num_dense_layers": 1},
 }
 
 

@@ -152,6 +152,13 @@ def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) 
     }  # fmt: skip
 
 
+def _lfm2_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    if (how := values[_GATING]) != _SIGMOID:
+        raise unread(header, _GATING, how, _SIGMOID)
+    dense = {"num_dense_layers": int(values.get(_DENSE, 0)), "use_expert_bias": True, "routed_scaling_factor": 1.0}
+    return {**_lfm2(header, values, config), **_qwen3_moe(header, values, config), **dense}
+
+
 def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     count, used = (int(values.get(name, 0)) for name in _EXPERTS)
     require(header, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
@@ -210,22 +217,24 @@ _FACTORS_SAID: Final = ("embedding_scale", "residual_scale", "attention.scale", 
 _BETAS: Final = {"beta_slow": 1.0, "beta_fast": 32.0}
 _RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size")
 _SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
+_DENSE, _GATING, _SIGMOID = "leading_dense_block_count", "expert_gating_func", 2
 MORE_NEEDED: Final = {
     "granite": (*_FACTORS_SAID, INNER),
     "mixtral": (*_EXPERTS, INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, INNER),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
     "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, _WINDOW),
-    "granitemoehybrid": _FACTORS_SAID,
+    "granitemoehybrid": _FACTORS_SAID, "lfm2_moe": ("shortconv.l_cache", *_EXPERTS, _EXPERT, _GATING, INNER),
 }  # fmt: skip
 _RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
 READ: Final = {
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", SHARED),
-    "granitemoehybrid": (*_RULE, SHARED, _SHARED_EXPERT),
+    "granitemoehybrid": (*_RULE, SHARED, _SHARED_EXPERT), "lfm2_moe": ("shortconv.l_cache", SHARED, _DENSE, _GATING),
 }  # fmt: skip
 """Keys that a configuration is made of, whatever they say."""
 OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
     "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
     "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
     "qwen3_next": _qwen3_next, "gpt_oss": _gpt_oss, "ministral3": _ministral3, "granitemoehybrid": _granite_moe,
+    "lfm2_moe": _lfm2_moe,
 }  # fmt: skip
 """What files of a model type say in their own way, or leave to the program that reads them."""

@@ -174,10 +174,12 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
         return MatrixRow{output < facts.experts ? &router : nullptr, (size_t)output};
     });
     const bool open = from.gate.data && !shared.data;
-    if (from.router_bias || open)
+    const float* bias = facts.sigmoid_routing ? nullptr : from.router_bias;
+    if (facts.sigmoid_routing) to.choice_bias = packer_.copy(from.router_bias, facts.experts, facts.experts);
+    if (bias || open)
         to.router.bias = packer_.fill(to.router.outputs, [&](int output) {
             if (output >= facts.experts) return open ? 1e9f : 0.f;  // whose sigmoid is 1
-            return from.router_bias ? from.router_bias[output] : 0.f;
+            return bias ? bias[output] : 0.f;
         });
     Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
     to.experts_up = gate_up, to.experts_down = down;

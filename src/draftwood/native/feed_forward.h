@@ -47,8 +47,8 @@ struct FeedForward : Attention<N> {
         linear_added(layer.down, activated_inputs, layer.down_norm);
     }
 
-    // The experts of a token, those with the highest scores, and their weights, a softmax; the input of all of them is in
-    // ``attended``.
+    // The experts of a token, those with the highest scores, and their weights, a softmax or sigmoids; the input of all of them is
+    // in ``attended``.
     void route(const Layer& layer, int i) {
         Input* row = attended + i * width;
         rms_norm(residual + i * width, layer.ffn_norm, width, facts.width, [&](int j, const Lanes& a) {
@@ -62,19 +62,24 @@ struct FeedForward : Attention<N> {
             weights[count * facts.experts_per_token + i] = share[0];
         }
         for (int e = 0; e < facts.experts; e++) top = scores[e] > top ? scores[e] : top;
-        for (int e = 0; e < facts.experts; e += LANES) store(scores + e, exponential(load(scores + e) - splat(top)));
+        for (int e = 0; e < facts.experts; e += LANES) {
+            const Lanes a = load(scores + e);
+            store(scores + e, facts.sigmoid_routing ? sigmoid(a) : exponential(a - splat(top)));
+        }
         for (int e = 0; e < facts.experts; e++) all += scores[e];
         bool taken[EXPERTS] = {false};
+        auto value = [&](int e) { return layer.choice_bias ? scores[e] + layer.choice_bias[e] : scores[e]; };
         const int choices = facts.experts_per_token;
         float* weight = weights + i * choices;
         for (int c = 0; c < choices; c++) {
             int best = -1;
             for (int e = 0; e < facts.experts; e++)
-                if (!taken[e] && (best < 0 || scores[e] > scores[best])) best = e;
+                if (!taken[e] && (best < 0 || value(e) > value(best))) best = e;
             taken[best] = true, chosen[i * choices + c] = best;
             of_chosen += weight[c] = scores[best];
         }
-        for (int c = 0; c < choices; c++) weight[c] /= facts.normalise_experts ? of_chosen : all;
+        const float of_none = facts.sigmoid_routing ? 1 : all, least = facts.sigmoid_routing ? 1e-6f : 0;
+        for (int c = 0; c < choices; c++) weight[c] /= facts.normalise_experts ? of_chosen + least : of_none;
     }
 
     // One phase: products of the choices of tokens with their experts' matrices; ``in(choice)`` is an input, and

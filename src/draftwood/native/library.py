@@ -25,7 +25,10 @@ class Facts(Structure):
         *((name, c_int) for name in ("gelu", "joint_norms")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
         *((name, c_float) for name in ("swiglu_limit", "swiglu_alpha")),
-        *((name, c_int) for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts", "gated")),
+        *(
+            (name, c_int)
+            for name in ("experts", "experts_per_token", "expert_inner", "normalise_experts", "sigmoid_routing", "gated")
+        ),
         *((name, c_int) for name in ("taps_of_convolution", "key_heads", "value_heads", "key_size", "value_size", "tiled")),
     ]
 

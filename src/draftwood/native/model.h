@@ -71,6 +71,7 @@ struct Layer {
     // Of a mixture of experts, each with matrices of its own, or null; gate_up and down are those of an expert that all tokens have,
     // by the sigmoid of the router's last output, or null too.
     Linear router;
+    float* choice_bias;  // [expert], or null
     const Linear *experts_up, *experts_down;
 };
 
@@ -87,7 +88,8 @@ struct Facts {
     float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
     float swiglu_limit, swiglu_alpha;  // SwiGLU with clamped inputs, and the factor in its sigmoid; limit 0: without
     // Of a mixture of experts: those of a layer and of a token; whether the weights of a token's experts add up to one.
-    int experts, experts_per_token, expert_inner, normalise_experts;
+    // Without a softmax a weight is a sigmoid, and the choice is by it and a bias.
+    int experts, experts_per_token, expert_inner, normalise_experts, sigmoid_routing;
     int gated;  // attention is multiplied by the sigmoids of gates, which follow each head's queries in its matrix
     // Of layers with a running state: taps of the convolution, and heads of the state with their numbers. Queries, keys and values
     // of the delta rule are C, B and x of Mamba-2.

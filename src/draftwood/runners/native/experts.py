@@ -12,14 +12,15 @@ from typing import Any, Final
 import numpy as np
 
 from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.native.families import EXPERTS, HALVES, Family, experts_of
+from draftwood.runners.native.families import EXPERTS, Family, experts_of, halves_of
 from draftwood.runners.native.weights import Bytes, Weight, sized
 
 _INPUTS_FIRST: Final = ("experts_gate_up", "experts_down")  # of experts with ``Family.alternating``
 _NO_BYTES: Final = np.empty(0, np.uint8)
 _BLOCKS, _SCALES = "_blocks", "_scales"  # ends of names of codes in MXFP4, and of their scales
 _MXFP4: Final = 39
-_ONE_EXPERT: Final = re.compile(r"(.*\.experts\.)(\d+)\.(gate_proj|up_proj|down_proj)\.weight")
+_ONE_EXPERT: Final = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
+_OTHER_NAMES: Final = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 def expert_sources(part: Callable[[str], Any], held: Any, facts: Facts, own: Family) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def expert_sources(part: Callable[[str], Any], held: Any, facts: Facts, own: Fam
         ModelError: a weight has another shape than the facts say.
     """
     shapes, found = LayerSource.shapes(facts, facts.width), dict[str, Any]()
-    names = {**experts_of(own), **HALVES}
+    names = {**experts_of(own), **halves_of(own)}
     weights = {name: sized(name, one, *shapes[name]) for name in names if (one := part(names[name])) is not None}
     if (both := weights.pop("experts_gate_up_bias", None)) is not None:
         numbers = held.tensor(both)
@@ -87,7 +88,7 @@ def _together(weights: Mapping[str, Any]) -> dict[str, Any]:
         if (match := _ONE_EXPERT.fullmatch(name)) is None:
             found[name] = weight
         else:
-            apart.setdefault(match[1] + match[3], {})[int(match[2])] = weight
+            apart.setdefault(match[1] + _OTHER_NAMES.get(match[3], match[3]), {})[int(match[2])] = weight
     return found | {name: together([one for _, one in sorted(each.items())]) for name, each in apart.items()}
 
 

@@ -73,7 +73,10 @@ def is_sparse(config: Any, number: int) -> bool:
     """Whether a layer is a mixture of experts."""
     step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
     count = FAMILIES[config.model_type].experts.get("experts")
-    return bool(count and getattr(config, str(count))) and number not in dense and (number + 1) % step == 0
+    first = getattr(config, "num_dense_layers", 0)
+    return (
+        bool(count and getattr(config, str(count))) and number not in dense and (number + 1) % step == 0 and number >= first
+    )
 
 
 def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -91,7 +94,7 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
         width = [modules.pop(products[part]) for part in parts]
         modules[module] = sum(shape[0] for shape in width), width[0][1]
     if sparse and not own.shared:
-        modules = {module: shape for module, shape in modules.items() if not module.startswith("mlp.")}
+        modules = {module: shape for module, shape in modules.items() if module.split(".")[0] not in ("mlp", "feed_forward")}
     biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
     for module, shape in modules.items():
         yield f"{module}.weight", shape

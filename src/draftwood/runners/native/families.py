@@ -123,6 +123,14 @@ _QWEN35_MOE: Final = _QWEN35._replace(
     shared="shared_expert_intermediate_size",
     names={part: f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
 )  # fmt: skip
+_LFM2: Final = Family(
+    "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),
+    activation="", states={"conv": SHORT_CONVOLUTION}, epsilon="norm_eps", stems={"last_norm": "token_embd_norm"},
+    names={
+        "out": "self_attn.out_proj", "gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2",
+        "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm", "last_norm": "model.embedding_norm",
+    },
+)  # fmt: skip
 FAMILIES: Final = {
     "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), turned=True),
     "mistral": _MISTRAL,
@@ -163,7 +171,7 @@ FAMILIES: Final = {
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
         "MixtralForCausalLM", windows=("sliding_window",), experts=_LOCAL, gguf="llama", turned=True,
-        published={"block_sparse_moe.": "mlp.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+        published={"block_sparse_moe.": "mlp."},
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM", head_norms="each", biases=_ATTENTION, windows=LAYERS, experts=_NORMALISED, gguf="qwen3moe"
@@ -179,12 +187,13 @@ FAMILIES: Final = {
         name="Qwen3NextForCausalLM", states={"linear_attention": JOINED_RULE}, experts=_NORMALISED, gguf="qwen3next",
         whole="",
     ),
-    "lfm2": Family(
-        "Lfm2ForCausalLM", {"norm": "operator_norm", "ffn_norm": "ffn_norm"}, "each", windows=("layer_types",),
-        activation="", states={"conv": SHORT_CONVOLUTION}, epsilon="norm_eps", stems={"last_norm": "token_embd_norm"},
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2._replace(
+        name="Lfm2MoeForCausalLM", gguf="lfm2moe", stems={**_LFM2.stems, "router_bias": "exp_probs_b.bias"},
+        experts={**_NORMALISED, "sigmoid_routing": True},
         names={
-            "out": "self_attn.out_proj", "gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2",
-            "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm", "last_norm": "model.embedding_norm",
+            **_LFM2.names, "router": "feed_forward.gate.weight", "router_bias": "feed_forward.expert_bias",
+            "experts_gate_up": "feed_forward.experts.gate_up_proj", "experts_down": "feed_forward.experts.down_proj",
         },
     ),
 }  # fmt: skip
@@ -204,11 +213,6 @@ BIASES: Final = {
     "router_bias": "mlp.router.bias", "experts_gate_up_bias": "mlp.experts.gate_up_proj_bias",
     "experts_down_bias": "mlp.experts.down_proj_bias",
 }  # fmt: skip
-HALVES: Final = {
-    "experts_gate": "mlp.experts.gate_proj", "experts_up": "mlp.experts.up_proj",
-    "experts_gate_bias": "mlp.experts.gate_proj_bias", "experts_up_bias": "mlp.experts.up_proj_bias",
-}  # fmt: skip
-"""Gates and ups of experts where they are weights of their own."""
 SINKS: Final = "self_attn.sinks"
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
@@ -224,7 +228,18 @@ def experts_of(own: Family) -> dict[str, str]:
     """Names of the weights of a mixture in a layer, by the engine's name."""
     gated = own.shared and not own.ungated
     found = {name: own.names.get(name, module) for name, module in EXPERTS.items() if gated or name != "shared_gate"}
-    return {**found, **(BIASES if own.alternating else {})}
+    return {
+        **found,
+        **{name: own.names.get(name, module) for name, module in BIASES.items() if own.alternating or name in own.names},
+    }
+
+
+def halves_of(own: Family) -> dict[str, str]:
+    """The same of gates and ups where they are weights of their own."""
+    joined = experts_of(own)["experts_gate_up"]
+    return {
+        f"experts_{part}{end}": joined.replace("gate_up", part) + end for end in ("", "_bias") for part in ("gate", "up")
+    }
 
 
 def last_norm(own: Family) -> str:

@@ -14,11 +14,11 @@ from draftwood.runners.native.facts import facts_of, kinds_of, shapes_of
 from draftwood.runners.native.families import (
     FAMILIES,
     FUSED,
-    HALVES,
     PRODUCTS,
     SINKS,
     Family,
     experts_of,
+    halves_of,
     last_norm,
     modules_of,
 )
@@ -68,7 +68,7 @@ def gguf_names(kind: str) -> dict[str, str]:
     products, norms = modules_of(own)
     modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
     named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
-    named |= {module: _EXPERT_STEMS[name] for name, module in {**experts_of(own), **HALVES}.items()}
+    named |= {module: {**_EXPERT_STEMS, **own.stems}[name] for name, module in {**experts_of(own), **halves_of(own)}.items()}
     named[SINKS] = "attn_sinks.weight"
     for layer in own.states.values():
         named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
@@ -91,9 +91,9 @@ class _Joined(NamedTuple):
 
 def _joined(own: Family) -> dict[str, _Joined]:
     """Such weights, by name."""
-    experts = experts_of(own)
+    experts, halves = experts_of(own), halves_of(own)
     found = {
-        experts[f"experts_gate_up{end}"]: _Joined((HALVES[f"experts_gate{end}"], HALVES[f"experts_up{end}"]), 1)
+        experts[f"experts_gate_up{end}"]: _Joined((halves[f"experts_gate{end}"], halves[f"experts_up{end}"]), 1)
         for end in ("", "_bias") if f"experts_gate_up{end}" in experts
     }  # fmt: skip
     products, _ = modules_of(own)

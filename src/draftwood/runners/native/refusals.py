@@ -17,9 +17,10 @@ from draftwood.runners.support import attention_problem, model_kind
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
 _ONLY: Final = {
-    "conv_bias": False, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
+    "conv_bias": False, "use_expert_bias": True, "routed_scaling_factor": 1.0,
+    "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
 }  # fmt: skip
-"""Settings of layers with a running state, with the only values that the engine has code for."""
+"""Settings of mixtures and of layers with a running state, with the only values that the engine has code for."""
 _FORMATS: Final = (torch.float32, torch.bfloat16)
 
 

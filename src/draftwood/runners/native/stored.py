@@ -78,8 +78,9 @@ class StoredModel:
         config.tie_word_embeddings = HEAD not in tensors
         with torch.device("meta"):
             model = getattr(transformers, FAMILIES[config.model_type].name)(config)
-        if model.model.rotary_emb is not None:
-            model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its numbers are not among the weights
+        for name in ("rotary_emb", "pos_emb"):  # whose numbers are not among the weights
+            if (rotary := getattr(model.model, name, None)) is not None:
+                setattr(model.model, name, type(rotary)(config))
         if FAMILIES[config.model_type].scaled:
             model.model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, dtype=torch.float32)
         model.load_state_dict(tensors, strict=False, assign=True)
