@@ -220,7 +220,7 @@ def test_no_stream_stalls_while_a_model_is_loaded(home: Path, loads: Loads, slow
                 elif number > 2 and all(one.done() for one in others):
                     break
         assert len(loads.models) == 3, "control: they were loaded meanwhile"
-        assert max(gaps) < 1.0, gaps
+        assert max(gaps) < sum(gaps) / 8, "a load that kept the stream waiting would take a third"
 
 
 @pytest.mark.parametrize("backend", ["torch", "auto"])
