@@ -113,11 +113,15 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
 
     try:
         draft_model, runners = with_draft(draft)
+        broken = ""
     except ModelError as error:
         if named or draft != target:
             raise
+        broken = str(error)
+    if broken:  # here the error, and what it holds, is gone
+        vars(model).pop("module", None)  # which PyTorch may have built
         draft_model, runners = with_draft(draft := None)
-        _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", error)
+        _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", broken)
     known = known_of(options.profile, profile_key_of(target, draft, dtype, device, runners.target.engine), draft)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
     return cls(model, draft_model, tokenizer, known=known, runners=runners)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ModelError
+from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
 from tests.differences import difference
@@ -102,3 +103,24 @@ def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any])
 def test_settings_without_code_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}"):
         NativeRunner(model_of("gemma3_text", torch.float32, **settings))
+
+
+def test_factors_of_queries_do_not_depend_on_the_default_format() -> None:
+    config, found = tiny("ministral3", **NATIVE["ministral3"]).config, []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(Rotary(config).queries(2000))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert found[0] is not None
+    assert found[0].dtype == torch.float32
+    assert torch.equal(found[0], found[1])
+
+
+def test_an_embedding_that_does_not_say_its_factors_is_refused() -> None:
+    rotary = {key: value for key, value in NATIVE["ministral3"]["rope_parameters"].items() if key != "llama_4_scaling_beta"}
+    model = tiny("ministral3", dtype=torch.float32, **NATIVE["ministral3"])
+    model.config.rope_parameters = rotary
+    with pytest.raises(ModelError, match="does not say llama_4_scaling_beta"):
+        NativeRunner(model)

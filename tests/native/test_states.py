@@ -206,3 +206,9 @@ def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
 def test_a_setting_without_code_is_refused_by_name(kind: str, setting: str, value: Any) -> None:
     with pytest.raises(ModelError, match=re.escape(f"it has no code for {setting} {value}")):
         NativeRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind], **{setting: value}))
+
+
+def test_another_activation_than_silu_is_refused() -> None:
+    settings = {**NATIVE["granitemoehybrid"], "hidden_act": "gelu_pytorch_tanh"}
+    with pytest.raises(ModelError, match="no code for hidden_act 'gelu_pytorch_tanh' in layers with a running state"):
+        NativeRunner(tiny("granitemoehybrid", dtype=torch.float32, **settings))

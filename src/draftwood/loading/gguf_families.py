@@ -93,8 +93,20 @@ def _all_rotated(sections: Any, pairs: int) -> bool:
     return all(one < 3 * sections[one % 3] for one in (pair % sum(sections) for pair in range(pairs)))
 
 
-def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _sizes_of_state(header: Header, values: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    """Taps of the convolution, numbers of a key, heads of keys and of values, and numbers of a value; raises a ModelError if
+    they do not fit together."""
     taps, size, keys, heads, inner = (int(values[name]) for name in _RULE)
+    for name, fits in (("inner_size", heads > 0 and inner % heads == 0), ("state_size", size > 0)):
+        if not fits:
+            raise unread(header, f"ssm.{name}", values[f"ssm.{name}"])
+    if keys < 1 or heads % keys:
+        raise unread(header, "ssm.group_count", keys)
+    return taps, size, keys, heads, inner // heads
+
+
+def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    taps, size, keys, heads, value_size = _sizes_of_state(header, values)
     layers, rotary = config["num_hidden_layers"] - int(values.get(_AHEAD, 0)), _partly(values, config)
     period, said = int(values.get(_INTERVAL, 4)), values.get(_RECURRENT)
     recurrent = said if isinstance(said, list) else [said] * layers
@@ -103,14 +115,12 @@ def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     if len(recurrent) < layers:
         name = _INTERVAL if said is None else _RECURRENT
         raise unread(header, name, values[name])
-    if heads < 1 or inner % heads:
-        raise unread(header, "ssm.inner_size", inner)
     if _SECTIONS in values and not _all_rotated(values[_SECTIONS], values.get(_TURNED_SIZE, config["head_dim"]) // 2):
         raise unread(header, _SECTIONS, values[_SECTIONS])
     return {
         "num_hidden_layers": layers, "layer_types": ["linear_attention" if one else FULL for one in recurrent[:layers]],
         "linear_conv_kernel_dim": taps, "linear_key_head_dim": size, "linear_num_key_heads": keys,
-        "linear_num_value_heads": heads, "linear_value_head_dim": inner // heads, "rope_parameters": rotary, TILED: True,
+        "linear_num_value_heads": heads, "linear_value_head_dim": value_size, "rope_parameters": rotary, TILED: True,
     }  # fmt: skip
 
 
@@ -175,12 +185,12 @@ def _mamba(header: Header, values: Mapping[str, Any], config: Mapping[str, Any])
     if header.architecture != "granitehybrid":
         return {}
     require(header, _RULE)
-    taps, size, groups, heads, inner = (int(values[name]) for name in _RULE)
-    if heads < 1 or inner % heads or inner % config["hidden_size"]:
-        raise unread(header, "ssm.inner_size", inner)
+    taps, size, groups, heads, value_size = _sizes_of_state(header, values)
+    if heads * value_size % config["hidden_size"]:
+        raise unread(header, "ssm.inner_size", heads * value_size)
     return {
         "mamba_d_conv": taps, "mamba_d_state": size, "mamba_n_groups": groups, "mamba_n_heads": heads,
-        "mamba_d_head": inner // heads, "mamba_expand": inner // config["hidden_size"],
+        "mamba_d_head": value_size, "mamba_expand": heads * value_size // config["hidden_size"],
     }  # fmt: skip
 
 
@@ -197,6 +207,8 @@ def _yarn(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
 
 def _ministral3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     rotary = {"original_max_position_embeddings": config["max_position_embeddings"], **_yarn(values, config)}
+    if rotary["rope_type"] == "yarn":
+        require(header, ["rope.scaling.yarn_log_multiplier"])
     rotary |= {"llama_4_scaling_beta": float(values.get("attention.temperature_scale", 0.0)), "mscale": 1.0}
     return {"rope_parameters": {**rotary, "mscale_all_dim": 1.0}, "sliding_window": values.get(_WINDOW) or None}
 

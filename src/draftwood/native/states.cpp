@@ -13,7 +13,7 @@ void Engine::lay_out_states() {
     if (f.taps_of_convolution > MAX_TAPS) throw std::invalid_argument("a convolution over more than 8 tokens");
     model_.padded_key = padded_to(f.key_size, STRIP), model_.padded_value = padded_to(f.value_size, STRIP);
     if (model_.padded_value > MAX_STATE) throw std::invalid_argument("states with values of more than 256 numbers");
-    if (f.key_heads && f.value_heads % f.key_heads)
+    if (f.value_heads && (f.key_heads < 1 || f.key_size < 1 || f.value_size < 1 || f.value_heads % f.key_heads))
         throw std::invalid_argument("numbers of heads of a state that do not fit together");
     model_.channels = 2 * f.key_heads * model_.padded_key + f.value_heads * model_.padded_value;
     if (!f.value_heads) model_.channels = model_.padded_width;

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native.families import EXPERTS, Family, experts_of, halves_of
@@ -40,6 +41,8 @@ def expert_sources(part: Callable[[str], Any], held: Any, facts: Facts, own: Fam
     if (both := weights.pop("experts_gate_up_bias", None)) is not None:
         numbers = held.tensor(both)
         weights |= {"experts_gate_bias": numbers[:, 0::2], "experts_up_bias": numbers[:, 1::2]}
+    if facts.sigmoid_routing and isinstance(bias := weights.get("router_bias"), Weight):
+        weights["router_bias"] = bias.tensor(torch.float32)  # which ``transformers`` does not round either
     for name, weight in weights.items():
         found[name] = held.numbers(weight) if name in LayerSource.EXPERT_BIASES else held.matrix(weight)
     if (both := found.pop("experts_gate_up", None)) is not None:

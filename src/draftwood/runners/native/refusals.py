@@ -10,12 +10,13 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.facts import is_sparse, shapes_of
+from draftwood.runners.native.facts import is_sparse, kinds_of, shapes_of
 from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, FUSED, HEAD, LAYERS
 from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
+_TEMPER: Final = {"original_max_position_embeddings", "llama_4_scaling_beta"}
 _ONLY: Final = {
     "conv_bias": False, "use_expert_bias": True, "routed_scaling_factor": 1.0,
     "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
@@ -39,8 +40,12 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
             return f"it has no code for rotary embeddings of type {form!r}"
         if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.fused == FUSED or own.gated):
             return "it has no code for rotary embeddings of parts of a head"
+        if own.tempered and (lacks := _TEMPER - rotary.keys()):
+            return f"its rotary embedding does not say {min(lacks)}"
     if own.activation and (activation := getattr(config, own.activation)) not in ACTIVATIONS:
         return f"it has no code for {own.activation} {activation!r}"
+    if own.activation and own.states.keys() & set(kinds_of(config)) and ACTIVATIONS[activation]:
+        return f"it has no code for {own.activation} {activation!r} in layers with a running state"
     for setting, known in _ONLY.items():
         if (value := getattr(config, setting, known)) not in (None, known):
             return f"it has no code for {setting} {value}"

@@ -39,7 +39,7 @@ class Rotary:
         if not FAMILIES[self._config.model_type].tempered:
             return None
         spans = torch.arange(positions) // rotary["original_max_position_embeddings"]
-        return 1 + rotary["llama_4_scaling_beta"] * torch.log(1 + spans)
+        return 1 + rotary["llama_4_scaling_beta"] * torch.log(1 + spans.float())
 
     def __call__(self, positions: int) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
         at = torch.arange(positions).unsqueeze(1).float()

@@ -72,7 +72,9 @@ class StoredModel:
         """The model of ``transformers``, with the same numbers; built at the first use."""
         import transformers
 
-        tensors = {name: weight.tensor(self.dtype) for name, weight in self.weights.items()}
+        exact = FAMILIES[self.config.model_type].names.get("router_bias", "no weight")
+        formats = {name: torch.float32 if name.endswith(exact) else self.dtype for name in self.weights}
+        tensors = {name: weight.tensor(formats[name]) for name, weight in self.weights.items()}
         tensors = for_transformers(self.config, tensors)
         config = transformers.AutoConfig.for_model(**self.config.to_dict())
         config.tie_word_embeddings = HEAD not in tensors
