@@ -25,6 +25,7 @@ from draftwood import LoadOptions, Pair
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
 from draftwood.serve import registry as registry_module
+from draftwood.serve.dialects.messages import Messages
 from draftwood.serve.http.settings import ServeOptions, Targets
 from draftwood.serve.registry import Registry
 from tests.browser import Browser, serious
@@ -374,6 +375,46 @@ def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(
         assert [one.result() for one in (other, *again)] == [texts["second"], texts["first"], texts["second"]]
         assert loads.names[:2] == ["first", "second"]
         assert set(loads.names[2:]) == {"second", "first"} or loads.names[2:] == ["first"]
+
+
+def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(
+    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(1)
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def held(body: Any) -> Messages:
+        reached.set()
+        assert goes_on.wait(60)
+        return Messages(body)
+
+    monkeypatch.setattr("draftwood.serve.app.Messages", held)
+    registry = Registry(models(home), LOADING, ServeOptions(), METHOD)
+    with on_port(registry) as port, ThreadPoolExecutor() as pool:
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        one = pool.submit(client.post, "/v1/messages", json={"model": "first", "messages": MESSAGES, "max_tokens": 3})
+        assert reached.wait(60)
+        other = pool.submit(written, client, "second")
+        until(lambda: any(stay.leaving for stay, _ in registry.loaded))
+        goes_on.set()
+        assert (one.result().status_code, other.result()) == (200, texts["second"])
+        client.close()
+
+
+def test_a_model_stays_whose_time_was_changed_while_another_was_loaded(home: Path, loads: Loads) -> None:
+    with server(home) as client, ThreadPoolExecutor() as pool:
+        kept(client, "first", None)
+        loads.open.clear()
+        other = pool.submit(written, client, "second")
+        until(lambda: "loading" in states(client).values())
+        kept(client, "first", 0, prompt="a")
+        sleep(0.1)  # its time ends, and it waits for the load
+        kept(client, "first", -1, prompt="a")
+        loads.open.set()
+        other.result()
+        kept(client, "third", 0)
+        sleep(0.1)
+        assert there(client) == ["first", "second"]
 
 
 # ---- what outlives a model ----

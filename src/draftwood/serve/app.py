@@ -40,6 +40,7 @@ from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
 CHATS: Final = "/v1/chat/completions"
+_SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
 _STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
 D = TypeVar("D", bound=Body)
@@ -130,8 +131,14 @@ class Routes:
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
     async def _service(self, request: Request, body: RouteBody) -> Service:
-        """What serves the model of a request, at least until its answer has ended."""
-        return await self._registry.take(request.scope[LEASES], body.wanted, body.kept)
+        """What serves the model of a request, at least until its answer has ended.
+
+        A request takes it once: a second time it would wait for a model that is to go, which waits for the request.
+        """
+        if _SERVICE not in request.scope:
+            request.scope[_SERVICE] = await self._registry.take(request.scope[LEASES], body.wanted, body.kept)
+        found: Service = request.scope[_SERVICE]
+        return found
 
     async def _answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
         """The response to the body of a chat or of a completion, by its path."""

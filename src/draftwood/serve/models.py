@@ -59,7 +59,7 @@ class Stay:
         service: None until it is loaded.
         loading: the task that loads it.
         uses: requests that use it, or wait for it.
-        used: when the last one ended, on the clock of the event loop.
+        used: when the last one came or ended, on the clock of the event loop.
         leaving: it takes no further requests.
     """
 

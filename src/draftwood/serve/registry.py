@@ -147,6 +147,7 @@ class Registry:
 
     def _enter(self, stay: Stay) -> None:
         stay.uses += 1
+        stay.used = asyncio.get_running_loop().time()
         stay.idle.clear()
         if stay.timer is not None:
             stay.timer.cancel()
@@ -174,7 +175,8 @@ class Registry:
 
     async def _expired(self, stay: Stay) -> None:
         async with self._lock:
-            if stay in self._stays and not stay.uses:
+            ends = stay.used + stay.keep  # a request may have changed it while others were loaded
+            if stay in self._stays and not stay.uses and asyncio.get_running_loop().time() >= ends:
                 await self._unload(stay)
 
     async def _load(self, stay: Stay) -> None:
