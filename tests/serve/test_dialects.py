@@ -196,7 +196,7 @@ def test_a_chat_of_ollama_becomes_a_chat() -> None:
         {"role": "tool", "content": "cold", "name": "weather", "tool_call_id": "call_1_0"},
     ]
     assert chat == {
-        "model": "m", "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "min_p": 0.1, "stream": True,
+        "model": "m:latest", "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "min_p": 0.1, "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
         "chat_template_kwargs": {"enable_thinking": True},

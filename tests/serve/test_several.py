@@ -189,6 +189,18 @@ def test_models_are_listed_and_described_before_they_are_loaded(home: Path, load
         assert client.get("/v1/models/third").json()["status"] == {"value": "unloaded"}
 
 
+def test_a_name_may_end_with_the_tag_of_ollama(home: Path, texts: dict[str, str], loads: Loads) -> None:
+    found = {f"{name}:latest" if name == "second" else name: paths for name, paths in models(home).items()}
+    body = {"prompt": "the fox ran", "raw": True, "stream": False, "options": {"num_predict": 16, "seed": 1}}
+    with on_port(Registry(found, LOADING, ServeOptions(), METHOD)) as port:
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        for sent, name in (("second:latest", "second:latest"), ("first:latest", "first"), ("first", "first")):
+            made = client.post("/api/generate", json={"model": sent, **body}).json()
+            assert (made["model"], made["response"]) == (name, texts[name.removesuffix(":latest")])
+            assert client.post("/api/show", json={"name": sent}).status_code == 200
+        client.close()
+
+
 # ---- while one is loaded ----
 
 
@@ -354,6 +366,12 @@ def test_the_least_recently_used_model_goes_where_memory_ends(
         response = client.post("/v1/completions", json={"model": "second", "prompt": "a"})
         assert (response.status_code, "GB of memory" in response.json()["error"]["message"]) == (500, True)
         assert there(client) == []
+        memory(1)
+        written(client, "first")
+        loads.names.clear()
+        memory(0)
+        assert client.post("/v1/completions", json={"model": "second", "prompt": "a"}).status_code == 500
+        assert (there(client), loads.names) == (["first"], ["second"]), "none goes for what did not fit alone"
         memory(4)
         assert written(client, "second") == texts["second"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -24,6 +25,7 @@ class Model:
         stays: it is always there.
         metrics: what is counted of its texts.
         created: when it was first listed, in seconds of Unix.
+        lacked: when it last lacked memory although no other was loaded, on the clock of the event loop.
         stay: its present or coming stay in memory; None where there is none.
     """
 
@@ -33,6 +35,7 @@ class Model:
     stays: bool = False
     metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
+    lacked: float = -inf
     stay: Stay | None = None
 
     @property

@@ -35,6 +35,8 @@ from draftwood.serve.service import Service
 
 _SPARE: Final = GIB
 """Bytes for keys and values that a model should find when it is loaded: models that write nothing go for them."""
+_TOO_LARGE: Final = 600.0
+"""Seconds for which no other model goes for one that lacked memory although it was alone."""
 
 
 @final
@@ -103,9 +105,10 @@ class Registry:
 
     def find(self, wanted: str | None) -> tuple[str, Model]:
         """A model by its name, and its name in the answer; raises an ApiError if there is none of this name."""
-        for model in self.models:
-            if wanted in model.names:
-                return str(wanted), model
+        for name in (wanted, wanted and wanted.removesuffix(":latest")):  # the tag that stands for none in Ollama
+            for model in self.models:
+                if name in model.names:
+                    return str(name), model
         if wanted is not None and not self.options.any_model:
             raise ApiError(
                 404,
@@ -212,7 +215,12 @@ class Registry:
             try:
                 pair = await asyncio.to_thread(self._pair, model)
             except Exception as error:
-                if not self._stays or not lacks_memory(error):
+                now = asyncio.get_running_loop().time()
+                if not lacks_memory(error):
+                    raise
+                if not self._stays:
+                    model.lacked = now
+                if now < model.lacked + _TOO_LARGE:
                     raise
             if pair is None:  # here the error, and what it holds, is gone
                 await self._make_room(self._stays)

@@ -38,11 +38,6 @@ def _checked(value: float | str | None) -> float | str | None:
 KeepAlive = Annotated[int | float | str | None, AfterValidator(_checked)]
 
 
-def latest(name: str | None) -> str | None:
-    """A name without the tag that stands for none."""
-    return name and name.removesuffix(":latest")
-
-
 class OllamaBody(RouteBody):
     """Fields of both routes. Other ones, and options, are those of chats."""
 
@@ -51,10 +46,6 @@ class OllamaBody(RouteBody):
     think: bool | str | None = None
     stream: bool | None = None
     keep_alive: KeepAlive = None
-
-    @property
-    def wanted(self) -> str | None:
-        return latest(self.model)
 
     @property
     def empty(self) -> bool:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from draftwood.loading.outline import outline_of
 from draftwood.serve.dialects.dialect import Json
-from draftwood.serve.dialects.ollama import Ollama, as_time, latest
+from draftwood.serve.dialects.ollama import Ollama, as_time
 from draftwood.serve.models import Model, Stay
 from draftwood.serve.openai.bodies import read_body, validated
 from draftwood.serve.openai.schemas import RouteBody
@@ -32,7 +32,7 @@ class NameBody(RouteBody):
 
     @property
     def wanted(self) -> str | None:
-        return latest(self.name if self.model is None else self.model)
+        return self.name if self.model is None else self.model
 
 
 class ShowBody(NameBody):
