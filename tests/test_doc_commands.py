@@ -40,6 +40,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "models": "",
     "pull": "--help",
     "serve": "--port 0",
+    "serve --target": "--help",  # of files that are not here; tests/serve/test_several.py runs such servers
     "ray": "--help",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",

@@ -201,10 +201,10 @@ struct DeltaRule : ShortConvolution<N> {
                 by_query = fma(splat(of_query[j]), update, by_query);
                 if (corrects) by_key = fma(splat(of_key[j]), update, by_key);
             }
-            const Lanes own = load(value(i, h) + v), update = share * (corrects ? own - by_key : own);
+            const Lanes mine = load(value(i, h) + v), update = share * (corrects ? mine - by_key : mine);
             const Lanes found = fma(of_own, update, by_query);
             store(entry + keys + v, update);
-            store(out + v, corrects ? found : fma(splat(layer.skip[h]), own, found));
+            store(out + v, corrects ? found : fma(splat(layer.skip[h]), mine, found));
         }
         entry[keys + values] = decays(i)[h];
         float* gate = gates(layer, i) + h * values;
