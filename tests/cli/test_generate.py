@@ -91,7 +91,8 @@ def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair:
 def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
     result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
     assert re.search(
-        r"By turns: .* times transformers' generate \([\d.]+\) and [\d.]+ times plain decoding \([\d.]+; one run of each",
+        r"By turns: .* times transformers' generate \([\d.]+\) and run by run [\d.]+ times plain decoding "
+        r"\([\d.]+; one run of each",
         result.stderr,
     )
     assert "The two texts are identical." in result.stderr
@@ -206,7 +207,10 @@ def test_both_are_warm_and_take_turns() -> None:
     assert turns.order == "mp" + "pmmppmmppm"[: 2 * MOST]
     assert found.ratios == [2.0, *[4.0] * (MOST - 1)]  # the first two texts, of 4 and 5 seconds, only warmed up
     text = found.sentences(VERIFIER, "torch.float32")
-    assert "By turns: 100.0 tokens/s, 20.0 times transformers' generate (5.0) and 4.00 times plain decoding (25.0; " in text
+    assert (
+        "By turns: 100.0 tokens/s, 20.0 times transformers' generate (5.0) and run by run 4.00 times plain decoding (25.0; "
+        in text
+    )
     assert "2.00 to 4.00 in 5 runs of each)" in text
     speeds = {"method_tokens_per_second": 100.0, "tokens_per_second": 25.0, "speed_up": 4.0, "speed_up_range": [2.0, 4.0]}
     speeds |= {"transformers_tokens_per_second": 5.0}

@@ -69,7 +69,8 @@ class Comparison:
         if self.transformers:
             generate = f"{ours / self.transformers:.1f} times transformers' generate ({self.transformers:.1f}) and "
         return (
-            f"By turns: {ours:.1f} tokens/s, {generate}{median(ratios):.2f} times plain decoding ({theirs:.1f}; {spread}). "
+            f"By turns: {ours:.1f} tokens/s, {generate}run by run {median(ratios):.2f} times plain decoding "
+            f"({theirs:.1f}; {spread}). "
             f"'draftwood bench' takes more texts. {self._difference(verifier, dtype)}"
         )
 

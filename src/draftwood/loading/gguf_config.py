@@ -24,7 +24,7 @@ WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT}
 """Names of embedding and head, in ``transformers`` and in files."""
 _TYPES: Final = {
     (family.gguf or kind, bool(family.experts)): kind for kind, family in FAMILIES.items() if family.gguf is not None
-} | dict.fromkeys([("granitehybrid", False), ("granitehybrid", True)], "granitemoehybrid")
+} | {(family.hybrid, sparse): kind for kind, family in FAMILIES.items() if family.hybrid for sparse in (False, True)}
 """Model types by architecture, of mixtures of experts and others."""
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 _LLAMA3: Final = {
@@ -59,7 +59,7 @@ def stored_config(header: Header) -> dict[str, Any] | None:
 
 def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     read = PATTERN, *READ.get(kind, ())
-    require(header, (*_NEEDED, *MORE_NEEDED.get(kind, (INNER,))))
+    require(header, values, (*_NEEDED, *MORE_NEEDED.get(kind, (INNER,))))
     if listed := [name for name, value in values.items() if isinstance(value, list) and name not in read]:
         raise unread(header, listed[0], values[listed[0]])
     scaling, factor = rotary_scaling(values)

@@ -171,7 +171,7 @@ def _lfm2_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, An
 
 def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     count, used = (int(values.get(name, 0)) for name in _EXPERTS)
-    require(header, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
+    require(header, values, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
     return {
         **_granite(header, values, config), "num_local_experts": count, "num_experts_per_tok": used,
         "shared_intermediate_size": int(values[_SHARED_EXPERT if count else INNER]),
@@ -184,7 +184,7 @@ def _mamba(header: Header, values: Mapping[str, Any], config: Mapping[str, Any])
     """Settings of Mamba-2; none if no layer has it."""
     if header.architecture != "granitehybrid":
         return {}
-    require(header, _RULE)
+    require(header, values, _RULE)
     taps, size, groups, heads, value_size = _sizes_of_state(header, values)
     if heads * value_size % config["hidden_size"]:
         raise unread(header, "ssm.inner_size", heads * value_size)
@@ -208,7 +208,7 @@ def _yarn(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
 def _ministral3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     rotary = {"original_max_position_embeddings": config["max_position_embeddings"], **_yarn(values, config)}
     if rotary["rope_type"] == "yarn":
-        require(header, ["rope.scaling.yarn_log_multiplier"])
+        require(header, values, ["rope.scaling.yarn_log_multiplier"])
     rotary |= {"llama_4_scaling_beta": float(values.get("attention.temperature_scale", 0.0)), "mscale": 1.0}
     return {"rope_parameters": {**rotary, "mscale_all_dim": 1.0}, "sliding_window": values.get(_WINDOW) or None}
 

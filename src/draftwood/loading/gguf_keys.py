@@ -99,10 +99,9 @@ def refuse_unread(header: Header, config: Any, read: Collection[str] = ()) -> No
         raise unread(header, "block_count", values["block_count"])
 
 
-def require(header: Header, names: Collection[str]) -> None:
-    """Raise a ModelError if a file does not say one of these under its architecture's name."""
-    said = values_of(header)
-    if lacks := [name for name in names if name not in said]:
+def require(header: Header, values: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise a ModelError if the values of a file, by :func:`values_of`, lack one of these names."""
+    if lacks := [name for name in names if name not in values]:
         raise ModelError(f"{header} does not say {header.architecture}.{lacks[0]}: {OTHER_FILES}")
 
 

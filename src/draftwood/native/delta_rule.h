@@ -166,6 +166,7 @@ struct DeltaRule : ShortConvolution<N> {
     // how much the state has decayed.
     float weigh(const Layer& layer, int i, int h, const float** entries, float* of_key, float* of_query) const {
         const Token& token = work.tokens[i];
+        const bool corrects = layer.kind == DELTA_RULE;
         const int p = position(token), start = checkpoint_of(p), size = p - start;
         float sums[2 * INTERVAL + LANES] = {0}, total = 0;
         for (int j = 0; j < size; j++) {
@@ -177,8 +178,14 @@ struct DeltaRule : ShortConvolution<N> {
         decay(sums, size + 1);
         const float *k = key(i, h), *q = query(i, h);
         for (int j = 0; j < size; j++) {
-            of_query[j] = dot(entries[j], q) * sums[j];
-            if (layer.kind == DELTA_RULE) of_key[j] = dot(entries[j], k) * sums[j];
+            Lanes with_key = splat(0.f), with_query = splat(0.f);
+            for (int d = 0; d < keys; d += LANES) {
+                const Lanes other = load(entries[j] + d);
+                with_query = fma(other, load(q + d), with_query);
+                if (corrects) with_key = fma(other, load(k + d), with_key);
+            }
+            of_query[j] = sum(with_query) * sums[j];
+            if (corrects) of_key[j] = sum(with_key) * sums[j];
         }
         return sums[size];
     }

@@ -39,6 +39,7 @@ class Family(NamedTuple):
         tempered: queries are multiplied by a factor that grows with their position.
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
+        hybrid: that of models with running states, dense or not, where it is another one.
         stems: names there that others have otherwise, by the engine's name.
         turned: heads of queries and keys are in llama.cpp's order there.
         ends: tokens that end a text, which such files do not all name; then the end of a message is none of them.
@@ -73,6 +74,7 @@ class Family(NamedTuple):
     tempered: bool = False
     interleaved: bool = False
     gguf: str | None = ""
+    hybrid: str = ""
     stems: Mapping[str, str] = {}
     turned: bool = False
     ends: tuple[str, ...] = ()
@@ -149,7 +151,7 @@ FAMILIES: Final = {
     "granitemoehybrid": Family(
         "GraniteMoeHybridForCausalLM", biases=_ATTENTION, windows=("layer_types",), scale=("attention_multiplier", 1.0),
         factors=_GRANITE, experts=_LOCAL, shared="shared_intermediate_size", ungated=True, rotary="position_embedding_type",
-        fused={"shared_mlp.input_linear": ("gate", "up")}, gguf="granitemoe", turned=True,
+        fused={"shared_mlp.input_linear": ("gate", "up")}, gguf="granitemoe", hybrid="granitehybrid", turned=True,
         states=dict.fromkeys(("linear_attention", "mamba"), MAMBA),
         stems={"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
         names={

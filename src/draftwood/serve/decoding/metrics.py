@@ -63,7 +63,7 @@ class _Joined(Collector):
 
 @final
 class Metrics:
-    """All metrics of one model, with labels that tell it from others. They outlive its stays in memory."""
+    """All metrics of one model, with labels that distinguish it from others. They outlive its stays in memory."""
 
     def __init__(self, **labels: str) -> None:
         self.registry = registry = CollectorRegistry()

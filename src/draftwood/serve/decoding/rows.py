@@ -64,7 +64,7 @@ class Admission:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that are free for a device; None where nobody knows."""
+    """Bytes that are free for a device; None where that is not known."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
