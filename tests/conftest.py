@@ -62,6 +62,14 @@ def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
     """One Chromium for all tests of pages."""
     yield from start()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Browser:
+    """Chromium with an empty page, and without the problems of the test before."""
+    chromium.driver.get("about:blank")
+    chromium.problems()
+    return chromium

@@ -296,7 +296,7 @@ def kept(client: httpx.Client, model: str, value: Any, **fields: Any) -> dict[st
 def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(
     home: Path, texts: dict[str, str], loads: Loads
 ) -> None:
-    with server(home, keep_alive="0.2s") as client:
+    with server(home, keep_alive="1s") as client:
         assert written(client, "first") == texts["first"]
         assert there(client) == ["first"]
         until(lambda: not there(client) and loads.alive == [False])

@@ -37,7 +37,6 @@ def opened(browser, file):
     browser.size(1400)
     browser.open(file)
     browser.wait(READY)
-    browser.problems()
     return browser
 
 
@@ -214,7 +213,6 @@ def test_markup_and_controls_of_tokens_are_shown_and_never_run(browser, tmp_path
     path = tmp_path / "hostile.html"
     write_page(path, [trace])
     assert "<script>alert" not in path.read_text(encoding="utf-8")
-    browser.problems()
     browser.open(path)
     browser.wait(READY)
     text = browser.js("return document.querySelector('dw-text').textContent")
