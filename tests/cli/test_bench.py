@@ -12,8 +12,7 @@ from draftwood.api import Pair, load
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.engine.knowledge import Known
 from draftwood.tune import compare
-from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ours, repeats
-from draftwood.tune.measure import ids_decoder
+from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ids_decoder, ours, repeats
 from tests.cli.conftest import Run
 
 SMALL = ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"]

@@ -10,7 +10,7 @@ import pytest
 
 from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import Method
-from draftwood.tune import run as measuring
+from draftwood.tune.compare import System
 from tests.cli.conftest import Run
 
 QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
@@ -48,7 +48,7 @@ def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) ->
     [path] = tuned(cache)
     assert str(path) in result.stdout
     assert result.stdout.startswith("temperature  method ")
-    for word in ("ar", "ngram 5", "adaptive", "shared-noise as it pays", "chain", "rsd-s", "rsd-c"):
+    for word in ("ar", "lookup", "adaptive"):
         assert f"{word} " in result.stdout
     assert result.stdout.count("<- choice") == 2
     assert result.stdout.count("(nothing was measured before).") == 2
@@ -57,14 +57,12 @@ def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) ->
     assert [c["temperature"] for c in found["choices"]] == [0.0, 1.0]
     for choice in found["choices"]:
         checks = [c for c in found["checks"] if c["temperature"] == choice["temperature"]]
-        most = max(c["texts"] for c in checks)  # the others were dropped before
-        whole = [c["measured"]["tokens_per_second"] for c in checks if c["texts"] == most]
-        [chosen] = [c["measured"]["tokens_per_second"] for c in checks if c["method"] == choice["method"]]
+        speeds = {c["method"]["method"]: c["measured"]["tokens_per_second"] for c in checks}
+        assert speeds.keys() == {"ar", "lookup", "adaptive"}
         name = choice["method"]["method"]  # plain decoding, unless another method is faster by more than the spread
-        assert name == "ar" or chosen == max(whole) or (name == "adaptive" and chosen >= 0.95 * max(whole))
-        families = {"ar", "ngram", "adaptive", "shared-noise", "dynamic", "chain", "rsd-s", "rsd-c"}
-        assert {c["method"]["method"] for c in checks} == families
+        assert name == "ar" or speeds[name] > speeds["ar"]
         assert all(1 <= c["measured"]["tokens_per_round"] <= 13 for c in checks)
+        assert len({c["texts"] for c in checks}) == 1
 
     result = json.loads(run("generate", "the fox", *pair, "--temperature", "0.8", "--max-new-tokens", "8", "--json").stdout)
     [chosen] = [c["method"] for c in found["choices"] if c["temperature"] == 1.0]
@@ -114,23 +112,23 @@ def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[st
     result = run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1")
     assert result.exit_code == 0, result.output
     [path] = tuned(cache)
-    assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "lookup", "ngram"}
+    assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "lookup"}
 
 
 def test_a_run_that_is_stopped_leaves_what_there_was(
     run: Run, pair: list[str], texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(cache)
-    mine, real, calls = texts.with_name("mine.json"), measuring.timed, []
+    mine, real, calls = texts.with_name("mine.json"), System.timed, []
     mine.write_text("older")
 
     def stopped(*args):
         calls.append(args)
-        if len(calls) > 12:
+        if len(calls) > 4:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(measuring, "timed", stopped)
+    monkeypatch.setattr(System, "timed", stopped)
     result = run("tune", *pair, "--input", texts, *QUICK, "--out", mine)
     assert result.exit_code == 130
     assert "Stopped" in result.stderr

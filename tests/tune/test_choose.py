@@ -1,52 +1,26 @@
-"""Who is tried, who goes on, and who is the choice; also for a draft that scores whole blocks in one forward."""
+"""Who is tried, and who is the choice, on a machine whose speeds are known, noisy and drifting."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
-from draftwood.tune.compare import PLAIN
-from draftwood.tune.measure import Speed, Timed
-from draftwood.tune.run import ADAPTIVE, LOOKUP, candidates, faster_half, fastest
+from draftwood.tune import compare, run
+from draftwood.tune.compare import PLAIN, System, Written
+from draftwood.tune.run import ADAPTIVE, LOOKUP, candidates, fastest, measure
+from draftwood.tune.sizes import Sizes
 from tests.helpers import tiny_runner
 
-CHAIN, BEAM = Method(method="chain", shape="2"), Method(method="rsd-s", shape="4x8")
+PROMPTS = [[1, 2, 3], [4, 5], [6]]
 
 
-def choice(speeds):
-    return fastest({method: speed(value) for method, value in speeds.items()})
-
-
-def test_the_measured_winner_is_the_choice():
-    assert choice({PLAIN: 150.0, BEAM: 100.0, CHAIN: 200.0}) == CHAIN
-    assert choice({PLAIN: 150.0, BEAM: 100.0}) == PLAIN
-
-
-def test_what_follows_the_text_is_taken_where_a_run_can_hardly_tell():
-    assert choice({PLAIN: 100.0, CHAIN: 130.0, ADAPTIVE: 125.0}) == ADAPTIVE
-    assert choice({PLAIN: 100.0, CHAIN: 130.0, ADAPTIVE: 120.0}) == CHAIN
-    assert choice({PLAIN: 100.0, LOOKUP: 97.0}) == PLAIN
-
-
-def test_only_what_wrote_all_texts_can_be_the_choice():
-    """The first texts may have been the easy ones."""
-    found = {BEAM: speed(200.0, 3), LOOKUP: speed(90.0, 20), ADAPTIVE: speed(60.0, 20), PLAIN: speed(50.0, 20)}
-    assert fastest(found) == LOOKUP
-
-
-def noisy(values):
-    """The speeds of as many texts."""
-    found = Speed()
-    for value in values:
-        found.add([Timed(1 / value, 1)] * 5)
-    return found
-
-
-def speed(tokens_per_second, texts=1):
-    return noisy([tokens_per_second] * texts)
+def texts(*speeds: float) -> list[Written]:
+    """A text of each speed."""
+    return [Written(tokens=5, passes=5, seconds=5 / speed) for speed in speeds]
 
 
 @pytest.mark.parametrize(("plain", "other", "chosen"), [
@@ -58,58 +32,99 @@ def speed(tokens_per_second, texts=1):
     ([100.0], [106.0], ADAPTIVE),
 ])  # fmt: skip
 def test_a_draft_must_beat_plain_decoding_by_more_than_the_spread(plain, other, chosen):
-    assert fastest({PLAIN: noisy(plain), ADAPTIVE: noisy(other)}) == chosen
+    assert fastest({PLAIN: texts(*plain), ADAPTIVE: texts(*other)}) == chosen
 
 
 def test_equally_fast_methods_never_win_by_noise():
     chosen = []
     for seed in range(40):
         rng = random.Random(seed)
-        texts = {m: noisy([100.0 * rng.uniform(0.8, 1.2) for _ in range(20)]) for m in (PLAIN, CHAIN, ADAPTIVE)}
-        chosen.append(fastest(texts))
+        chosen.append(fastest({m: texts(*(rng.uniform(80, 120) for _ in range(20))) for m in (PLAIN, LOOKUP, ADAPTIVE)}))
     assert chosen.count(PLAIN) >= 36
-
-
-def test_the_faster_half_goes_on_and_plain_decoding_and_what_follows_the_text():
-    found = {PLAIN: speed(70.0), CHAIN: speed(100.0), BEAM: speed(85.0), LOOKUP: speed(65.0), ADAPTIVE: speed(60.0)}
-    assert faster_half(found) == [PLAIN, CHAIN, BEAM, ADAPTIVE]
-    assert faster_half({m: found[m] for m in (PLAIN, CHAIN, LOOKUP)}) == [PLAIN, CHAIN]
-    assert faster_half({m: found[m] for m in (PLAIN, CHAIN, BEAM)}) == [PLAIN, CHAIN, BEAM]
-    assert faster_half({m: found[m] for m in (PLAIN, LOOKUP)}) == [PLAIN, LOOKUP]
-
-
-def test_a_method_whose_texts_ended_at_once_goes_on():
-    found = {PLAIN: Speed(by_text=[0.0] * 9), LOOKUP: speed(100.0, 9), CHAIN: speed(110.0, 9)}
-    assert faster_half(found) == [PLAIN, CHAIN]
-
-
-@pytest.mark.parametrize("slow", [0, 1])
-def test_speed_is_not_led_astray_by_a_machine_that_did_something_else(slow):
-    one = Timed(0.015, 3)
-    found = Speed(rounds=[*[one] * 9, *[one._replace(seconds=60.0)] * slow])
-    assert found.tokens_per_second == pytest.approx(200.0)
-    assert found.tokens_per_round == 3
-
-
-def test_larger_rounds_count_as_what_they_are():
-    mixed = Speed(rounds=[Timed(0.015, 3)] * 6 + [Timed(0.025, 6)] * 3)
-    assert mixed.tokens_per_second == pytest.approx((6 * 3 + 3 * 6) / (6 * 0.015 + 3 * 0.025))
 
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_what_is_tried_depends_on_the_draft_and_can_be_built(greedy):
-    assert candidates(None, greedy=greedy) == [PLAIN, LOOKUP, Method(method="lookup")]
+    assert candidates(None) == [PLAIN, LOOKUP]
     draft = tiny_runner(23, 2)
-    found = candidates(draft, greedy=greedy)
-    assert len(found) == len(set(found))
-    assert {PLAIN, LOOKUP} < set(found)
-    for method in found:
+    assert candidates(draft) == [PLAIN, LOOKUP, ADAPTIVE]
+    for method in candidates(draft):
         build(method, draft, greedy=greedy)
 
 
-def test_at_temperature_0_all_verifiers_are_one():
-    greedy, drawn = (candidates(tiny_runner(23, 2), greedy=greedy) for greedy in (True, False))
-    assert {method.verifier for method in greedy} == {"auto"}
-    both = [{m.shape for m in drawn if m.verifier == verifier} for verifier in ("recursive", "traversal")]
-    assert both[0] | both[1] == {m.shape for m in greedy if m.method in ("chain", "rsd-c", "rsd-s")}
-    assert both[0] & both[1] == {"4", "2-2-1", "4x3"}  # the larger half by traversal, the smaller by recursive rejection
+class Machine:
+    """Writes texts at a speed of each method's own, in a time of its own.
+
+    Args:
+        speeds: temperature -> method -> tokens per second.
+        noise: a text is up to this share faster or slower.
+        drift: how much slower the machine is in every second spell of seven seconds.
+    """
+
+    def __init__(self, speeds: dict[float, dict[Method, float]], *, noise: float = 0.0, seed: int = 0, drift: float = 0.0):
+        self.speeds, self.noise, self.drift = speeds, noise, drift
+        self.rng, self.seconds = random.Random(seed), 0.0
+        self.texts: list[tuple[float, Method, tuple[int, ...], int]] = []
+
+    def clock(self):
+        return self.seconds
+
+    def system(self, temperature: float, method: Method) -> System:
+        def write(prompt, seed):
+            self.texts.append((temperature, method, tuple(prompt), seed))
+            slower = 1.0 + self.drift * (int(self.seconds / 7) % 2)
+            factor = self.rng.uniform(1 - self.noise, 1 + self.noise) / slower
+            self.seconds += 48 / (self.speeds[temperature][method] * factor)
+            return 48, 24
+
+        return System(name=method.method, method=method, write=write)
+
+    def findings(self, monkeypatch: pytest.MonkeyPatch, *, minutes: float = 2.0):
+        monkeypatch.setattr(compare, "perf_counter", self.clock)
+        monkeypatch.setattr(compare, "sleep", lambda seconds: None)
+        systems = {t: {method: self.system(t, method) for method in listed} for t, listed in self.speeds.items()}
+        return measure(systems, PROMPTS, Sizes(minutes=minutes), lambda *_: None, self.clock)
+
+
+def speeds_of(best: Method, ahead: float = 1.2) -> dict[Method, float]:
+    return dict.fromkeys((PLAIN, LOOKUP, ADAPTIVE), 100.0) | {best: 100.0 * ahead}
+
+
+@pytest.mark.parametrize("best", [PLAIN, LOOKUP, ADAPTIVE])
+def test_the_best_is_found_under_noise_and_drift(best, monkeypatch):
+    machines = (Machine({0.0: speeds_of(best)}, noise=0.3, drift=0.3, seed=seed) for seed in range(20))
+    assert sum(machine.findings(monkeypatch).choices[0.0] == best for machine in machines) >= 19
+
+
+def test_control_a_choice_that_knows_no_spread(monkeypatch):
+    monkeypatch.setattr(run, "beats", lambda ours, theirs: True)
+    machines = (Machine({0.0: dict.fromkeys((PLAIN, LOOKUP), 100.0)}, noise=0.3, seed=seed) for seed in range(20))
+    assert sum(machine.findings(monkeypatch).choices[0.0] == PLAIN for machine in machines) < 19
+
+
+def test_every_temperature_has_a_choice_of_its_own(monkeypatch):
+    best = {0.0: ADAPTIVE, 0.6: LOOKUP, 1.0: PLAIN}
+    machine = Machine({t: speeds_of(method) for t, method in best.items()}, noise=0.1)
+    assert machine.findings(monkeypatch, minutes=6.0).choices == best
+
+
+def test_all_write_the_same_texts_in_turn_until_the_time_is_over(monkeypatch):
+    machine = Machine({t: speeds_of(ADAPTIVE) for t in (0.0, 1.0)})
+    found = machine.findings(monkeypatch)
+    assert found.seconds == pytest.approx(120.0, rel=0.05)
+    written, warm_up = machine.texts[6:], machine.texts[:6]
+    assert {(t, method) for t, method, *_ in warm_up} == {(t, m) for t in (0.0, 1.0) for m in speeds_of(PLAIN)}
+    counts = Counter((t, method) for t, method, *_ in written)
+    assert len(counts) == 6
+    assert len(set(counts.values())) == 1
+    turns = [written[at : at + 3] for at in range(0, len(written), 3)]
+    assert [{(t, prompt, seed) for t, _, prompt, seed in turn} for turn in turns] == [
+        {(t, tuple(PROMPTS[n % 3]), n)} for n in range(len(turns) // 2) for t in (0.0, 1.0)
+    ]
+    assert len({tuple(method for _, method, *_ in turn) for turn in turns}) > 1  # in another order
+
+
+def test_where_time_is_short_every_method_writes_one_text(monkeypatch):
+    found = Machine({0.0: speeds_of(ADAPTIVE)}).findings(monkeypatch, minutes=0.001)
+    assert {method: len(written) for method, written in found.measured[0.0].items()} == dict.fromkeys(speeds_of(PLAIN), 1)
+    assert found.choices == {0.0: ADAPTIVE}

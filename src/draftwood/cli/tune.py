@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 )
 @dataclass_options(Sizes)
 def command(out: Path | None, **options: Any) -> None:
-    """Find the fastest methods of a pair of models on this machine, and write them into a profile.
+    """Find the fastest method of a pair of models on this machine, and write it into a profile.
 
-    Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
-    The faster half advances to the next rung, until two are left at each temperature. The fastest one is chosen. This takes
-    about --minutes.
+    Plain decoding, prompt lookup and the adaptive tree continue the same prompts in turn, for about --minutes. At each
+    temperature plain decoding is chosen, unless another one is faster by more than the spread of its texts.
 
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
@@ -66,13 +65,15 @@ def command(out: Path | None, **options: Any) -> None:
 
 def _table(found: Findings) -> str:
     from draftwood.cli.results import name_of
+    from draftwood.tune.run import figures_of
 
-    lines = ["temperature  method                      texts  tokens/round  tokens/s"]
+    lines = ["temperature  method      texts  tokens/round  tokens/s"]
     choices, last = found.choices, None
-    for temperature, method, speed in found.ranked():
+    for temperature, method, texts in found.ranked():
         shown = "" if temperature == last else f"{temperature:g}"
         last = temperature
         chosen = "  <- choice" if method == choices[temperature] else ""
-        figures = f"{speed.texts:>7}{speed.tokens_per_round:>14.2f}{speed.tokens_per_second:>10.0f}"
-        lines.append(f"{shown:<13}{name_of(method):<26}{figures}{chosen}")
+        of = figures_of(texts)
+        figures = f"{len(texts):>7}{of['tokens_per_round']:>14.2f}{of['tokens_per_second']:>10.0f}"
+        lines.append(f"{shown:<13}{name_of(method):<10}{figures}{chosen}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The facts about every method, for the command line, ``info``, ``tune``, tables of the documentation and errors.
+"""The facts about every method, for the command line, ``info``, tables of the documentation and errors.
 
 This module imports nothing heavy; :mod:`draftwood.engine.methods` builds the drafters. A new method needs a
 :class:`MethodSpec` here, its name in :data:`MethodName` and a builder there; ``tests/core/test_methods.py`` finds missing
@@ -43,8 +43,6 @@ class MethodSpec:
         grows: such a tree grows as far as it pays.
         repeats: it drafts what stands in the texts, and in a draft text.
         takes_nodes: the method takes a node budget.
-        tuned: the shapes that ``draftwood tune`` runs: small, medium and large; None is the default size.
-        tuned_verifiers: the verifiers that ``draftwood tune`` runs above temperature 0.
     """
 
     name: MethodName
@@ -61,8 +59,6 @@ class MethodSpec:
     grows: bool = False
     greedy_draw: Draw | None = None
     takes_nodes: bool = False
-    tuned: tuple[str | None, ...] = ()
-    tuned_verifiers: tuple[VerifierName, ...] = ("auto",)
 
     @property
     def verifiers(self) -> list[VerifierName]:
@@ -95,7 +91,6 @@ class MethodSpec:
         return shape
 
 
-_BOTH: Final[tuple[VerifierName, ...]] = ("recursive", "traversal")
 _SPECS: Final = (
     MethodSpec(
         name="ar",
@@ -112,8 +107,6 @@ _SPECS: Final = (
         source="Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318",
         shapes={Length: "4"},
         shape="4",
-        tuned=("2", "4", "7"),
-        tuned_verifiers=_BOTH,
     ),
     MethodSpec(
         name="iid",
@@ -129,8 +122,6 @@ _SPECS: Final = (
         source="RSD-C: Jeon et al. 2024, arXiv 2402.14160",
         shapes={Branching: "2-2-2"},
         shape="2-2-2",
-        tuned=("2-1", "2-2-1", "3-2-1-1"),
-        tuned_verifiers=_BOTH,
     ),
     MethodSpec(
         name="rsd-s",
@@ -138,8 +129,6 @@ _SPECS: Final = (
         source="RSD-S: Jeon et al. 2024, arXiv 2402.14160; Kool et al. 2019",
         shapes={WidthByLength: "3x4"},
         shape="3x4",
-        tuned=("2x2", "4x3", "4x6"),
-        tuned_verifiers=_BOTH,
     ),
     MethodSpec(
         name="dynamic",
@@ -150,7 +139,6 @@ _SPECS: Final = (
         shapes={WidthByLength: "4x8"},
         nodes=14,
         takes_nodes=True,
-        tuned=(None,),
     ),
     MethodSpec(
         name="shared-noise",
@@ -162,7 +150,6 @@ _SPECS: Final = (
         nodes=24,
         grows=True,
         takes_nodes=True,
-        tuned=(None,),
     ),
     MethodSpec(
         name="adaptive",
@@ -173,7 +160,6 @@ _SPECS: Final = (
         no_shape="grows its trees as far as it pays",
         nodes=24,
         grows=True,
-        tuned=(None,),
         repeats=True,
     ),
     MethodSpec(
@@ -193,7 +179,6 @@ _SPECS: Final = (
         verifier="coupled",
         shapes={Length: "5"},
         shape="5",
-        tuned=("5",),
         repeats=True,
     ),
     MethodSpec(
@@ -206,7 +191,6 @@ _SPECS: Final = (
         no_shape="drafts as far as it pays",
         nodes=24,
         grows=True,
-        tuned=(None,),
         repeats=True,
     ),
 )

@@ -16,9 +16,9 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
+from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
-from draftwood.tune.measure import ids_decoder
 
 PLAIN: Final = Method(method="ar")
 TREES: Final = (
@@ -64,6 +64,15 @@ class System:
         start = perf_counter()
         tokens, passes = self.write(prompt, seed)  # returns lists on the host, so all work is finished
         return Written(tokens, passes, perf_counter() - start)
+
+
+def ids_decoder(pair: Pair, method: Method, temperature: float) -> Decoder:
+    """The pair's decoder of a method, for token ids without text.
+
+    The drafter is that of the pair: its adaptive tree knows what loading has measured.
+    """
+    shared = pair.decoder(method, temperature=temperature).pipeline
+    return Decoder(shared.target, shared.drafter, shared.verifier, eos=pair.eos)
 
 
 def ours(pair: Pair, name: str, method: Method, temperature: float, max_new_tokens: int) -> System:
@@ -182,17 +191,16 @@ def figures(runs: Sequence[Sequence[Written]], plain: Sequence[Sequence[Written]
     }
 
 
-def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, spare: int = 0) -> None:
-    """Refuse prompts that leave no room for the text and ``spare`` tokens.
+def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Refuse prompts that leave no room for the text.
 
     Raises:
         ConfigError: names the longest prompt and the context.
     """
     longest = max(map(len, prompts))
     room = [runner.max_length for runner in (pair.target, pair.draft) if runner and runner.max_length]
-    if room and longest + max_new_tokens + spare > min(room):
-        more = f" ({spare} to spare)" if spare else ""
+    if room and longest + max_new_tokens > min(room):
         raise ConfigError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones{more} do not fit the models' context of "
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit the models' context of "
             f"{min(room)}: lower max_new_tokens, or give shorter prompts"
         )
