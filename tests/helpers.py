@@ -89,6 +89,10 @@ def hidden_pair(model, backend: str = "torch", **settings) -> tuple[Runner, Runn
     return make_runners(model, tiny_hidden(model, **settings), backend=backend)[:2]
 
 
+MIXTURE = {"experts": 6, "experts_per_token": 2, "expert_inner": 12, "normalise_experts": 0}
+"""Of an MTP head."""
+
+
 def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int = 3, **flags):
     """A random EAGLE-3, DFlash or DSpark drafter, or an MTP head, for a model; it proposes the first tokens only, or all."""
     torch.manual_seed(seed)

@@ -18,7 +18,7 @@ from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from tests.differences import difference
 from tests.loading.gguf_files import F32, Q8_0, logits, source, write_gguf
-from tests.native.test_mtp import random_head
+from tests.native.test_mtp import random_head, together
 from tests.runners.zoo import tiny
 
 KINDS = {"F": "full_attention", "S": "sliding_attention"}
@@ -108,10 +108,18 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "written_joined": True}, {
         **SAID, **COUNTS, "ssm.time_step_rank": 4, "ssm.inner_size": 128, "full_attention_interval": 2,
         "expert_shared_feed_forward_length": 64}),
+    "qwen35moe, ahead": ("qwen3_5_moe_text", {
+        **RULE, **EXPERTS, "linear_num_value_heads": 2, "shared_expert_intermediate_size": 64}, {
+        **SAID, **COUNTS, "ssm.time_step_rank": 2, "ssm.inner_size": 64, "full_attention_interval": 2,
+        "expert_shared_feed_forward_length": 64, "block_count": 3, "nextn_predict_layers": 1}),
     "qwen3next": ("qwen3_next", {
         **RULE, **EXPERTS, "linear_num_value_heads": 6, "shared_expert_intermediate_size": 64}, {
         **SAID, **COUNTS, "ssm.time_step_rank": 6, "ssm.inner_size": 192, "full_attention_interval": 2,
         "expert_shared_feed_forward_length": 64}),
+    "qwen3next, ahead": ("qwen3_next", {
+        **RULE, **EXPERTS, "linear_num_value_heads": 2, "shared_expert_intermediate_size": 64}, {
+        **SAID, **COUNTS, "ssm.time_step_rank": 2, "ssm.inner_size": 64, "full_attention_interval": 2,
+        "expert_shared_feed_forward_length": 64, "block_count": 3, "nextn_predict_layers": 1}),
     "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, COUNTS),
     "llama, experts": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
         "expert_count": 6, "expert_used_count": 2}),
@@ -137,6 +145,9 @@ AHEAD = {
     **{f"layers.0.self_attn.{name}_proj": f"attn_{name}" for name in "qkv"},
     **{f"layers.0.self_attn.{name}_norm": f"attn_{name}_norm" for name in "qk"},
     **{f"layers.0.mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
+    **{f"layers.0.mlp.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+    **{f"layers.0.mlp.shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    "layers.0.mlp.gate": "ffn_gate_inp", "layers.0.mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }  # fmt: skip
 IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[0].tolist()
 
@@ -157,9 +168,10 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
         for name, value in parts.items() if isinstance(value, list)
     }  # fmt: skip
     if said.get("nextn_predict_layers"):
-        for name, weight in random_head(model.config).items():  # norms are added to one
+        for name, weight in together(random_head(model.config)).items():  # norms are added to one
             stem = AHEAD[name.removesuffix(".weight")]
-            extra[f"blk.{model.config.num_hidden_layers}.{stem}.weight"] = (weight + (weight.ndim == 1)).numpy()
+            weight = (weight + ("norm" in name)).squeeze(0)  # as files of Qwen3-Next have the gate of the shared expert
+            extra[f"blk.{model.config.num_hidden_layers}.{stem}.weight"] = weight.numpy()
     model.config.rms_norm_eps = getattr(model.config, "norm_eps", None) or model.config.rms_norm_eps
     model.config.rope_parameters = {**model.config.rope_parameters, **THETA}  # which the helper writes
     metadata = {f"{arch}.{name}": value for name, value in said.items()}
@@ -192,18 +204,21 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Pat
     assert len(texts[16]) == len(texts[8]) == 1
 
 
-def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, model = written(tmp_path / "fox.gguf", "qwen35, ahead", F32)
+@pytest.mark.parametrize("case", ["qwen35, ahead", "qwen35moe, ahead", "qwen3next, ahead"])
+def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, model = written(tmp_path / "fox.gguf", case, F32)
     pair, none = (draftwood.load(path, draft, options={"backend": "native"}) for draft in (None, "none"))
     assert (pair.draft is None, none.draft is None) == (False, True)
-    for name, weight in random_head(model.config).items():
+    for name, weight in together(random_head(model.config)).items():
         assert difference(pair.draft_model.state_dict()[name], weight) < 1e-6, name
     texts = [
         one.generate(IDS, method=method, max_new_tokens=30, temperature=0.0).token_ids
         for one, method in ((pair, "rsd-s"), (none, "ar"))
     ]
     assert texts[0] == texts[1]
-    coded, _ = written(tmp_path / "codes.gguf", "qwen35, ahead", Q8_0)
+    coded, _ = written(tmp_path / "codes.gguf", case, Q8_0)
     monkeypatch.setattr(names, "locate", lambda name: coded)  # downloads it
     assert "MtpDrafter" in repr(draftwood.load("owner/fox-GGUF", options={"backend": "native"}))
 

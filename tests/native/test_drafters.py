@@ -15,7 +15,7 @@ from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.differences import difference
-from tests.helpers import ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
+from tests.helpers import MIXTURE, ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, isa, model_of, path
 from tests.native.test_stored import stored
 from tests.runners.zoo import tiny
@@ -99,6 +99,7 @@ EAGLES = [
      "rope_frequencies": [1.0, 0.6, 0.3, 0.2, 0.1]},
     {"kind": "mtp", "num_attention_heads": 6},
     {"kind": "mtp", "own_head": True, "own_embedding": True, "proposes": 7, "head_dim": 10},
+    {"kind": "mtp", "mixture": {**MIXTURE, "experts_per_token": 5}},  # rounding moves the weakest alone
 ]  # fmt: skip
 
 

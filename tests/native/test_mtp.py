@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import silu
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeSparseMoeBlock
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextSparseMoeBlock
 
 import draftwood
 from draftwood.cli.settings import Models, check_fit
@@ -32,7 +34,7 @@ from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.helpers import decoder, published_pair
+from tests.helpers import MIXTURE, decoder, published_pair
 from tests.ladder import test_rung3_tape
 from tests.native.test_states import random_model
 from tests.runners.test_eagle import scored
@@ -40,28 +42,51 @@ from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import NATIVE, tiny
 from tests.tiny_chat import chat_tokenizer
 
-KIND, LAYER = "qwen3_5_text", "layers.0."
+KIND, LAYER, EXPERTS = "qwen3_5_text", "layers.0.", "layers.0.mlp.experts."
+MIXTURES = {"qwen3_5_moe_text": Qwen3_5MoeSparseMoeBlock, "qwen3_next": Qwen3NextSparseMoeBlock}
 OPTIONS = {"profile": "none", "backend": "native"}
 TEXT = [3, 1, 7, 2, 9, 4, 4, 8, 0, 5] * 5
 
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
-    """Of the weights of a head as they are published, without ``mtp.``."""
-    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    """Of the weights of a head as they are published, without ``mtp.``; each expert has its own."""
+    width, dim, mixture, mlp = config.hidden_size, config.head_dim, config.model_type in MIXTURES, f"{LAYER}mlp."
     queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
     norms = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", f"{LAYER}input_layernorm"]
     parts = {
         "fc": (width, 2 * width), **dict.fromkeys([*norms, f"{LAYER}post_attention_layernorm"], (width,)),
         **{f"{LAYER}self_attn.{name}_norm": (dim,) for name in "qk"}, f"{LAYER}self_attn.q_proj": (2 * queries, width),
         **{f"{LAYER}self_attn.{name}_proj": (keys, width) for name in "kv"}, f"{LAYER}self_attn.o_proj": (width, queries),
-        **{f"{LAYER}mlp.{name}_proj": (inner, width) for name in ("gate", "up")}, f"{LAYER}mlp.down_proj": (width, inner),
     }  # fmt: skip
+    networks = [(mlp, getattr(config, "intermediate_size", 0))]
+    if mixture:
+        parts |= {f"{mlp}gate": (config.num_experts, width), f"{mlp}shared_expert_gate": (1, width)}
+        networks = [(f"{EXPERTS}{number}.", config.moe_intermediate_size) for number in range(config.num_experts)]
+        networks.append((f"{mlp}shared_expert.", config.shared_expert_intermediate_size))
+    for begin, inner in networks:
+        parts |= {**{f"{begin}{name}_proj": (inner, width) for name in ("gate", "up")}, f"{begin}down_proj": (width, inner)}
     return {f"{name}.weight": shape for name, shape in parts.items()}
 
 
 def random_head(config: Any) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(4)
     return {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes(config).items()}
+
+
+def together(head: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same with the weights of all experts as one."""
+    found = {name: weight for name, weight in head.items() if EXPERTS not in name}
+    for part in ("gate", "up", "down"):
+        each = [weight for name, weight in head.items() if EXPERTS in name and f"{part}_proj" in name]
+        found |= {f"{EXPERTS}{part}_proj": torch.stack(each)} if each else {}
+    return found
+
+
+def joined(head: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same with gates and ups as one, as ``transformers`` and some files have them."""
+    found = together(head)
+    gate_up = torch.cat([found.pop(f"{EXPERTS}{part}_proj") for part in ("gate", "up")], 1)
+    return {**found, f"{EXPERTS}gate_up_proj": gate_up}
 
 
 def checkpoint(folder: Path, model: Any, head: dict[str, Tensor], **config: Any) -> Path:
@@ -107,6 +132,10 @@ def outputs(head: dict[str, Tensor], config: Any, embedded: Tensor, hidden: Tens
     found = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values) * gates.sigmoid()
     x = x + product(f"{attention}o_proj", found.flatten(1))
     read = norm(f"{LAYER}post_attention_layernorm", x)
+    if make := MIXTURES.get(config.model_type):
+        mixture, begin = make(config), f"{LAYER}mlp."
+        mixture.load_state_dict({name.removeprefix(begin): one for name, one in joined(head).items() if begin in name})
+        return norm("norm", x + mixture(read[None])[0])
     up = silu(product(f"{LAYER}mlp.gate_proj", read)) * product(f"{LAYER}mlp.up_proj", read)
     return norm("norm", x + product(f"{LAYER}mlp.down_proj", up))
 
@@ -121,11 +150,12 @@ def chain_scores(model: Any, head: dict[str, Tensor], text: list[int], path: lis
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("width", [32, 36])
-def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path: Path, width: int) -> None:
-    model = random_model(KIND, hidden_size=width)
+@pytest.mark.parametrize(("kind", "width"), [(KIND, 32), (KIND, 36), *((kind, 48) for kind in MIXTURES)])
+def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path: Path, kind: str, width: int) -> None:
+    model = random_model(kind, hidden_size=width)
     head = random_head(model.config)
-    target, drafter = loaded(checkpoint(tmp_path, model, head))
+    written = joined(head) if kind == "qwen3_5_moe_text" else head
+    target, drafter = loaded(checkpoint(tmp_path, model, written))
     for length in (2, 3, 18, 50):
         text, path = TEXT[:length], [4, 7, 2]
         hidden = plain_hidden(model, text, (model.config.num_hidden_layers,))
@@ -202,17 +232,18 @@ def test_a_head_that_knows_the_next_hidden_state_is_right_and_a_late_or_a_random
 
 
 @pytest.mark.parametrize(("method", "shape"), [("chain", "3"), ("rsd-s", "2x2"), ("dynamic", "2x2")])
-def test_the_joint_distribution_is_the_targets(method: str, shape: str) -> None:
-    model = tiny(KIND, 1, dtype=torch.float32, **NATIVE[KIND], vocab_size=3)
-    nodes = 4 if method == "dynamic" else None
-    engine = decoder(*published_pair(model, "mtp", "native"), method, shape, "recursive", nodes=nodes)
+@pytest.mark.parametrize("kind", [KIND, "qwen3_next"])
+def test_the_joint_distribution_is_the_targets(kind: str, method: str, shape: str) -> None:
+    model = tiny(kind, 1, dtype=torch.float32, **NATIVE[kind], vocab_size=3)
+    nodes, mixture = 4 if method == "dynamic" else None, {"mixture": MIXTURE} if kind in MIXTURES else {}
+    engine = decoder(*published_pair(model, "mtp", "native", **mixture), method, shape, "recursive", nodes=nodes)
     assert test_rung3_tape.distance(engine, 3, prompt=(0, 2, 1, 1, 0) * 6, rounding=1e-6) < 1e-5
     assert engine.stats[0].drafted > 0
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = random_model(KIND, vocab_size=len(chat_tokenizer()))
+@pytest.fixture(scope="module", params=[KIND, *MIXTURES])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = random_model(request.param, vocab_size=len(chat_tokenizer()))
     found = checkpoint(tmp_path_factory.mktemp("mtp"), model, random_head(model.config))
     chat_tokenizer().save_pretrained(found)
     return found
@@ -260,12 +291,17 @@ def test_a_backend_that_runs_no_such_target_loads_it_once_and_says_so(folder: Pa
     assert loads == ["load_model"]
 
 
+ONE: str = f"{EXPERTS}15."
 BROKEN: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
     ({"fc.weight": None, "norm.weight": None}, {}, r"lack 2 tensors \(mtp.fc.weight, mtp.norm.weight\)"),
     ({"layers.1.mlp.up_proj.weight": torch.ones(2, 2)}, {}, "has 2 layers, and only heads with one layer can draft"),
     ({}, {"mtp_num_hidden_layers": 3}, "has 3 layers, and only heads with one layer can draft"),
     ({"norm.weight": torch.ones(5)}, {}, "mtp.norm.weight is 5 and should be 48"),
     ({"more.weight": torch.ones(5)}, {}, r"no place for \(mtp.more.weight\)"),
+    ({f"{LAYER}mlp.gate.weight": None}, {}, r"lack 1 tensor \(mtp.layers.0.mlp.gate.weight\)"),
+    ({f"{ONE}up_proj.weight": None}, {}, "mtp.layers.0.mlp.experts.up_proj is 15 x 24 x 48 and should be 16 x 24 x 48"),
+    ({f"{ONE}up_proj.weight": torch.ones(2, 2)}, {}, "damaged: experts have weights of several types or shapes"),
+    ({f"{LAYER}mlp.shared_expert.down_proj.weight": None}, {}, r"\(mtp.layers.0.mlp.shared_expert.down_proj.weight\)"),
 ]
 
 
@@ -278,7 +314,8 @@ def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
     config: dict[str, Any],
     said: str,
 ) -> None:
-    model = random_model(KIND, vocab_size=len(chat_tokenizer()))
+    mixture = any(name.startswith((EXPERTS, f"{LAYER}mlp.gate.", f"{LAYER}mlp.shared")) for name in change)
+    model = random_model("qwen3_next" if mixture else KIND, vocab_size=len(chat_tokenizer()))
     head = {name: weight for name, weight in {**random_head(model.config), **change}.items() if weight is not None}
     folder = checkpoint(tmp_path, model, head, **config)
     chat_tokenizer().save_pretrained(folder)

@@ -17,7 +17,10 @@ _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_WITH_HEAD: Final = ("qwen3_5", "qwen3_5_text")  # model types whose MTP heads are run
+_WITH_HEAD: Final = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
+"""Model types whose MTP heads are run."""
+_FILES_WITH_HEAD: Final = ("qwen35", "qwen35moe", "qwen3next")
+"""The same in GGUF files."""
 _END: Final = "eos_token_id"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
@@ -67,7 +70,7 @@ def has_head(name: str | Path) -> bool:
     try:
         if Path(name).is_file():
             header = read_header(Path(name))
-            return header.architecture == "qwen35" and any(".nextn." in tensor.name for tensor in header.tensors)
+            return header.architecture in _FILES_WITH_HEAD and any(".nextn." in tensor.name for tensor in header.tensors)
         folder = folder_of(name)
         if folder is None or _json(folder / CONFIG).get("model_type") not in _WITH_HEAD:
             return False

@@ -21,14 +21,17 @@ from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.hidden.module import PublishedDrafter
-from draftwood.runners.hidden.mtp import SHAPE, MtpConfig, MtpDrafter
-from draftwood.runners.native.families import MTP
+from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
+from draftwood.runners.native.experts import from_folder
+from draftwood.runners.native.facts import facts_of
+from draftwood.runners.native.families import FAMILIES, MTP, experts_of, halves_of
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
 from draftwood.runners.pairing import vocabulary_digest
 
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
+_DAMAGED: Final = "the MTP head of {!r} is damaged: {}. Download the model again"
 
 
 def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
@@ -57,7 +60,8 @@ def load_head(name: str | Path, target: Any) -> MtpDrafter:
     """The MTP head in a target's own files, in evaluation mode.
 
     Raises:
-        ModelError: the target was not read from its files; the head lacks a tensor, or has more than one layer.
+        ModelError: the target was not read from its files; the head has other tensors than its target's layers of full
+            attention, or more than one layer.
     """
     if not is_stored(target):
         raise ModelError(f"the MTP head of {str(name)!r} is read by the native engine alone, which does not read its target")
@@ -65,19 +69,36 @@ def load_head(name: str | Path, target: Any) -> MtpDrafter:
     count = max(len(layers), int(getattr(target.config, "mtp_num_hidden_layers", None) or 1))
     if count > 1:
         raise ModelError(f"the MTP head of {str(name)!r} has {count} layers, and only heads with one layer can draft")
-    tensors = {tensor: weight.tensor(target.dtype) for tensor, weight in target.mtp.items()}
-    config, vocab = target.config, target.vocabulary[1]
-    frequencies, scale = rotary_frequencies(config)
+    tensors, config, vocab = _head_tensors(name, target), target.config, target.vocabulary[1]
+    (frequencies, scale), facts = rotary_frequencies(config), facts_of(config)
     with torch.device("meta"):
         drafter = MtpDrafter(
             MtpConfig(
                 target_layers=[config.num_hidden_layers], target_size=config.hidden_size, vocab_size=vocab,
                 draft_vocab_size=vocab, own_embedding="embed_tokens.weight" in tensors, own_head="lm_head.weight" in tensors,
-                rope_frequencies=frequencies.tolist(), rope_scale=scale, **{name: getattr(config, name) for name in SHAPE},
+                rope_frequencies=frequencies.tolist(), rope_scale=scale, intermediate_size=facts.inner,
+                mixture={name: getattr(facts, name) for name in MIXTURE} if facts.experts else {},
+                **{name: getattr(config, name) for name in SHAPE},
             )
         )  # fmt: skip
     _fill(name, drafter, {**tensors, "draft_tokens": torch.arange(vocab)}, MTP)
     return drafter.eval()
+
+
+def _head_tensors(name: str | Path, target: Any) -> dict[str, Tensor]:
+    """The weights of an MTP head, by name; gates and ups of experts are apart."""
+    own = FAMILIES[target.config.model_type]
+    try:
+        weights = from_folder(own, target.mtp)
+    except ValueError as error:
+        raise ModelError(_DAMAGED.format(str(name), f"{error}")) from error
+    found = {tensor: weight.tensor(target.dtype) for tensor, weight in weights.items()}
+    joined, halves = experts_of(own)["experts_gate_up"], halves_of(own)
+    for tensor in [tensor for tensor in found if tensor.endswith(joined)]:
+        both, names = found.pop(tensor), (halves[f"experts_{part}"] for part in ("gate", "up"))
+        parts = zip(names, both.chunk(2, both.ndim - 2), strict=False)
+        found |= {tensor.removesuffix(joined) + half: part for half, part in parts}
+    return found
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
@@ -166,6 +187,6 @@ def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor], p
     missing, unexpected = ([prefix + n for n in names] for names in (own.keys() - tensors, tensors.keys() - own))
     found: dict[str, list[Any]] = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": shapes}
     if prefix and (troubles := gaps(found)):
-        raise ModelError(f"the MTP head of {str(name)!r} is damaged: its files {troubles}. Download the model again")
+        raise ModelError(_DAMAGED.format(str(name), f"its files {troubles}"))
     refuse_gaps(name, found)
     drafter.load_state_dict(tensors, assign=True)

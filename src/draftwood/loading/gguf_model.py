@@ -104,10 +104,11 @@ def _head(header: Header, config: Any, tensors: Mapping[str, TensorInfo]) -> dic
     for name, tensor in tensors.items():
         _, block, rest = name.split(".", 2)
         stem, kind = rest.rpartition(".")[::2]
-        number, shape = int(block) - config.num_hidden_layers, tuple(reversed(tensor.sizes))
-        weight = _weight(header, tensor, shape, 0)
-        module = MTP_STEMS.get(stem) or f"layers.{number}.{modules.get(stem, stem)}"
-        found[f"{module}.{kind}"] = weight if len(shape) > 1 else _less_one(weight)
+        shape, norm = tuple(reversed(tensor.sizes)), "norm" in stem
+        layer = f"layers.{int(block) - config.num_hidden_layers}."
+        weight = _weight(header, tensor, shape if norm or len(shape) > 1 else (1, *shape), 0)
+        module = MTP_STEMS.get(stem) or layer + modules.get(stem, stem)
+        found[layer + modules[rest] if rest in modules else f"{module}.{kind}"] = _less_one(weight) if norm else weight
     return found
 
 

@@ -84,8 +84,8 @@ def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | N
         return target, bundled_drafter(target) or (target if _has_head(target) else None)
     if word == OWN_HEAD and not _has_head(target):
         raise ModelError(
-            f"{str(target)!r} has no MTP head to draft with: weights mtp.* or nextn.* of a Qwen3.5 model here. Give "
-            "a draft model, or leave the draft out"
+            f"{str(target)!r} has no MTP head to draft with: weights mtp.* or nextn.* of Qwen3.5 or Qwen3-Next "
+            "here. Give a draft model, or leave the draft out"
         )
     return target, {NO_DRAFT: None, OWN_HEAD: target}.get(word, draft)
 

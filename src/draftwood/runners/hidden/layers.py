@@ -74,6 +74,42 @@ class FeedForward(nn.Module):
         return out
 
 
+class Experts(nn.Module):
+    """The matrices of experts, [expert, output, input]."""
+
+    def __init__(self, count: int, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Parameter(torch.empty(count, inner, width)) for _ in range(2))
+        self.down_proj = nn.Parameter(torch.empty(count, width, inner))
+
+
+class Mixture(nn.Module):
+    """A mixture of experts, and one that all tokens have, as in Qwen3.5 and Qwen3-Next.
+
+    Args:
+        config: widths as for :class:`FeedForward`; ``mixture`` has facts of :class:`draftwood.native.library.Facts`.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.facts, width = config.mixture, config.hidden_size
+        self.gate = nn.Linear(width, self.facts["experts"], bias=False)
+        self.experts = Experts(self.facts["experts"], width, self.facts["expert_inner"])
+        self.shared_expert, self.shared_expert_gate = FeedForward(config), nn.Linear(width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.gate(x).softmax(-1, dtype=torch.float32)
+        weights, chosen = scores.topk(self.facts["experts_per_token"])
+        if self.facts["normalise_experts"]:
+            weights = weights / weights.sum(-1, keepdim=True)
+        shares = torch.zeros_like(scores).scatter(-1, chosen, weights).to(x.dtype)
+        out: Tensor = self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
+        for expert in chosen.unique().tolist():
+            gate, up, down = (getattr(self.experts, f"{part}_proj")[expert] for part in ("gate", "up", "down"))
+            out = out + shares[..., expert, None] * ((functional.silu(x @ gate.T) * (x @ up.T)) @ down.T)
+        return out
+
+
 class HiddenLayer(nn.Module):
     """A Llama layer whose keys and values of the text come from the target; ``bias`` and ``norms`` as for Attention."""
 

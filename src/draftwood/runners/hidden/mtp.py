@@ -1,34 +1,41 @@
-"""An MTP head: the drafter that checkpoints of Qwen3.5 hold, with one pass per level.
+"""An MTP head: the drafter that checkpoints of Qwen3.5 and Qwen3-Next hold, with one pass per level.
 
 A token's input joins its embedding with a hidden state of the text before it. For committed text that is the target's last
 one, behind its final norm. For drafted text it is the head's own output, which is normed too.
 
-Sources: arXiv 2412.19437, section 2.2; ``qwen3_5_mtp`` of vLLM and of SGLang; ``qwen35`` of llama.cpp.
+Sources: arXiv 2412.19437, section 2.2; ``qwen3_5_mtp`` and ``qwen3_next_mtp`` of vLLM; ``qwen35moe`` of llama.cpp.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.runners.hidden.layers import Attention, FeedForward
+from draftwood.runners.hidden.layers import Attention, FeedForward, Mixture
 from draftwood.runners.hidden.module import FeatureDrafter
 from draftwood.runners.plain_config import PlainConfig
 
-SHAPE: Final = (
-    "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "rms_norm_eps",
-)  # fmt: skip
+SHAPE: Final = "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps"
 """Settings of the target that its head has too."""
+MIXTURE: Final = "experts", "experts_per_token", "expert_inner", "normalise_experts"
+"""Facts of a target that is a mixture of experts, which its head has too."""
 
 
 class MtpConfig(PlainConfig):
-    """The configuration of an :class:`MtpDrafter`: :data:`SHAPE`, and that of a :class:`DrafterModule`."""
+    """The configuration of an :class:`MtpDrafter`: :data:`SHAPE`, and that of a :class:`DrafterModule`.
+
+    Attributes:
+        intermediate_size: of the feed-forward network, or of the expert that all tokens have.
+        mixture: :data:`MIXTURE`; empty without one.
+    """
 
     model_type = "mtp"
     num_hidden_layers = 1
+    mixture: ClassVar[Mapping[str, int]] = {}
 
 
 class OffsetNorm(nn.RMSNorm):
@@ -47,7 +54,7 @@ class MtpLayer(nn.Module):
         width, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm, self.post_attention_layernorm = (OffsetNorm(width, eps=eps) for _ in range(2))
         self.self_attn = Attention(config, norms=OffsetNorm, gated=True)
-        self.mlp = FeedForward(config)
+        self.mlp = Mixture(config) if config.mixture else FeedForward(config)
 
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Any, mask: Tensor | None
@@ -61,10 +68,9 @@ class MtpLayer(nn.Module):
 class MtpDrafter(FeatureDrafter):
     """The network. Names of the weights are those of the checkpoints, without ``mtp.``."""
 
-    family = "qwen3_5_text"
-
     def __init__(self, config: MtpConfig) -> None:
         super().__init__(config)
+        self.family = "qwen3_5_moe_text" if config.mixture else "qwen3_5_text"
         width, eps = config.hidden_size, config.rms_norm_eps
         self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (OffsetNorm(width, eps=eps) for _ in range(3))
         self.fc = nn.Linear(2 * width, width, bias=False)

@@ -65,7 +65,7 @@ def drafter_engine(
 
 
 def _facts(drafter: DrafterModule, **more: Any) -> Facts:
-    config = drafter.config
+    config, family = drafter.config, FAMILIES[drafter.family]
     return Facts(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
@@ -79,7 +79,8 @@ def _facts(drafter: DrafterModule, **more: Any) -> Facts:
         activations=16,
         epsilon=config.rms_norm_eps,
         scale=config.head_dim**-0.5,
-        gated=FAMILIES[drafter.family].gated,
+        gated=family.gated,
+        **(config.mixture if family.experts else {}),
         **more,
     )
 
