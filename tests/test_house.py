@@ -51,7 +51,7 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2385, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7600, "draft": 2870,
     "verify": 660, "loading": 4095, "trace": 2875, "engine": 3010, "hf": 340, "train": 2645, "exactness": 1500, "tune": 455,
-    "serve": 6230, "ray": 695, "cli": 3890,
+    "serve": 6460, "ray": 695, "cli": 3890,
 }  # fmt: skip
 NATIVE = 4_930
 """Lines of C++ of the native engine, at most."""

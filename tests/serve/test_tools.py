@@ -21,11 +21,12 @@ from draftwood import LoadOptions, Pair, Stateless
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.openai import prepare
+from draftwood.serve.openai.formats import FORMATS
 from draftwood.serve.openai.message import AnswerReader
 from draftwood.serve.openai.nesting import Nesting
 from draftwood.serve.openai.reading import Reading
-from draftwood.serve.openai.tagged import arguments_of
-from draftwood.serve.openai.tools import FORMATS, Function, grammar_of_calls
+from draftwood.serve.openai.tagged import QWEN
+from draftwood.serve.openai.tools import Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, make_service, serving
@@ -55,11 +56,12 @@ CALLS = (
     "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
     "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER = (
+SIGNS = FORMATS["deepseek_v31"].signs
+HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY = (
     NATIVE + CALLS + "{# " + sign + " #}"
     for sign in (
         "<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]", "<tool_call><function=a><parameter=b>",
-        "<tool_call><function=a>",
+        "<tool_call><function=a>", "<tool_call><arg_key>", SIGNS[2] + "```json", SIGNS[2], "<|channel|> {{ m['thinking'] }}",
     )
 )  # fmt: skip
 
@@ -71,6 +73,17 @@ def hermes(name: str, arguments: str) -> str:
 def tagged(name: str, **arguments: str) -> str:
     inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
     return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+def deepseek(name: str, arguments: str, *, begin: str = "", middle: str = SIGNS[2], end: str = "") -> str:
+    return f"{SIGNS[1]}{begin}{name}{middle}{arguments}{end}{SIGNS[3]}"
+
+
+V3 = {"begin": f"function{SIGNS[2]}", "middle": "\n```json\n", "end": "\n```"}
+
+
+def harmony(name: str, arguments: str) -> str:
+    return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
 
 
 class Script:
@@ -294,7 +307,7 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
 # ---- the other formats ----
 
 
-@pytest.mark.parametrize("special", [[], ["<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>"]])
+@pytest.mark.parametrize("special", [[], sorted({sign for form in FORMATS.values() for sign in form.signs})])
 @pytest.mark.parametrize(("template", "text", "calls"), [
     (HERMES, hermes("get_time", "{}"), [("get_time", "{}")]),
     (LLAMA, '{"name": "get_weather", "parameters": {"city": "Bern"}}; {"name": "get_time", "parameters": {}}',
@@ -310,6 +323,20 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
     (TAGGED, "<tool_call>\n<function=get_weather>\n</function>\n</tool_call>", []),
     (TAGGED, tagged("get_weather", city="12")[:-30], []),
     (TAGGED, hermes("get_weather", CITY), []),
+    (GLM, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n"
+     "<arg_value>2</arg_value>\n</tool_call>\n<tool_call>get_time</tool_call>",
+     [("get_weather", '{"city": "Bern", "days": 2}'), ("get_time", "{}")]),
+    (GLM, "<tool_call>get_weather<arg_key>city</arg_key><arg_value>a\n<b></arg_value></tool_call>",
+     [("get_weather", '{"city": "a\\n<b>"}')]),
+    (GLM, "<tool_call>get_weather</tool_call>", []),
+    (GLM, hermes("get_weather", CITY), []),
+    (DEEPSEEK, f"{SIGNS[0]}{deepseek('get_weather', CITY)}{deepseek('get_time', '{}')}{SIGNS[4]}",
+     [("get_weather", CITY), ("get_time", "{}")]),
+    (DEEPSEEK, f"{SIGNS[0]} and no call", []),
+    (DEEPSEEK_V3, f"{SIGNS[0]}{deepseek('get_weather', CITY, **V3)}\n{deepseek('get_time', '{}', **V3)}{SIGNS[4]}",
+     [("get_weather", CITY), ("get_time", "{}")]),
+    (HARMONY, harmony("get_weather", CITY), [("get_weather", CITY)]),
+    (HARMONY, " to=functions.get_time<|channel|>commentary json<|message|>{}", [("get_time", "{}")]),
     (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
 ])  # fmt: skip
@@ -351,9 +378,9 @@ def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
         ("text", "if a < b:\n    print('</b>')", "if a < b:\n    print('</b>')"),
     ):  # fmt: skip
         written = f"\n<parameter={name}>\n{text}\n</parameter>\n"
-        assert arguments_of(written, schema) == {name: wanted}
-        assert arguments_of(written + "<parameter=b>", schema) is None
-    assert arguments_of("\n", schema) == {}
+        assert QWEN.arguments_of(written, schema) == {name: wanted}
+        assert QWEN.arguments_of(written + "<parameter=b>", schema) is None
+    assert QWEN.arguments_of("\n", schema) == {}
 
 
 def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:
@@ -735,6 +762,53 @@ def test_calls_come_after_reasoning(thinking: dict[str, Served]) -> None:
     assert calls_of(found) == [("get_time", "{}")]
 
 
+CHANNEL = "<|channel|>analysis<|message|>the hen<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (CHANNEL + "<|channel|>final<|message|>the fox", {"content": "the fox", "reasoning_content": "the hen"}),
+    (CHANNEL + "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant" + harmony("get_time", "{}"),
+     {"content": "I look.", "reasoning_content": "the hen", "tool_calls": [("get_time", "{}")]}),
+    (CHANNEL + harmony("get_snow", "{}"), {"content": "{}", "reasoning_content": "the hen"}),
+    (CHANNEL + "<|chan", {"content": "", "reasoning_content": "the hen"}),
+    (CHANNEL[:40], {"content": "", "reasoning_content": CHANNEL[30:40]}),
+    (CHANNEL[:20], {"content": ""}),
+    ("the fox ran", {"content": "the fox ran"}),
+])  # fmt: skip
+def test_thoughts_answers_and_calls_have_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: dict[str, Any]
+) -> None:
+    special = list(FORMATS["harmony"].signs)
+    with writing(tmp_path / "a", monkeypatch, HARMONY, special=special) as (client, script):
+        found = told(client, script, text)
+        calls = {"tool_calls": calls_of(found)} if calls_of(found) else {}
+        got = {name: found["message"][name] for name in ("content", "reasoning_content") if name in found["message"]}
+        assert got | calls == message
+        assert found["finish_reason"] == ("tool_calls" if calls else "stop")
+        used = answer(client, chat(max_tokens=800))["usage"]["completion_tokens_details"]
+        thought = text.partition("<|end|>")
+        count = len(script.pair.tokenizer(thought[0] + thought[1], add_special_tokens=False)["input_ids"])
+        assert used == {"reasoning_tokens": count + (not thought[1]) if "reasoning_content" in message else 0}
+
+
+def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "I look.", "reasoning_content": "the hen", "tool_calls": [call]}
+    template = HARMONY.replace("{# <|channel|> {{ m['thinking'] }} #}", "").replace(
+        "[{{ call", "<|channel|>{{ m['thinking'] }}[{{ call"
+    )
+    with writing(tmp_path, monkeypatch, template, special=list(FORMATS["harmony"].signs)) as (client, script):
+        history = [*MESSAGES, said, {"role": "tool", "tool_call_id": "a", "content": "noon"}]
+        assert "\n<|channel|>the hen\nI look.[get_time {}]" in prompt_of(client, script, messages=history)
+        script.text = "the fox"
+        messages = [*MESSAGES, {"role": "assistant", "content": "so"}]
+        body = chat(messages=messages, continue_final_message=True, thinking_token_budget=5)
+        assert answer(client, body)["choices"][0]["message"]["content"] == "the fox"
+    with writing(tmp_path / "b", monkeypatch, HARMONY, reasoning_parser="none") as (client, script):
+        text = CHANNEL + "<|channel|>final<|message|>the fox"
+        assert told(client, script, text)["message"]["content"] == "the henthe fox"
+
+
 def test_a_grammar_holds_content(thinking: dict[str, Served]) -> None:
     client, script = thinking["opens"]
     script.text = None
@@ -753,7 +827,7 @@ def test_a_continued_message_goes_on_where_it_is(thinking: dict[str, Served]) ->
 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
-@pytest.mark.parametrize("form", ["hermes", "mistral", "llama3_json"])
+@pytest.mark.parametrize("form", [name for name, form in FORMATS.items() if form.tags is None])
 def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> None:
     texts = [
         f"<think> a </think> b {hermes('f', '{}')} c ",
@@ -762,11 +836,18 @@ def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> 
         ' {"name": "f", "parameters": {"a": {"b": "\\\\"}}} ; {"parameters": {}, "name": "g"} and {',
         '<tool_call>{"name": "f", "arguments": {"a": 1',
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"b"',
+        f"a {SIGNS[0]}{deepseek('f', '{}')}{deepseek('g', '{}')}{SIGNS[4]} b",
+        f"{SIGNS[0]}{deepseek('f', '{}', **V3)}\n{deepseek('g', '[]', **V3)}{SIGNS[4]}",
+        f"{CHANNEL}<|channel|>commentary<|message|>b<|end|><|start|>assistant{harmony('f', '{}')}<|call|>",
+        f"{CHANNEL}{harmony('f', '{1')}<|start|>assistant{harmony('g', '{}')}<|call|><|start|>assistant{harmony('h', '{}')}",
     ]
     for text in texts:
 
         def read(cuts: list[str]) -> dict[str, Any]:
-            reader = AnswerReader(Reading(thinks=False, form=FORMATS[form], names=frozenset("fg"), whole=whole_calls))
+            given = FORMATS[form]
+            reader = AnswerReader(
+                Reading(thinks=False, form=given, channels=given.channels, names=frozenset("fg"), whole=whole_calls)
+            )
             deltas = [delta for cut in cuts for delta in reader.push(cut)] + reader.push("", last=True)
             found = reader.message()
             calls = [call["function"] for call in found.get("tool_calls", ())]

@@ -15,7 +15,9 @@ from draftwood.loading.names import models_in
 from draftwood.serve.http.log import LogFormat
 
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
-ToolParser: TypeAlias = Literal["auto", "hermes", "llama3_json", "mistral", "qwen3_coder"]
+ToolParser: TypeAlias = Literal[
+    "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony"
+]
 ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")

@@ -102,8 +102,8 @@ class Answer:
             for index, request in enumerate(prepared.requests)
             if request.draft_text
         }  # the tokens so far of texts that may repeat another one, and where they stand in it
-        thinks = None if texts is None else prepared.reading.thinks
-        self._thoughts = {} if texts is None or thinks is None else {one: ThoughtTokens(thinks, texts) for one in self._jobs}
+        splits = texts is not None and prepared.reading.thinks is not None
+        self._thoughts = {one: ThoughtTokens(prepared.reading, texts) for one in self._jobs} if splits and texts else {}
         self.prepared = prepared
         self.drafts: list[Draft] = []
         if entry is not None:

@@ -19,10 +19,11 @@ from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
-from draftwood.serve.openai.message import THINK
-from draftwood.serve.openai.reading import Reading
+from draftwood.serve.openai.channels import THINKING
+from draftwood.serve.openai.formats import FORMATS, ToolFormat, format_of
+from draftwood.serve.openai.reading import THINK, Reading, Thinking
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
-from draftwood.serve.openai.tools import FORMATS, NamedTool, Tool, ToolFormat, format_of, grammar_of_calls, held, written_out
+from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held, written_out
 
 
 @final
@@ -53,6 +54,11 @@ class Chats:
         """How the model writes calls."""
         return format_of(self._options.tool_parser, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
 
+    @property
+    def _channels(self) -> bool:
+        """Whether answers are in channels."""
+        return self._calls is not None and self._calls.channels
+
     def prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
         """The token ids of a chat; raises an ApiError for what cannot be honoured."""
         tools, continues = self._tools(body), bool(body.continue_final_message)
@@ -81,19 +87,26 @@ class Chats:
         functions = [tool.function for tool in tools if named in (None, tool.function.name)]
         schemas = {function.name: function.form(remarks) for function in functions}
         answer = None if must else held("response_format", schema, remarks)
-        many = named is None and body.parallel_tool_calls is not False
+        many = named is None and body.parallel_tool_calls is not False and not self._channels  # a call ends such a text
         return grammar_of_calls(self._calls, schemas, self._special, many=many, answer=answer)
 
     def reading(self, body: ChatBody, prompt: Sequence[int], *, held: bool) -> Reading:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
         tools = self._tools(body)
-        form = self._calls if tools else None
-        form = FORMATS["hermes"] if held and form is not None and form.tagged else form
-        splits = self._options.reasoning_parser == "auto" and any(map(self._pair.template.reads, THINK))
-        thinks = self._begins_thinking(body, prompt) if splits and not held else None
+        form = self._calls if tools or self._channels else None
+        form = FORMATS["hermes"] if held and form is not None and form.tags is not None else form
+        thinks = None
+        if self._options.reasoning_parser == "auto" and not held:
+            if self._channels:
+                thinks = None if body.continue_final_message else False
+            elif any(map(self._pair.template.reads, (THINK.begin, THINK.end))):
+                thinks = self._begins_thinking(body, prompt)
         signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
         return Reading(
             thinks=thinks,
+            thinking=THINKING if self._channels else THINK,
+            channels=self._channels,
+            continues=bool(body.continue_final_message),
             form=form,
             names=frozenset(tool.function.name for tool in tools),
             schemas={tool.function.name: tool.function.parameters or {} for tool in tools},
@@ -102,14 +115,14 @@ class Chats:
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
 
-    def budgeted(self, budget: int, prompt: int, sampling: Sampling) -> tuple[Sampling, list[str]]:
+    def budgeted(self, budget: int, prompt: int, sampling: Sampling, thinking: Thinking) -> tuple[Sampling, list[str]]:
         """The sampling of answers that may think, whose thoughts are closed after so many tokens; or a remark on why not."""
         if self._options.thinking_budget != "force":
             return sampling, [
                 f"the thought may have more than {budget} tokens: --thinking-budget force would close it there"
             ]
         tokenizer = self._pair.tokenizer
-        close = list(tokenizer(f"\n{THINK[1]}\n\n", add_special_tokens=False)["input_ids"])
+        close = list(tokenizer(thinking.close, add_special_tokens=False)["input_ids"])
 
         def closing(ids: Tensor, scores: Tensor) -> Tensor:
             at = ids.shape[1] - prompt - budget
@@ -117,7 +130,7 @@ class Chats:
                 return scores
             found = scores.clone()
             for row, written in enumerate(ids[:, prompt:].tolist()):
-                if written[budget:] == close[:at] and THINK[1] not in tokenizer.decode(written[:budget]):
+                if written[budget:] == close[:at] and thinking.end not in tokenizer.decode(written[:budget]):
                     found[row] = -inf
                     found[row, close[at]] = 0
             return found
@@ -127,13 +140,15 @@ class Chats:
     def _begins_thinking(self, body: ChatBody, prompt: Sequence[int]) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""
         end = str(self._pair.tokenizer.decode(list(prompt)))
-        end = end[max(0, end.rfind(THINK[0])) :]
+        end = end[max(0, end.rfind(THINK.begin)) :]
         if not body.continue_final_message:
-            return end.rstrip().endswith(THINK[0])
-        return True if THINK[0] in end and THINK[1] not in end else None
+            return end.rstrip().endswith(THINK.begin)
+        return True if THINK.begin in end and THINK.end not in end else None
 
     def _messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, continues: bool) -> list[dict[str, Any]]:
         given = [message.to_template() for message in messages]
+        if self._channels:
+            given = [_thinking_of(one) for one in given]
         wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
         template = self._pair.template
         if not wanted or self._options.no_tools or self._reads_tools or (not tools and template.reads("tool_calls")):
@@ -167,3 +182,12 @@ def _values(body: TemplateFields) -> dict[str, Any]:
             param="reasoning_effort",
         )
     return values
+
+
+def _thinking_of(message: dict[str, Any]) -> dict[str, Any]:
+    """A message for templates of channels. They take what precedes a call as one thought, under another name."""
+    one = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    if one.get("tool_calls") and one.get("content"):
+        thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
+    return one | ({"thinking": thought} if thought else {})

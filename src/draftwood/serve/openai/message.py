@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
-from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, begun
+from draftwood.serve.openai.channels import ChannelReader
+from draftwood.serve.openai.reading import THINK, Arguments, Call, CallReader, Part, Reading, Thought, begun
 
 Delta: TypeAlias = dict[str, Any]
 """A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
-THINK: Final = ("<think>", "</think>")
-"""What is around the reasoning."""
 
 
 @final
@@ -24,8 +23,12 @@ class AnswerReader:
 
     def __init__(self, reading: Reading) -> None:
         self._form = reading.form
-        self._thoughts = _Thoughts(reading.thinks)
-        self._reader = None if reading.form is None else CallReader(reading)
+        self._thoughts = _Thoughts(None if reading.channels else reading.thinks)
+        self._reader: CallReader | ChannelReader | None = None
+        if reading.channels:
+            self._reader = ChannelReader(reading)
+        elif reading.form is not None:
+            self._reader = CallReader(reading)
         self._thought: list[str] = []
         self._content: list[str] = []
         self._calls: list[Call] = []
@@ -34,10 +37,7 @@ class AnswerReader:
         """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
         thought, rest = self._thoughts.push(text, last=last)
         found: list[Delta] = []
-        if thought:
-            self._thought.append(thought)
-            found.append({"reasoning_content": thought})
-        for part in [rest] if self._reader is None else self._reader.push(rest, last=last):
+        for part in (Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=last))):
             self._take(part, found)
         return found
 
@@ -49,6 +49,10 @@ class AnswerReader:
         elif isinstance(part, Arguments):
             self._calls[-1].arguments.append(part.text)
             found.append({"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": part.text}}]})
+        elif isinstance(part, Thought):
+            if part.text:
+                self._thought.append(part.text)
+                found.append({"reasoning_content": part.text})
         elif part:
             self._content.append(part)
             if found and "content" in found[-1]:
@@ -81,14 +85,11 @@ def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 @final
 class ThoughtTokens:
-    """Counts the tokens of the reasoning of a text that grows, with its marks.
+    """Counts the tokens of the reasoning of a text that grows, with its marks."""
 
-    Args:
-        thinks: as of :class:`Reading`.
-    """
-
-    def __init__(self, thinks: bool | None, texts: TokenTexts) -> None:
-        self._texts, self._open, self._begun = texts, thinks is not None, bool(thinks)
+    def __init__(self, reading: Reading, texts: TokenTexts) -> None:
+        self._texts, self._open, self._begun = texts, reading.thinks is not None, bool(reading.thinks)
+        self._marks = reading.thinking.begin.encode(), reading.thinking.end.encode()
         self._tail, self._read = b"", 0
 
     @property
@@ -98,7 +99,7 @@ class ThoughtTokens:
 
     def push(self, tokens: Sequence[int]) -> None:
         """Count the next tokens of the text."""
-        begin, end = (mark.encode() for mark in THINK)
+        begin, end = self._marks
         for token in tokens if self._open else ():
             self._tail, self._read = self._tail + self._texts.bytes_of(token), self._read + 1
             if not self._begun:
@@ -124,17 +125,17 @@ class _Thoughts:
         text, self._held, thought = self._held + text, "", ""
         if self._state == "begins":
             inner = text.lstrip()
-            if not inner.startswith(THINK[0]) and THINK[0].startswith(inner) and not last:
+            if not inner.startswith(THINK.begin) and THINK.begin.startswith(inner) and not last:
                 self._held = text
                 return "", ""
-            begins = inner.startswith(THINK[0])
-            self._state, text = ("blank", inner.removeprefix(THINK[0])) if begins else ("over", text)
+            begins = inner.startswith(THINK.begin)
+            self._state, text = ("blank", inner.removeprefix(THINK.begin)) if begins else ("over", text)
         if self._state == "blank" and (text := text.lstrip()):
             self._state = "thinks"
         if self._state == "thinks":
-            thought, mark, rest = text.partition(THINK[1])
+            thought, mark, rest = text.partition(THINK.end)
             if not mark and not last:
-                size = len(thought) - begun(thought, THINK[1])
+                size = len(thought) - begun(thought, THINK.end)
                 self._held = thought[size:]
                 return thought[:size], ""
             self._state, thought, text = "ends", thought.rstrip(), rest

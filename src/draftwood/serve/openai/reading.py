@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
+from draftwood.serve.openai.formats import ToolFormat
 from draftwood.serve.openai.nesting import Nesting
-from draftwood.serve.openai.tagged import END, arguments_of
-from draftwood.serve.openai.tools import ToolFormat
+from draftwood.serve.openai.tagged import Tags
 
 _OBJECT: Final = re.compile(r"\s*\{")
 _SHOWN: Final = re.compile(r"\S")
@@ -33,8 +33,25 @@ class Arguments(NamedTuple):
     text: str
 
 
-Part: TypeAlias = str | Call | Arguments
-"""A part of an answer: content, a call that begins, and arguments of the last one."""
+class Thought(NamedTuple):
+    """A further part of the reasoning."""
+
+    text: str
+
+
+Part: TypeAlias = str | Call | Arguments | Thought
+"""A part of an answer: content, a call that begins, arguments of the last one, and reasoning."""
+
+
+class Thinking(NamedTuple):
+    """What is around the reasoning, and what closes it before its end."""
+
+    begin: str
+    end: str
+    close: str
+
+
+THINK: Final = Thinking("<think>", "</think>", "\n</think>\n\n")
 
 
 @final
@@ -44,6 +61,9 @@ class Reading:
 
     Attributes:
         thinks: whether an answer begins within the reasoning; None where reasoning is not split off.
+        thinking: the marks of the reasoning.
+        channels: answers are in channels.
+        continues: an answer goes on with a message that the request has begun.
         form: of the calls; None where nothing is called.
         names: of the functions.
         schemas: of the functions' arguments, by name.
@@ -54,6 +74,9 @@ class Reading:
     """
 
     thinks: bool | None = None
+    thinking: Thinking = THINK
+    channels: bool = False
+    continues: bool = False
     form: ToolFormat | None = None
     names: frozenset[str] = frozenset()
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -138,12 +161,12 @@ class CallReader:
     def _read_call(self, at: int) -> bool | None:
         """Read a call, or a list of them that has ended; False if there is none, None if that is not certain yet."""
         text, form = self.unread, self._form
-        if form.tagged:
-            return self._read_tagged(at)
+        if form.tags is not None:
+            return self._read_tagged(at, form.tags)
         head = form.head.match(text, at)
         if head is not None:
             given = head.groupdict()
-            name = given["name"] or given["bare"]
+            name = given.get("name") or given["bare"]
             if self._names is None or name in self._names:
                 call, begin = Call(name=name, id=given.get("id")), head.end()
                 end = begin if not self._reading.whole else self._end(begin)
@@ -152,7 +175,7 @@ class CallReader:
                 self._begin(call)
                 self._drop(begin)
                 self.open, self._nesting = self._kept or self.open, Nesting()
-                self._step = partial(self._read_arguments, bool(given["name"]))
+                self._step = partial(self._read_arguments, bool(given.get("name")))
                 return True
         start = _SHOWN.search(text, at)
         if start is not None and start[0] in "{[":
@@ -162,20 +185,20 @@ class CallReader:
             return False
         return False if self._last else None
 
-    def _read_tagged(self, at: int) -> bool | None:
+    def _read_tagged(self, at: int, tags: Tags) -> bool | None:
         """Read a call whose arguments stand in tags, when it has ended."""
         text, form, reading = self.unread, self._form, self._reading
         head = form.head.match(text, at)
-        end = -1 if head is None else text.find(END, head.end())
+        end = -1 if head is None else text.find(tags.end, head.end())
         if head is None or end < 0:
             return False if self._last or (head is None and not form.begun.fullmatch(text, at)) else None
         name = head["name"]
-        found = arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
+        found = tags.arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
         if found is None or (not found and name in reading.needing):
             return False
         self._begin(Call(name=name))
         self._grow(json.dumps(found, ensure_ascii=False))
-        self._drop(end + len(END))
+        self._drop(end + len(tags.end))
         self._step = self._read_close
         return True
 
@@ -238,7 +261,7 @@ class CallReader:
             found = self._read_call(len(form.between))
             if found is not False:
                 return bool(found)
-        elif not form.close.startswith(self.unread):
+        if not form.close.startswith(self.unread):
             self.unread = self.unread.removeprefix(form.close)
         elif not self._last:
             return False

@@ -1,24 +1,41 @@
-"""Arguments of a call that stand in tags, each as a text, as Qwen3-Coder and Qwen3.5 write them."""
+"""Arguments of a call that stand in tags, each as a text."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, final
 
-END: Final = "</function>"
-"""Comes after the last argument."""
-_ARGUMENT: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _WORDS: Final = {"True": True, "False": False, "None": None}
 
 
-def arguments_of(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments in a text, of the types of a function's schema; None if there is anything else in it."""
-    if _ARGUMENT.sub("", text).strip():
-        return None
-    known = schema.get("properties") or {}
-    return {name: _value(written, known.get(name, {})) for name, written in _ARGUMENT.findall(text)}
+@final
+@dataclass(frozen=True)
+class Tags:
+    """How arguments are written.
+
+    Attributes:
+        argument: a regular expression of one: its name and its value.
+        end: comes after the last one.
+    """
+
+    argument: re.Pattern[str]
+    end: str
+
+    def arguments_of(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The arguments in a text, of the types of a function's schema; None if there is anything else in it."""
+        if self.argument.sub("", text).strip():
+            return None
+        known = schema.get("properties") or {}
+        return {name: _value(written, known.get(name, {})) for name, written in self.argument.findall(text)}
+
+
+QWEN: Final = Tags(re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL), "</function>")
+"""As Qwen3-Coder and Qwen3.5 write them."""
+GLM: Final = Tags(re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL), "</tool_call>")
+"""As GLM 4.5 and later ones write them."""
 
 
 def _value(text: str, schema: Any) -> Any:

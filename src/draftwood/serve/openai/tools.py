@@ -1,28 +1,25 @@
-"""The functions that a chat may call, and how models write calls: the widespread formats, and their grammars."""
+"""The functions that a chat may call, and answers that must call them."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.grammar.grammar import Grammar, json_rule
+from draftwood.grammar.grammar import Grammar
 from draftwood.grammar.unheld import without_unheld
 from draftwood.serve.http.errors import bad
 from draftwood.serve.http.fields import Body
+from draftwood.serve.openai.formats import ToolFormat
 
 T = TypeVar("T")
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _LARGE: Final = ("too big", "longer than", "too large", "too deeply")  # in reasons of a grammar that is refused
-_HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-_NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
 
 
 class Function(Body):
@@ -95,123 +92,6 @@ def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         name = short_repr(choice.function.name)
         raise bad(f"tool_choice names the function {name}, but tools does not hold it: send it too", param="tool_choice")
-
-
-# ---- formats ----
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ToolFormat:
-    """A format of tool calls. Each holds an object with the function's name and its arguments, or both without an object.
-
-    Arguments in tags are texts, which no grammar of JSON holds. Answers that a grammar holds are then in Hermes's format.
-
-    Attributes:
-        mark: comes before the calls.
-        unmarked: an answer that begins as an object may be a call too.
-        head: a regular expression of what follows the mark, up to the arguments.
-        begun: a regular expression of texts that may become a head without an object.
-        tagged: the arguments stand in tags, each as a text.
-        close: what may come after the calls.
-        between: what is between two calls that share a mark.
-        frame: of a call in a grammar: what is before the name, before the arguments, and after them.
-        outer: of all calls in a grammar: what is before the first, between two and after the last.
-        signs: names that are special tokens of some models, and part of the format.
-    """
-
-    mark: str
-    unmarked: bool = False
-    head: re.Pattern[str]
-    begun: re.Pattern[str] = re.compile(r"\s*")
-    tagged: bool = False
-    close: str = ""
-    between: str = ""
-    frame: tuple[str, str, str]
-    outer: tuple[str, str, str]
-    signs: tuple[str, ...] = ()
-
-    def lark(self, functions: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None) -> str:
-        """A Lark grammar of calls.
-
-        Args:
-            functions: the schemas of their arguments by name.
-            special: the ids of special tokens by name.
-            many: several calls may come.
-            answer: the schema of an answer that may come instead of calls; None for no answer.
-        """
-
-        def literal(text: str) -> str:
-            parts = re.split("(" + ("|".join(map(re.escape, self.signs)) or "(?!)") + ")", text)
-            found = [f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts if part]
-            return " ".join(found)
-
-        first, between, last = map(literal, self.outer)
-        before, middle, after = self.frame
-        more = f"({between} call)*" if many else ""
-        rules = [f"start: calls{' | answer' if answer is not None else ''}", f"calls: {first} call {more} {last}"]
-        rules.append("call: " + " | ".join(f"f{i}" for i in range(len(functions))))
-        for i, (name, schema) in enumerate(functions.items()):
-            rules.append(f"f{i}: {literal(before + name + middle)} a{i} {literal(after)}\na{i}: {json_rule(schema)}")
-        if answer is not None:
-            rules.append(f"answer: {json_rule(answer)}")
-        return "\n".join(rules)
-
-
-_HERMES: Final = ToolFormat(
-    mark="<tool_call>",
-    head=re.compile(_HEAD),
-    close="</tool_call>",
-    frame=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"),
-    outer=("", "\n", ""),
-    signs=("<tool_call>", "</tool_call>"),
-)
-_TAGGED: Final = replace(
-    _HERMES, tagged=True, head=re.compile(r"\s*<function=(?P<name>[^>\s]+)>"), begun=re.compile(r"\s*(?:<[^>]*)?")
-)
-_LLAMA: Final = ToolFormat(
-    mark="<|python_tag|>",
-    unmarked=True,
-    head=re.compile(_HEAD),
-    between=";",
-    frame=('{"name": "', '", "parameters": ', "}"),
-    outer=("", "; ", ""),
-    signs=("<|python_tag|>",),
-)
-_LIST: Final = ToolFormat(
-    mark="[TOOL_CALLS]",
-    head=re.compile(rf"\s*\[?(?:{_HEAD})|\s*{_NAMED}"),
-    begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"),
-    close="]",
-    between=",",
-    frame=('{"name": "', '", "arguments": ', "}"),
-    outer=("[TOOL_CALLS][", ", ", "]"),
-    signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-)
-_ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
-FORMATS: Final[Mapping[str, ToolFormat]] = {
-    "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED,
-}  # fmt: skip
-"""By the names of ``--tool-parser``."""
-
-
-def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
-    """The wanted format; with ``auto`` the one that the chat template writes, by what it holds. None if it is not known."""
-    if wanted == "auto":
-        wanted = next((name for sign, name in _SIGNS.items() if holds(sign)), "")
-    if wanted == "mistral" and holds("[ARGS]"):
-        return _ARGS
-    return FORMATS.get(wanted)
-
-
-_SIGNS: Final = {  # what a chat template holds, and its format
-    "[TOOL_CALLS]": "mistral",
-    "<parameter=": "qwen3_coder",
-    "<function=": "",
-    "<tool_call>": "hermes",
-    "<|python_tag|>": "llama3_json",
-    "Environment: ipython": "llama3_json",
-}
 
 
 def grammar_of_calls(

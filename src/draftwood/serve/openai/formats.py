@@ -1,0 +1,174 @@
+"""How models write tool calls: the widespread formats, and their grammars."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+from draftwood.grammar.grammar import json_rule
+from draftwood.serve.openai.tagged import GLM, QWEN, Tags
+
+_HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+_NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat:
+    """A format of tool calls. Each holds an object with the function's name and its arguments, or both without an object.
+
+    Arguments in tags are texts, which no grammar of JSON holds. Answers that a grammar holds are then in Hermes's format.
+
+    Attributes:
+        mark: comes before the calls.
+        unmarked: an answer that begins as an object may be a call too.
+        head: a regular expression of what follows the mark, up to the arguments.
+        begun: a regular expression of texts that may become a head without an object.
+        tags: around the arguments, each a text; None where they are JSON.
+        channels: calls have a channel of their own, as thoughts and answers have (:mod:`draftwood.serve.openai.channels`).
+        close: what may come after the calls.
+        between: what is between two calls that share a mark.
+        frame: of a call in a grammar: what is before the name, before the arguments, and after them.
+        outer: of all calls in a grammar: what is before the first, between two and after the last.
+        signs: names that are special tokens of some models, and part of the format.
+    """
+
+    mark: str
+    unmarked: bool = False
+    head: re.Pattern[str]
+    begun: re.Pattern[str] = re.compile(r"\s*")
+    tags: Tags | None = None
+    channels: bool = False
+    close: str = ""
+    between: str = ""
+    frame: tuple[str, str, str]
+    outer: tuple[str, str, str]
+    signs: tuple[str, ...] = ()
+
+    def lark(self, functions: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None) -> str:
+        """A Lark grammar of calls.
+
+        Args:
+            functions: the schemas of their arguments by name.
+            special: the ids of special tokens by name.
+            many: several calls may come.
+            answer: the schema of an answer that may come instead of calls; None for no answer.
+        """
+
+        def literal(text: str) -> str:
+            parts = re.split("(" + ("|".join(map(re.escape, self.signs)) or "(?!)") + ")", text)
+            found = [f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts if part]
+            return " ".join(found)
+
+        first, between, last = map(literal, self.outer)
+        before, middle, after = self.frame
+        more = f"({between} call)*" if many else ""
+        rules = [f"start: calls{' | answer' if answer is not None else ''}", f"calls: {first} call {more} {last}"]
+        rules.append("call: " + " | ".join(f"f{i}" for i in range(len(functions))))
+        for i, (name, schema) in enumerate(functions.items()):
+            rules.append(f"f{i}: {literal(before + name + middle)} a{i} {literal(after)}\na{i}: {json_rule(schema)}")
+        if answer is not None:
+            rules.append(f"answer: {json_rule(answer)}")
+        return "\n".join(rules)
+
+
+_HERMES: Final = ToolFormat(
+    mark="<tool_call>",
+    head=re.compile(_HEAD),
+    close="</tool_call>",
+    frame=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"),
+    outer=("", "\n", ""),
+    signs=("<tool_call>", "</tool_call>"),
+)
+_TAGGED: Final = replace(
+    _HERMES, tags=QWEN, head=re.compile(r"\s*<function=(?P<name>[^>\s]+)>"), begun=re.compile(r"\s*(?:<[^>]*)?")
+)
+_GLM: Final = replace(
+    _HERMES,
+    tags=GLM,
+    close="",
+    head=re.compile(r"\s*(?P<name>[^\s<]+)\s*(?=<(?:arg_key>|/tool_call>))"),
+    begun=re.compile(r"\s*[^\s<]*\s*(?:<[^<>]*)?"),
+)
+_LLAMA: Final = ToolFormat(
+    mark="<|python_tag|>",
+    unmarked=True,
+    head=re.compile(_HEAD),
+    between=";",
+    frame=('{"name": "', '", "parameters": ', "}"),
+    outer=("", "; ", ""),
+    signs=("<|python_tag|>",),
+)
+_LIST: Final = ToolFormat(
+    mark="[TOOL_CALLS]",
+    head=re.compile(rf"\s*\[?(?:{_HEAD})|\s*{_NAMED}"),
+    begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"),
+    close="]",
+    between=",",
+    frame=('{"name": "', '", "arguments": ', "}"),
+    outer=("[TOOL_CALLS][", ", ", "]"),
+    signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+)
+_ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
+_CALLS, _CALL, _SEP, _END, _ENDS = (  # DeepSeek's names have a wide bar and a block in place of a bar and a blank
+    f"<{name.replace(' ', chr(0x2581)).join([chr(0xFF5C)] * 2)}>"
+    for name in ("tool calls begin", "tool call begin", "tool sep", "tool call end", "tool calls end")
+)
+_DEEPSEEK: Final = ToolFormat(
+    mark=_CALLS,
+    head=re.compile(rf"\s*{_CALL}(?P<bare>[^\s<]+){_SEP}(?=\{{)"),
+    begun=re.compile(r"\s*(?:<[^<{]*){0,2}"),
+    close=_END + _ENDS,
+    between=_END,
+    frame=(_CALL, _SEP, _END),
+    outer=(_CALLS, "", _ENDS),
+    signs=(_CALLS, _CALL, _SEP, _END, _ENDS),
+)
+_DEEPSEEK_V3: Final = replace(
+    _DEEPSEEK,
+    head=re.compile(rf"\s*{_CALL}function{_SEP}(?P<bare>[^\s<]+)\n```json\n(?=\{{)"),
+    close=f"```{_END}{_ENDS}",
+    between=f"```{_END}",
+    frame=(f"{_CALL}function{_SEP}", "\n```json\n", f"\n```{_END}"),
+    outer=(_CALLS, "\n", _ENDS),
+)
+_HARMONY: Final = ToolFormat(
+    mark="<|channel|>",
+    channels=True,
+    head=re.compile(r"(?!)"),
+    frame=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>"),
+    outer=("", "<|start|>assistant", ""),
+    signs=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+)
+FORMATS: Final[Mapping[str, ToolFormat]] = {
+    "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
+    "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
+}  # fmt: skip
+"""By the names of ``--tool-parser``."""
+
+
+def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
+    """The wanted format; with ``auto`` the one that the chat template writes, by what it holds. None if it is not known."""
+    if wanted == "auto":
+        wanted = next((name for sign, name in _SIGNS.items() if holds(sign)), "")
+    if wanted == "mistral" and holds("[ARGS]"):
+        return _ARGS
+    if wanted == "deepseek_v31" and holds("```json"):
+        return _DEEPSEEK_V3
+    return FORMATS.get(wanted)
+
+
+_SIGNS: Final = {  # what a chat template holds, and its format
+    "[TOOL_CALLS]": "mistral",
+    "<parameter=": "qwen3_coder",
+    "<function=": "",
+    "<arg_key>": "glm45",
+    _SEP: "deepseek_v31",
+    "<|channel|>": "harmony",
+    "<tool_call>": "hermes",
+    "<|python_tag|>": "llama3_json",
+    "Environment: ipython": "llama3_json",
+}
