@@ -16,18 +16,26 @@ struct InputGroup {
     int sum, half;
 };
 
-// Rows of inputs as codes; distances are in numbers.
+const int PANEL_ROWS = 32;  // rows that are multiplied with a panel together, at most
+
+// Rows of inputs as codes. Those that are multiplied together are a tile: [tile][group][row of the tile].
 struct Inputs {
     int8_t* codes;
     InputGroup* groups;
-    int size;
-    int groups_of_row() const { return size / QUANT; }
+    int size, rows;
+
+    Inputs tile(int first) const {
+        const size_t at = (size_t)first * size;
+        return {codes + at, groups + at / QUANT, size, rows - first < PANEL_ROWS ? rows - first : PANEL_ROWS};
+    }
 };
 
-// A row of inputs as codes: of each group the largest magnitude is 127, halves are rounded to even. A group that holds a NaN
+// A row of a tile as codes: of each group the largest magnitude is 127, halves are rounded to even. A group that holds a NaN
 // or an infinity has the scale NaN; one of numbers below 1e-30 is zero.
-inline void quantise(const float* from, int size, int8_t* codes, InputGroup* groups) {
-    for (int g = 0; g < size / QUANT; g++, from += QUANT, codes += QUANT) {
+inline void quantise_row(const float* from, int row, const Inputs& to) {
+    int8_t* codes = to.codes + row * QUANT;
+    InputGroup* group = to.groups + row;
+    for (int g = 0; g < to.size / QUANT; g++, from += QUANT, codes += to.rows * QUANT, group += to.rows) {
         const Lanes a = load(from), b = load(from + LANES), zero = splat(0.f);
         const float top = greatest(greater(greater(a, zero - a), greater(b, zero - b)));
         const float invalid = sum(a * zero + b * zero);  // NaN, or zero
@@ -38,8 +46,13 @@ inline void quantise(const float* from, int size, int8_t* codes, InputGroup* gro
         int half = 0, rest = 0;
         for (int i = 0; i < LANES; i++) half += codes[i], rest += codes[i + LANES];
         const float scale = empty ? invalid : top / 127;
-        groups[g] = {scale, (half + rest) * scale, half + rest, half};
+        *group = {scale, (half + rest) * scale, half + rest, half};
     }
+}
+
+inline void quantise(const float* from, const Inputs& to) {
+    for (int r = 0; r < to.rows; r++)
+        quantise_row(from + (size_t)r * to.size, r % PANEL_ROWS, to.tile(r - r % PANEL_ROWS));
 }
 
 // A word that is a byte four times.
@@ -123,21 +136,20 @@ inline Floats add_group(Floats sum, const Codes* w, const Floats* scale, const F
     }
 }
 
-// The products of R rows with a panel: the weights of a group are read once for all rows.
-template <Kind K, int PARTS, int R>
-void panel_product(const draftwood::Format& format, const uint8_t* at, const Inputs& x, int first, float* out,
-                   size_t next_out) {
-    const int groups = x.groups_of_row(), center = K == VALUES ? 128 : format.center;
-    const int8_t* codes = x.codes + (size_t)first * x.size;
-    const InputGroup* inputs = x.groups + (size_t)first * groups;
+// The products of a tile of rows with a panel: the weights of a group are read once for all rows.
+template <Kind K, int PARTS>
+void panel_product(const draftwood::Format& format, const uint8_t* at, const Inputs& x, float* out, size_t next_out) {
+    const int rows = x.rows, groups = x.size / QUANT, center = K == VALUES ? 128 : format.center;
+    const int8_t* codes = x.codes;
+    const InputGroup* inputs = x.groups;
     const bool has_low = format.low;
-    Floats sums[R][SIDES];
-    for (int r = 0; r < R; r++)
+    Floats sums[PANEL_ROWS][SIDES];
+    for (int r = 0; r < rows; r++)
         for (int side = 0; side < SIDES; side++) sums[r][side] = splat_floats(0);
     for (int g = 0; g < groups;) {
         const uint8_t* head = at;
         at += format.head_bytes();
-        for (int in = 0; in < format.groups() && g < groups; in++, g++, at += format.group_bytes())
+        for (int in = 0; in < format.groups() && g < groups; in++, g++, at += format.group_bytes()) {
             for (int side = 0; side < SIDES; side++) {
                 for (int i = side; i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += SIDES)
                     __builtin_prefetch(at + CODES_AHEAD + 64 * i);
@@ -145,52 +157,27 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
                 read_codes<K>(at + 4 * OUTPUTS * side, format.values, w);
                 Floats scale[PARTS], low[PARTS];
                 for (int p = 0; p < PARTS; p++) read_scales(format, head, in, p, OUTPUTS * side, scale[p], low[p]);
-                for (int r = 0; r < R; r++)
-                    sums[r][side] = add_group<K, PARTS>(sums[r][side], w, scale, low, has_low, center,
-                                                        codes + (size_t)r * x.size + g * QUANT, inputs[r * groups + g]);
+                for (int r = 0; r < rows; r++)
+                    sums[r][side] = add_group<K, PARTS>(sums[r][side], w, scale, low, has_low, center, codes + r * QUANT, inputs[r]);
             }
+            codes += rows * QUANT;
+            inputs += rows;
+        }
     }
-    for (int r = 0; r < R; r++)
+    for (int r = 0; r < rows; r++)
         for (int side = 0; side < SIDES; side++) store_floats(out + r * next_out + side * OUTPUTS, sums[r][side]);
 }
 
-#if defined(__AVX512F__)
-const int PANEL_ROWS = 16;  // rows whose sums stay in registers
-#else
-const int PANEL_ROWS = 8;
-#endif
-
-// Any number of rows, in tiles of nearly the same size.
-template <Kind K, int PARTS>
-void panel_products(const draftwood::Format& format, const uint8_t* at, const Inputs& x, int rows, float* out,
-                    size_t next_out) {
-    const int tiles = (rows + PANEL_ROWS - 1) / PANEL_ROWS, size = (rows + tiles - 1) / tiles;
-    for (int r = 0, count; r < rows; r += count) {
-        const int left = rows - r < size ? rows - r : size;
-        auto some = [&](auto tile) {
-            count = decltype(tile)::value;
-            panel_product<K, PARTS, decltype(tile)::value>(format, at, x, r, out + r * next_out, next_out);
-        };
-        if (left >= 16 && PANEL_ROWS >= 16) some(Constant<PANEL_ROWS>());
-        else if (left >= 12 && PANEL_ROWS >= 12) some(Constant<PANEL_ROWS >= 12 ? 12 : 8>());
-        else if (left >= 8) some(Constant<8>());
-        else if (left >= 6) some(Constant<6>());
-        else if (left >= 4) some(Constant<4>());
-        else if (left >= 3) some(Constant<3>());
-        else if (left >= 2) some(Constant<2>());
-        else some(Constant<1>());
-    }
-}
-
 // The products of rows with a panel.
-inline void multiply_panel(const draftwood::Panel& a, const Inputs& x, int rows, float* out, size_t next_out) {
+inline void multiply_panel(const draftwood::Panel& a, const Inputs& x, float* out, size_t next_out) {
     const draftwood::Format& format = *a.format;
-    by_kind(format, [&](auto of) {
-        constexpr Kind kind = decltype(of)::value;
-        if constexpr (kind == SIX) panel_products<kind, 2>(format, a.codes, x, rows, out, next_out);
-        else if (kind == FOUR && format.parts == 2) panel_products<FOUR, 2>(format, a.codes, x, rows, out, next_out);
-        else panel_products<kind, 1>(format, a.codes, x, rows, out, next_out);
-    });
+    for (int r = 0; r < x.rows; r += PANEL_ROWS, out += PANEL_ROWS * next_out)
+        by_kind(format, [&](auto of) {
+            constexpr Kind kind = decltype(of)::value;
+            if constexpr (kind == SIX) panel_product<kind, 2>(format, a.codes, x.tile(r), out, next_out);
+            else if (kind == FOUR && format.parts == 2) panel_product<FOUR, 2>(format, a.codes, x.tile(r), out, next_out);
+            else panel_product<kind, 1>(format, a.codes, x.tile(r), out, next_out);
+        });
 }
 
 // The numbers of a group of a panel, rounded to bfloat16: [pair of inputs][output][input of the pair], pairs ``next`` apart.

@@ -83,7 +83,7 @@ struct PhasesOf {
     void product(const Linear& a, int strip, int rows, const Input* in, float* out) {
         const bool codes = a.panels && a.panels[2 * strip].format;
         if (codes && N::integers) {
-            for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, rows, out + p * LANES, STRIP);
+            for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, out + p * LANES, STRIP);
         } else if (codes) {
             if constexpr (N::step == 2) multiply_expanded(a, strip, rows, in, out);
         } else {
@@ -100,13 +100,9 @@ struct PhasesOf {
     void quantise_rows(const Linear& a, int rows, const Input* in) {
         if constexpr (N::integers) {
             if (!a.panels) return;
-            coded.codes = (int8_t*)own.codes;
-            coded.groups = (InputGroup*)(coded.codes + (size_t)rows * a.inputs);
-            coded.size = a.inputs;
-            for (int r = 0; r < rows; r++) {
-                const size_t at = (size_t)r * a.inputs;
-                quantise(in + at, a.inputs, coded.codes + at, coded.groups + at / QUANT);
-            }
+            int8_t* codes = (int8_t*)own.codes;
+            coded = {codes, (InputGroup*)(codes + (size_t)rows * a.inputs), a.inputs, rows};
+            quantise(in, coded);
         }
     }
 
