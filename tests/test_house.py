@@ -53,7 +53,7 @@ BUDGETS = {
     "verify": 660, "loading": 4095, "trace": 2875, "engine": 3010, "hf": 340, "train": 2645, "exactness": 1500, "tune": 455,
     "serve": 6460, "ray": 695, "cli": 3890,
 }  # fmt: skip
-NATIVE = 4_930
+NATIVE = 4_970
 """Lines of C++ of the native engine, at most."""
 TESTS = 36_800
 """Lines of the tests, at most."""

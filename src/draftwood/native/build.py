@@ -30,9 +30,9 @@ _X86 = {
     "avx512": _AVX512,
     "avx512vnni": _VNNI,
     "avx512bf16": _BF16,
-    "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-DDRAFTWOOD_AMX"),
+    "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DDRAFTWOOD_AMX"),
 }
-_ARM = {"dotprod": ("-march=armv8.2-a+dotprod",)}
+_ARM = {"dotprod": ("-march=armv8.2-a+dotprod",), "i8mm": ("-march=armv8.2-a+dotprod+i8mm",)}
 _FAMILIES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM,
 }  # fmt: skip

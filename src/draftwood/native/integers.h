@@ -10,8 +10,10 @@
 //   load_factors            OUTPUTS integers of 8 bits, as floats
 //   to_floats               integers, as floats
 //   store_codes(p, a)       sixteen lanes, rounded to integers of 8 bits, halves to even
-//   dot<K, N>(w, x, bias)   ``bias`` and the products of N registers of codes with N fours of inputs; it is of two kinds:
-//                           from ``add_products``, four at a time in 32 bits, or from sums of 16 bits (BY_PAIRS)
+//   dot<K, N>(w, x, bias)   ``bias`` and the products of N registers of codes with N fours of inputs; it is made
+//                           from ``add_products``, four at a time in 32 bits, or from sums of 16 bits (BY_PAIRS),
+//                           unless an instruction set has its own (WITH_OWN_DOT)
+//   multiply_codes          where there is AMX (tiles.h) or WITH_PAIRS: these products of MANY_ROWS or more at once
 // An integer has no rounding, so all of these have the same bits on all instruction sets.
 #pragma once
 #include "codes.h"
@@ -129,18 +131,57 @@ inline void store_codes(int8_t* p, const Lanes& a) {
     };
     vst1q_s8(p, vcombine_s8(vmovn_s16(words(0)), vmovn_s16(words(2))));
 }
+#if defined(__ARM_FEATURE_DOTPROD)
+#define WITH_OWN_DOT
+template <Kind K, int N>
+inline Codes dot(const Codes* w, const int8_t* x, int bias) {
+    int32x4_t even = vdupq_n_s32(bias), odd = vdupq_n_s32(0);
+    for (int i = 0; i < N; i += 4) {
+        const int8x16_t inputs = vld1q_s8(x + 4 * i);
+        even = vdotq_laneq_s32(even, (int8x16_t)w[i], inputs, 0);
+        odd = vdotq_laneq_s32(odd, (int8x16_t)w[i + 1], inputs, 1);
+        even = vdotq_laneq_s32(even, (int8x16_t)w[i + 2], inputs, 2);
+        odd = vdotq_laneq_s32(odd, (int8x16_t)w[i + 3], inputs, 3);
+    }
+    return (Codes)(even + odd);
+}
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// Products of two rows, of which pieces of eight inputs take turns, with two outputs; a last row is alone.
+#define WITH_PAIRS
+const int MANY_ROWS = 2;
+template <Kind K, int PARTS, int ROWS>
+inline void multiply_codes(const Codes* w, const int8_t* x, int rows, Codes (&sums)[PARTS][ROWS]) {
+    const int lines = 4 / PARTS;  // of eight inputs
+    int8x16_t lower[4], upper[4];  // outputs 0 and 1, 2 and 3
+    for (int i = 0; i < 4; i++) {
+        lower[i] = (int8x16_t)vzip1q_s32((int32x4_t)w[2 * i], (int32x4_t)w[2 * i + 1]);
+        upper[i] = (int8x16_t)vzip2q_s32((int32x4_t)w[2 * i], (int32x4_t)w[2 * i + 1]);
+    }
+    for (int r = 0; r < rows - 1; r += 2)
+        for (int p = 0; p < PARTS; p++) {
+            int32x4_t first = vdupq_n_s32(0), second = vdupq_n_s32(0);
+            for (int i = lines * p; i < lines * (p + 1); i++) {
+                const int8x16_t inputs = vld1q_s8(x + 32 * r + 16 * i);
+                first = vmmlaq_s32(first, inputs, lower[i]);
+                second = vmmlaq_s32(second, inputs, upper[i]);
+            }
+            sums[p][r] = (Codes)vzip1q_s64((int64x2_t)first, (int64x2_t)second);
+            sums[p][r + 1] = (Codes)vzip2q_s64((int64x2_t)first, (int64x2_t)second);
+        }
+    for (int p = 0; p < PARTS && rows % 2; p++)
+        sums[p][rows - 1] = dot<K, 8 / PARTS>(w + 8 / PARTS * p, x + 32 * (rows - 1) + 32 / PARTS * p, 0);
+}
+#endif
+#else
 inline Codes add_products(Codes into, Codes codes, int four) {
     const int8x16_t w = (int8x16_t)codes, x = vreinterpretq_s8_s32(vdupq_n_s32(four));
-#if defined(__ARM_FEATURE_DOTPROD)
-    return (Codes)vdotq_s32((int32x4_t)into, w, x);
-#else
     const int16x8_t first = vmull_s8(vget_low_s8(w), vget_low_s8(x)), second = vmull_s8(vget_high_s8(w), vget_high_s8(x));
     return into + (Codes)vpaddq_s32(vpaddlq_s16(first), vpaddlq_s16(second));
-#endif
 }
+#endif
 
 #else
-#define WITHOUT_VECTORS
+#define WITH_OWN_DOT
 const bool SIGNED_CODES = false;
 template <class F>
 inline Codes each_word(F one) {
@@ -191,7 +232,7 @@ inline Codes dot(const Codes* w, const int8_t* x, int bias) {
 #if defined(BY_PAIRS)
 template <Kind K, int N>
 inline Codes dot(const Codes* w, const int8_t* x, int bias) {
-    Codes sums = splat_codes(is_signed(K) ? 0 : bias);
+    Codes sums = splat_codes(bias);
     const int most = pairs_of_16_bits(K) < N ? pairs_of_16_bits(K) : N;
     for (int i = 0; i < N; i += most) {
         auto some = pair_sums(is_signed(K), w[i], four_inputs(x, i));
@@ -201,10 +242,10 @@ inline Codes dot(const Codes* w, const int8_t* x, int bias) {
     }
     return sums;
 }
-#elif !defined(WITHOUT_VECTORS)
+#elif !defined(WITH_OWN_DOT)
 template <Kind K, int N>
 inline Codes dot(const Codes* w, const int8_t* x, int bias) {
-    Codes even = splat_codes(SIGNED_CODES && is_signed(K) ? 0 : bias), odd = splat_codes(0);
+    Codes even = splat_codes(bias), odd = splat_codes(0);
     for (int i = 0; i < N; i += 2) {
         even = add_products(even, w[i], four_inputs(x, i));
         odd = add_products(odd, w[i + 1], four_inputs(x, i + 1));

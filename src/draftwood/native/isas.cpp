@@ -5,6 +5,9 @@
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,8 +32,8 @@ bool may_use_tiles() {
     return true;
 #elif defined(__linux__) && defined(__x86_64__)
     unsigned a, b, c, d;
-    const unsigned wanted = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE
-    const int request = 0x1023, data = 18;        // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+    const int request = 0x1023, data = 18;                   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && !syscall(SYS_arch_prctl, request, data);
 #else
     return false;
@@ -46,11 +49,15 @@ bool cpuid_bit(unsigned leaf, unsigned subleaf, bool in_ecx, int bit) {
 #endif
 
 #if defined(__aarch64__)
-bool has_dot_products() {
+// Whether there are dot products of integers, or products of their matrices.
+bool has_products(bool of_matrices) {
 #if defined(__linux__)
-    return getauxval(AT_HWCAP) >> 20 & 1;  // HWCAP_ASIMDDP
+    return (of_matrices ? getauxval(AT_HWCAP2) >> 13 : getauxval(AT_HWCAP) >> 20) & 1;  // HWCAP2_I8MM, HWCAP_ASIMDDP
 #elif defined(__APPLE__)
-    return true;  // all processors of Apple for computers
+    int found = 0;
+    size_t size = sizeof found;
+    const char* name = of_matrices ? "hw.optional.arm.FEAT_I8MM" : "hw.optional.arm.FEAT_DotProd";
+    return !sysctlbyname(name, &found, &size, nullptr, 0) && found;
 #else
     return false;
 #endif
@@ -72,7 +79,8 @@ bool is_here(const std::string& name) {
     if (name == "amx") return bf16 && may_use_tiles();
 #endif
 #if defined(__aarch64__)
-    if (name == "dotprod") return has_dot_products();
+    if (name == "dotprod") return has_products(false);
+    if (name == "i8mm") return has_products(false) && has_products(true);
 #endif
     return name == "generic";
 }

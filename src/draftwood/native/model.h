@@ -198,7 +198,7 @@ struct Scratch {
     float* scores;     // [query][slot]
     float* sums;       // [query][dim] of attention
     float* state;      // [key][value]: behind nodes, of a head of the delta rule
-    int tile_rows;     // of the processor's tiles, as they are configured
+    int tile_rows;     // of the processor's tiles, as they are configured; -1: for codes
     // Of the scores that this thread computed, for each scored token: the highest one, the token that has it, and the lanes of
     // the scores' sum, which is NaN if a score is.
     float* highest;

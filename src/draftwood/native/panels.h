@@ -4,6 +4,9 @@
 #pragma once
 #include "formats.h"
 #include "integers.h"
+#if defined(DRAFTWOOD_AMX)
+#include "tiles.h"
+#endif
 
 namespace {
 using draftwood::LANES, draftwood::PANEL, draftwood::QUANT;
@@ -33,7 +36,12 @@ struct Inputs {
 // A row of a tile as codes: of each group the largest magnitude is 127, halves are rounded to even. A group that holds a NaN
 // or an infinity has the scale NaN; one of numbers below 1e-30 is zero.
 inline void quantise_row(const float* from, int row, const Inputs& to) {
-    int8_t* codes = to.codes + row * QUANT;
+#if defined(WITH_PAIRS)
+    const bool paired = (row | 1) < to.rows;
+#else
+    const bool paired = false;
+#endif
+    int8_t own[QUANT], *codes = to.codes + (paired ? row / 2 * 2 * QUANT + row % 2 * 8 : row * QUANT);
     InputGroup* group = to.groups + row;
     for (int g = 0; g < to.size / QUANT; g++, from += QUANT, codes += to.rows * QUANT, group += to.rows) {
         const Lanes a = load(from), b = load(from + LANES), zero = splat(0.f);
@@ -41,10 +49,11 @@ inline void quantise_row(const float* from, int row, const Inputs& to) {
         const float invalid = sum(a * zero + b * zero);  // NaN, or zero
         const bool empty = !(top >= 1e-30f) || invalid != 0;
         const Lanes factor = splat(empty ? 0.f : 127 / top);
-        store_codes(codes, a * factor);
-        store_codes(codes + LANES, b * factor);
+        store_codes(own, a * factor);
+        store_codes(own + LANES, b * factor);
+        for (int i = 0; i < QUANT; i += 8) memcpy(codes + (paired ? 2 * i : i), own + i, 8);
         int half = 0, rest = 0;
-        for (int i = 0; i < LANES; i++) half += codes[i], rest += codes[i + LANES];
+        for (int i = 0; i < LANES; i++) half += own[i], rest += own[i + LANES];
         const float scale = empty ? invalid : top / 127;
         *group = {scale, (half + rest) * scale, half + rest, half};
     }
@@ -118,32 +127,26 @@ inline void read_scales(const draftwood::Format& format, const uint8_t* head, in
 const int CODES_AHEAD = 4096;  // bytes of a panel that are fetched before they are needed
 
 // The sum of an output and a group: float(dot) * scale_w * scale_x after low_w * (scale_x * sum_x), each a fused product.
-template <Kind K, int PARTS>
-inline Floats add_group(Floats sum, const Codes* w, const Floats* scale, const Floats* low, bool has_low, int center,
-                        const int8_t* row, const InputGroup& input) {
-    if constexpr (PARTS == 1) {
-        if (has_low) sum = fused(low[0], splat_floats(input.total), sum);
-        const Codes whole = dot<K, 8>(w, row, -center * input.sum);
-        return fused(to_floats(whole), scale[0] * splat_floats(input.scale), sum);
-    } else {
-        const int parts[] = {input.half, input.sum - input.half};
-        for (int p = 0; p < 2; p++) {
-            if (has_low) sum = fused(low[p], splat_floats(parts[p] * input.scale), sum);
-            const Codes some = dot<K, 4>(w + 4 * p, row + 16 * p, -center * parts[p]);
-            sum = fused(to_floats(some), scale[p] * splat_floats(input.scale), sum);
-        }
-        return sum;
+// ``dot_of(part, bias)`` is ``bias`` and the sum of products of a part.
+template <int PARTS, class D>
+inline Floats add_group(Floats sum, const Floats* scale, const Floats* low, bool has_low, int center, const InputGroup& input,
+                        D dot_of) {
+    for (int p = 0; p < PARTS; p++) {
+        const int total = PARTS == 1 ? input.sum : p == 0 ? input.half : input.sum - input.half;
+        if (has_low) sum = fused(low[p], splat_floats(PARTS == 1 ? input.total : total * input.scale), sum);
+        sum = fused(to_floats(dot_of(p, -center * total)), scale[p] * splat_floats(input.scale), sum);
     }
+    return sum;
 }
 
-// The products of a tile of rows with a panel: the weights of a group are read once for all rows.
-template <Kind K, int PARTS>
+// The products of a tile of rows, or of ONE, with a panel: the weights of a group are read once for all rows.
+template <Kind K, int PARTS, bool ONE>
 void panel_product(const draftwood::Format& format, const uint8_t* at, const Inputs& x, float* out, size_t next_out) {
-    const int rows = x.rows, groups = x.size / QUANT, center = K == VALUES ? 128 : format.center;
+    const int rows = ONE ? 1 : x.rows, groups = x.size / QUANT, center = SIGNED_CODES && is_signed(K) ? 0 : K == VALUES ? 128 : format.center;
     const int8_t* codes = x.codes;
     const InputGroup* inputs = x.groups;
     const bool has_low = format.low;
-    Floats sums[PANEL_ROWS][SIDES];
+    Floats sums[ONE ? 1 : PANEL_ROWS][SIDES];
     for (int r = 0; r < rows; r++)
         for (int side = 0; side < SIDES; side++) sums[r][side] = splat_floats(0);
     for (int g = 0; g < groups;) {
@@ -157,8 +160,21 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
                 read_codes<K>(at + 4 * OUTPUTS * side, format.values, w);
                 Floats scale[PARTS], low[PARTS];
                 for (int p = 0; p < PARTS; p++) read_scales(format, head, in, p, OUTPUTS * side, scale[p], low[p]);
+                auto add = [&](int r, auto dot_of) {
+                    sums[r][side] = add_group<PARTS>(sums[r][side], scale, low, has_low, center, inputs[r], dot_of);
+                };
+#if defined(DRAFTWOOD_AMX) || defined(WITH_PAIRS)
+                if (rows >= MANY_ROWS) {
+                    Codes dots[PARTS][PANEL_ROWS];
+                    multiply_codes<K>(w, codes, rows, dots);
+                    for (int r = 0; r < rows; r++) add(r, [&](int p, uint32_t bias) { return dots[p][r] + bias; });
+                    continue;
+                }
+#endif
                 for (int r = 0; r < rows; r++)
-                    sums[r][side] = add_group<K, PARTS>(sums[r][side], w, scale, low, has_low, center, codes + r * QUANT, inputs[r]);
+                    add(r, [&](int p, int bias) {
+                        return dot<K, 8 / PARTS>(w + 8 / PARTS * p, codes + r * QUANT + QUANT / PARTS * p, bias);
+                    });
             }
             codes += rows * QUANT;
             inputs += rows;
@@ -168,16 +184,24 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
         for (int side = 0; side < SIDES; side++) store_floats(out + r * next_out + side * OUTPUTS, sums[r][side]);
 }
 
+template <Kind K, int PARTS>
+void panel_products(const draftwood::Format& format, const uint8_t* at, const Inputs& x, float* out, size_t next_out) {
+    for (int r = 0; r < x.rows; r += PANEL_ROWS) {
+        const Inputs some = x.tile(r);
+        auto product = some.rows == 1 ? panel_product<K, PARTS, true> : panel_product<K, PARTS, false>;
+        product(format, at, some, out + r * next_out, next_out);
+    }
+}
+
 // The products of rows with a panel.
 inline void multiply_panel(const draftwood::Panel& a, const Inputs& x, float* out, size_t next_out) {
     const draftwood::Format& format = *a.format;
-    for (int r = 0; r < x.rows; r += PANEL_ROWS, out += PANEL_ROWS * next_out)
-        by_kind(format, [&](auto of) {
-            constexpr Kind kind = decltype(of)::value;
-            if constexpr (kind == SIX) panel_product<kind, 2>(format, a.codes, x.tile(r), out, next_out);
-            else if (kind == FOUR && format.parts == 2) panel_product<FOUR, 2>(format, a.codes, x.tile(r), out, next_out);
-            else panel_product<kind, 1>(format, a.codes, x.tile(r), out, next_out);
-        });
+    by_kind(format, [&](auto of) {
+        constexpr Kind kind = decltype(of)::value;
+        if constexpr (kind == SIX) panel_products<kind, 2>(format, a.codes, x, out, next_out);
+        else if (kind == FOUR && format.parts == 2) panel_products<FOUR, 2>(format, a.codes, x, out, next_out);
+        else panel_products<kind, 1>(format, a.codes, x, out, next_out);
+    });
 }
 
 // The numbers of a group of a panel, rounded to bfloat16: [pair of inputs][output][input of the pair], pairs ``next`` apart.

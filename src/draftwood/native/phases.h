@@ -2,9 +2,6 @@
 #pragma once
 #include "gemm.h"
 #include "panels.h"
-#if defined(DRAFTWOOD_AMX)
-#include "tiles.h"
-#endif
 
 namespace {
 // Of a mixture of experts behind Mamba-2: qkv, mixing, heads, their norm, out, its norm, router, up, down, sum, and two of an expert
@@ -103,6 +100,9 @@ struct PhasesOf {
             int8_t* codes = (int8_t*)own.codes;
             coded = {codes, (InputGroup*)(codes + (size_t)rows * a.inputs), a.inputs, rows};
             quantise(in, coded);
+#if defined(DRAFTWOOD_AMX)
+            if (rows >= MANY_ROWS) configure_for_codes(own.tile_rows);
+#endif
         }
     }
 

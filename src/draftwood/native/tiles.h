@@ -1,6 +1,6 @@
 // Products by AMX: 16 rows of 32 inputs with 32 inputs of 16 outputs in one instruction.
 #pragma once
-#include <immintrin.h>
+#include "integers.h"
 
 namespace {
 struct __attribute__((packed)) TileConfig {
@@ -9,14 +9,56 @@ struct __attribute__((packed)) TileConfig {
     uint8_t rows[16];
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 inputs; 6 and 7 are weights, of always 16 rows.
-__attribute__((noinline)) void configure(int rows) {
+struct TileShape {
+    uint8_t rows, bytes;
+};
+
+__attribute__((noinline)) void configure(const TileShape (&tiles)[8]) {
     alignas(64) TileConfig config;
     memset(&config, 0, sizeof config);
     config.palette = 1;
-    for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = i < 6 ? rows : 16;
+    for (int i = 0; i < 8; i++) config.bytes[i] = tiles[i].bytes, config.rows[i] = tiles[i].rows;
     asm volatile("" ::: "memory");  // gcc drops these stores otherwise
     _tile_loadconfig(&config);
+    asm volatile("" ::: "memory");
+}
+
+// Of numbers: tiles 0 to 3 are sums, 4 and 5 inputs; 6 and 7 are weights, of always 16 rows.
+inline void configure(uint8_t rows) {
+    configure({{rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {16, 64}, {16, 64}});
+}
+
+// Of codes: tile 0 has sums, 1 and 2 inputs and weights of a quantisation group, 3 and 4 those of half a group.
+inline void configure_for_codes(int& configured) {
+    if (configured < 0) return;
+    configure({{16, 64}, {16, 32}, {8, 64}, {16, 16}, {4, 64}, {}, {}, {}});
+    configured = -1;
+}
+
+const int MANY_ROWS = 12;  // fewer wait for their sums to go through memory
+
+// The sums of the products of a group's codes with rows of inputs, [part][row]; those of rows up to the next multiple of TILE are
+// made too, of what follows the inputs.
+template <Kind K, int PARTS, int ROWS>
+inline void multiply_codes(const Codes* w, const int8_t* x, int rows, Codes (&sums)[PARTS][ROWS]) {
+    const int part = draftwood::QUANT / PARTS;
+    asm volatile("" ::: "memory");  // gcc does not know what tiles are loaded from and stored to
+    for (int p = 0; p < PARTS; p++) {
+        if constexpr (PARTS == 1) _tile_loadd(2, w, sizeof *w);
+        else _tile_loadd(4, w + 4 * p, sizeof *w);
+        for (int r = 0; r < rows; r += draftwood::TILE) {
+            const int8_t* from = x + r * draftwood::QUANT + p * part;
+            _tile_zero(0);
+            if constexpr (PARTS == 1) {
+                _tile_loadd(1, from, draftwood::QUANT);
+                _tile_dpbsud(0, 1, 2);
+            } else {
+                _tile_loadd(3, from, draftwood::QUANT);
+                _tile_dpbsud(0, 3, 4);
+            }
+            _tile_stored(0, sums[p] + r, sizeof(Codes));
+        }
+    }
     asm volatile("" ::: "memory");
 }
 
