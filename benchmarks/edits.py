@@ -86,7 +86,7 @@ def edits(folder: Path, count: int) -> list[tuple[str, str]]:
 def measure(config: EditsConfig, pair: Pair, advance: Callable[[], object]) -> dict[str, Any]:
     """Let every way write every new file, by turns. The prompt, which holds the old one, is read before."""
     led: Any = Led(pair.target)
-    pair = Pair(pair.model, pair.draft_model, pair.tokenizer, runners=Runners(led, pair.draft))
+    pair = Pair(pair.model, pair.draft_model, pair.tokenizer, runners=Runners(led, pair.draft, pair.engine))
     load_before, runs = load_average(), dict[str, list[dict[str, float]]]()
     for old, new in edits(config.folder, config.files):
         led.text = list(pair.tokenizer(new, add_special_tokens=False)["input_ids"])[: config.tokens]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, check_count
 from draftwood.runners.protocols import ReadsAtOnce, Runner
@@ -23,7 +24,7 @@ class TableRunner(ReadsAtOnce):
         table: scores ``[vocab] * order + [vocab]``; texts shorter than the order are padded with token 0 on the left.
     """
 
-    reads_source = False
+    kind = CAUSAL
     pads = True
 
     def __init__(self, table: Float[Tensor, "*context vocab"]) -> None:
@@ -71,7 +72,7 @@ class BlockTableRunner(ReadsAtOnce):
         table: scores after each token, at each depth of the block.
     """
 
-    reads_source = False
+    kind = DraftKind(name="table", scores_block=True)
     pads = True
 
     def __init__(self, table: Float[Tensor, "token depth vocab"]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, final, overload
 
 from draftwood.core.checks import settings
+from draftwood.core.draft_kind import MTP
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Piece
@@ -27,14 +28,14 @@ from draftwood.engine.messages import Message
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
 from draftwood.hardware.threads import loading_threads
-from draftwood.loading.causal import choose_format
+from draftwood.loading.causal import load_target
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
-from draftwood.loading.models import choose_device, is_encoder_decoder, load_tokenizer
+from draftwood.loading.models import load_tokenizer
 from draftwood.loading.names import located, recommended
+from draftwood.loading.plan import plan_for
 from draftwood.loading.profile import profile_key_of
-from draftwood.loading.targets import load_target
-from draftwood.runners.factory import Runners, make_runners
+from draftwood.runners.factory import Runners, runners_by
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
@@ -99,30 +100,27 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
         from draftwood.loading.shared import join  # it imports transformers
 
         join()
-    device = choose_device(options.device)
-    dtype = choose_format(target, options, device)
-    tokenizer = load_tokenizer(target, options)
-    if is_encoder_decoder(target, options) != (cls.kind == "translation"):
+    plan = plan_for(target, draft, options)
+    if plan.kind.reads_source != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
-    model = cls.load_target(target, draft, options, device, dtype)
-    backend = "torch" if options.tensor_parallel or options.device_map is not None else options.backend
+    tokenizer, model = load_tokenizer(target, options), load_target(plan)
 
     def with_draft(draft: str | Path | None) -> tuple[Any, Runners]:
-        draft_model = None if draft is None else cls.load_draft(draft, target, model, tokenizer, options)
-        return draft_model, make_runners(model, draft_model, backend=backend, weights=options.weights)
+        draft_model = None if draft is None else load_draft(plan, model, tokenizer)
+        return draft_model, runners_by(plan.engine, model, draft_model)
 
     try:
         draft_model, runners = with_draft(draft)
         broken = ""
     except ModelError as error:
-        if named or draft != target:
+        if named or plan.draft_kind is not MTP:
             raise
         broken = str(error)
     if broken:  # here the error, and what it holds, is gone
         vars(model).pop("module", None)  # which PyTorch may have built
         draft_model, runners = with_draft(draft := None)
         _LOG.warning("texts are drafted without the target's MTP head (draft none does so without this note): %s", broken)
-    known = known_of(options.profile, profile_key_of(target, draft, dtype, device, runners.target.engine), draft)
+    known = known_of(options.profile, profile_key_of(target, draft, plan.dtype, plan.device, runners.target.engine), draft)
     model = getattr(runners.target, "model", model)  # PyTorch has built that of a stored one
     return cls(model, draft_model, tokenizer, known=known, runners=runners)
 
@@ -145,8 +143,6 @@ class Pair(Session):
     _argument = _item = "prompt"
     target: TargetRunner
     special_tokens_in_content = False
-
-    load_target, load_draft = staticmethod(load_target), staticmethod(load_draft)
 
     def _set_defaults(self) -> None:
         self.limits, self.remarks = Limits(), remarks(self.model)

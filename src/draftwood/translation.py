@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from torch import device, dtype
-
 from draftwood.api import load_session
 from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError
@@ -19,8 +17,6 @@ from draftwood.engine.arguments import Array, LimitsLike, Prompt, limits_of, pro
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
 from draftwood.loading.generation import defaults_of, refuse_idle
-from draftwood.loading.models import check_tokenizers, is_encoder_decoder, load_model, load_tokenizer, raw_config
-from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
@@ -59,12 +55,6 @@ def load_translator(
     return load_session(Translator, target, draft, options)
 
 
-def _encoder_decoder() -> Any:
-    from transformers import AutoModelForSeq2SeqLM
-
-    return AutoModelForSeq2SeqLM
-
-
 @final
 class Translator(Session):
     """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
@@ -82,23 +72,6 @@ class Translator(Session):
     kind = "translation"
     _argument, _item = "text", "sentence"
     target: SourceRunner
-
-    @staticmethod
-    def load_target(name: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
-        return load_model(name, options, device, dtype, _encoder_decoder())
-
-    @staticmethod
-    def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
-        cls: Any = None  # a causal model
-        if raw_config(name, options).get("model_type") == MASKED_BLOCK:
-            from draftwood.runners.blocks.masked_block import MaskedBlockDrafter  # whose modules are slow to import
-
-            cls = MaskedBlockDrafter
-        elif is_encoder_decoder(name, options):
-            cls = _encoder_decoder()
-        draft_model = load_model(name, options, model.device, model.dtype, cls)
-        check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
-        return draft_model
 
     def _set_defaults(self) -> None:
         own = defaults_of(self.model, self.eos, self.target.max_length)

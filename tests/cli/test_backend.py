@@ -63,7 +63,7 @@ def broken(monkeypatch, who: str = "draft") -> None:
 
 def test_auto_is_native_on_a_cpu_and_the_number_format_is_the_same(pairs):
     for name, pair in pairs.items():
-        assert (engines(pair), pair.fallback) == ([name] * 2, None)
+        assert (engines(pair), pair.engine.fallback) == ([name] * 2, None)
         assert repr(pair).count(f"float32 on cpu by {name}") == 2
         assert pair.target.model.dtype == choose_dtype("auto", torch.device("cpu")) == torch.float32
         made = with_draft(pair, pair.draft_model)
@@ -73,7 +73,7 @@ def test_auto_is_native_on_a_cpu_and_the_number_format_is_the_same(pairs):
 def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     monkeypatch.setenv(VARIABLE, "torch")
     pair = load(models)
-    assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
+    assert (engines(pair), pair.engine.fallback) == (["torch"] * 2, None)
     assert engines(load(models, backend="native")) == ["native"] * 2
     monkeypatch.setenv(VARIABLE, "openvino")  # it was a backend
     for call in (lambda: load(models), draftwood.load_translator):
@@ -143,7 +143,7 @@ def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(model
     with caplog.at_level(logging.INFO, logger="draftwood"):
         pair = load(models)
     reason = {"target": "it is of an odd make", "draft": "the draft: it is of an odd make"}[who]
-    assert (engines(pair), pair.fallback) == (["torch"] * 2, f"the native engine does not run the models ({reason})")
+    assert (engines(pair), pair.engine.fallback) == (["torch"] * 2, f"the native engine does not run the models ({reason})")
     assert f"the native engine does not run the models: {reason}" in [record.getMessage() for record in caplog.records]
     with pytest.raises(ModelError, match=f"^{reason}$"):
         load(models, backend="native")
@@ -152,13 +152,14 @@ def test_where_the_first_library_cannot_run_one_of_them_the_next_runs_both(model
 def test_other_reasons_for_pytorch(models, monkeypatch):
     pair = load(models, dtype="float64")
     assert engines(pair) == ["torch"] * 2
-    assert re.fullmatch(r"the native engine does not run the models \(.* the model is in float64\..*\)", pair.fallback or "")
+    reason = "it computes in float32 or bfloat16, and the model is in float64"
+    assert pair.engine.fallback == f"the native engine does not run the models ({reason})"
     assert why_not_native(torch.device("cpu")) is None
     assert why_not_native(torch.device("cuda:1")) == "the models are on cuda:1"
     monkeypatch.setattr(backends, "why_missing", lambda: "it was not compiled")
     pair = load(models)
     reason = "the native engine does not run the models (it was not compiled)"
-    assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
+    assert (engines(pair), pair.engine.fallback) == (["torch"] * 2, reason)
 
 
 def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
@@ -174,7 +175,7 @@ def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
 def test_live_models_stay_with_pytorch(models):
     loaded = draftwood.load(models / "target", models / "draft")
     pair = Pair(loaded.target.model, loaded.draft.model, loaded.tokenizer)
-    assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
+    assert (engines(pair), pair.engine.fallback) == (["torch"] * 2, None)
     before = pair.generate("the fox", sampling=GREEDY, limits=Limits(max_new_tokens=8)).token_ids
     with torch.no_grad():
         pair.target.model.get_output_embeddings().weight.neg_()
@@ -210,7 +211,7 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, monkeypatch):
     pair = load(models)
     assert engines(pair) == ["torch"] * 2
     reason = "does not run the models (its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available)"
-    assert pair.fallback == f"the native engine {reason}"
+    assert pair.engine.fallback == f"the native engine {reason}"
     assert engines(load(models, backend="native")) == ["native"] * 2  # who names it has decided
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 import draftwood
+from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import check_fit, resolve
 from draftwood.core.methods import METHODS, MethodName
@@ -38,8 +39,8 @@ def test_names_specs_and_builders_are_the_same():
 
 
 def test_auto_is_the_adaptive_tree_and_with_a_shape_one_of_shared_noise():
-    assert resolve(Method(), has_draft=True, greedy=False).method == "adaptive"
-    assert resolve(Method(shape="2-2"), has_draft=True, greedy=False).method == "shared-noise"
+    assert resolve(Method(), CAUSAL, greedy=False).method == "adaptive"
+    assert resolve(Method(shape="2-2"), CAUSAL, greedy=False).method == "shared-noise"
 
 
 @SPECS
@@ -67,7 +68,7 @@ def test_exactly_the_verifiers_of_a_spec_are_accepted_as_exact(spec, verifier):
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_a_verifier_is_what_its_spec_says(name):
     spec = VERIFIERS[name]
-    made = VERIFIER_BUILDERS[name](resolve(Method(verifier=name), has_draft=True, greedy=True))
+    made = VERIFIER_BUILDERS[name](resolve(Method(verifier=name), CAUSAL, greedy=True))
     for part in ("name", "draws", "reads", "lossless", "greedy_only"):
         assert getattr(made, part) == getattr(spec, part), part
 
@@ -91,7 +92,7 @@ def test_a_node_budget_is_taken_by_those_that_say_so_and_refused_by_the_others(s
 @SPECS
 def test_a_missing_draft_model_is_named_where_one_is_needed(spec):
     if spec.needs == "nothing":
-        assert resolve(Method(method=spec.name), has_draft=False, greedy=False).verifier == spec.verifier
+        assert resolve(Method(method=spec.name), None, greedy=False).verifier == spec.verifier
         return
     wanted = f"'{spec.name}' needs a draft model: give --draft, or use --method ngram or lookup or ar"
     with pytest.raises(draftwood.PairingError, match=wanted):

@@ -268,9 +268,9 @@ def test_loading_takes_the_free_cores_and_leaves_the_users_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[int] = []
-    real = api.make_runners
+    real = api.runners_by
     monkeypatch.setattr(
-        api, "make_runners", lambda *given, **rest: (seen.append(torch.get_num_threads()), real(*given, **rest))[1]
+        api, "runners_by", lambda *given, **rest: (seen.append(torch.get_num_threads()), real(*given, **rest))[1]
     )
     box.passes(2.0, others=others)
     with threads(2):

@@ -74,7 +74,7 @@ def at_temperature(temperature: float):
 
 def start_of(target) -> dict:
     """The prompt and the source of the texts that a target writes."""
-    return {"prompt": (START,), "source": SOURCE} if target.reads_source else {"prompt": PROMPT}
+    return {"prompt": (START,), "source": SOURCE} if target.kind.reads_source else {"prompt": PROMPT}
 
 
 def distance(

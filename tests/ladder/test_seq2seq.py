@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftwood.core import draft_kind
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
 from draftwood.engine.requests import Request
@@ -53,7 +54,7 @@ def test_prompt_lookup_finds_what_the_source_holds():
     """A target that copies its source, as translation copies names and numbers."""
 
     class Copies(ReadsAtOnce):
-        reads_source, pads, max_length, forward_seconds = True, True, None, 0.0
+        kind, pads, max_length, forward_seconds = draft_kind.SEQ2SEQ, True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 
         def clear(self):

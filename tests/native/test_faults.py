@@ -70,16 +70,16 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     runners = make_runners(*make())
     assert {runner.engine for runner in (runners.target, runners.draft) if runner is not None} == {"torch"}
-    assert reason in (runners.fallback or "")
+    assert reason in (runners.engine.fallback or "")
 
 
 def test_auto_takes_it_where_it_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
-    assert make_runners(llama(), llama(num_hidden_layers=1))[2] is None
+    assert make_runners(llama(), llama(num_hidden_layers=1)).engine.fallback is None
     for drafter in (tiny_hidden(llama()), tiny_published(llama(), "eagle3")):
         runners = make_runners(llama(), drafter)
         engines = [runner.engine.split()[0] for runner in (runners.target, runners.draft)]  # type: ignore[union-attr]
-        assert (engines, runners.fallback) == (["native"] * 2, None)
+        assert (engines, runners.engine.fallback) == (["native"] * 2, None)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from draftwood import Method, Pair
+from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.errors import ModelError
-from draftwood.runners import factory
+from draftwood.runners import backends
 from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.factory import make_runners
 from tests.helpers import tiny_gpt
@@ -34,12 +35,12 @@ def toy(model: Any, **settings: Any) -> ToyRunner:
     return ToyRunner(torch.randn(VOCAB, VOCAB, generator=generator, dtype=torch.float64))
 
 
-TOY = Library(name="Toy", causal=toy, why_not=lambda device: "it is for tests")
+TOY = Library(name="Toy", runners={CAUSAL: toy}, why_not=lambda device: "it is for tests")
 
 
 @pytest.fixture
 def _in_place_of_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "native": TOY})
+    monkeypatch.setattr(backends, "BACKENDS", {**BACKENDS, "native": TOY})
 
 
 @pytest.mark.usefixtures("_in_place_of_native")
@@ -47,7 +48,7 @@ def test_a_library_is_one_entry() -> None:
     model, draft = tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2)
     runners = make_runners(model, draft, backend="native")
     pair = Pair(model, draft, None, runners=runners)
-    assert (pair.target.engine, pair.fallback) == ("toy", None)
+    assert (pair.target.engine, pair.engine.fallback) == ("toy", None)
     plain = pair.generate([1, 2], method="ar", seed=3, max_new_tokens=12)
     drafted = pair.generate([1, 2], method=Method(method="shared-noise", shape="2-2"), seed=3, max_new_tokens=12)
     assert drafted.token_ids == plain.token_ids
@@ -58,11 +59,11 @@ def test_a_library_is_one_entry() -> None:
 
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     native = replace(BACKENDS["native"], why_not=lambda device: "nor is this one")
-    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, "native": native, "torch": BACKENDS["torch"]})
+    monkeypatch.setattr(backends, "BACKENDS", {"toy": TOY, "native": native, "torch": BACKENDS["torch"]})
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     found = make_runners(tiny_gpt(VOCAB, 1), None)
     reasons = "Toy does not run the models (it is for tests); the native engine does not run the models (nor is this one)"
-    assert (found.target.engine, found.fallback) == ("torch", reasons)
+    assert (found.target.engine, found.engine.fallback) == ("torch", reasons)
 
 
 @pytest.mark.usefixtures("_in_place_of_native")
@@ -80,7 +81,7 @@ def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatc
             raise ModelError("it is of an odd make")
         return toy(model, **settings)
 
-    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "native": replace(TOY, causal=causal)})
+    monkeypatch.setattr(backends, "BACKENDS", {**BACKENDS, "native": replace(TOY, runners={CAUSAL: causal})})
     with pytest.raises(ModelError, match="the draft: it is of an odd make"):
         make_runners(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2), backend="native")
     assert made == ["draft"]

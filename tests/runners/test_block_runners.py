@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
@@ -119,7 +120,7 @@ def test_scores_are_those_of_each_row_alone_in_every_round():
 def test_it_never_proposes_what_no_text_holds():
     rounds = masked_rounds()
     runner = rounds.runner
-    assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB, True)
+    assert (runner.block, runner.vocab_size, runner.kind) == (BLOCK, VOCAB, MASKED_BLOCK)
     rounds.round(BLOCK)
     scores = runner.score_block([t[-1] for t in rounds.texts], BLOCK)
     never = scores.isinf().all(dim=0).all(dim=0)

@@ -62,7 +62,7 @@ def run(
     sampling = Sampling(temperature=temperature, top_p=top_p)
     nodes = nodes if method in ("dynamic", "shared-noise") else None
     wanted = Method(method=method, verifier=verifier, shape=shape or SHAPES.get(method), nodes=nodes, beta=beta)
-    chosen = resolve(wanted, has_draft=draft is not None, greedy=sampling.greedy)
+    chosen = resolve(wanted, None if draft is None else draft.kind, greedy=sampling.greedy)
     drafter, made = build(chosen, draft, greedy=sampling.greedy, controllers=Controllers(known=timed()))
     decoder = Decoder(target, drafter, made)
     requests = [

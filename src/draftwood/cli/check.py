@@ -88,7 +88,7 @@ def _check(
 
     decoder = decoder_of(pair, method, sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
-    facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}
+    facts = {"method": name, "engine": pair.target.engine, "fallback": pair.engine.fallback}
     with shares("check") as on_progress:
         given: Any = (pair, decoder, sampling, prompts)
         more: dict[str, Any] = {"seed": config.seed, "on_progress": on_progress}

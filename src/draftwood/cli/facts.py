@@ -12,6 +12,7 @@ import torch
 
 from draftwood import __version__
 from draftwood.cli.results import name_of
+from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import resolve
 from draftwood.core.methods import METHODS
@@ -23,7 +24,7 @@ from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_set, instruction_sets, why_missing
-from draftwood.runners.backends import BACKENDS, VARIABLE, requested_backend
+from draftwood.runners.backends import BACKENDS, choose_engine
 
 
 def gather() -> dict[str, Any]:
@@ -43,21 +44,18 @@ def gather() -> dict[str, Any]:
         "profiles": profiles(),
         "methods": methods(),
         "auto": {
-            "with_draft": _chosen(has_draft=True, greedy=False),
-            "without_draft": _chosen(has_draft=False, greedy=False),
-            "temperature_0": _chosen(has_draft=True, greedy=True),
+            "with_draft": _chosen(CAUSAL, greedy=False),
+            "without_draft": _chosen(None, greedy=False),
+            "temperature_0": _chosen(CAUSAL, greedy=True),
         },
     }
 
 
 def _auto_backends(device: torch.device) -> dict[str, Any]:
     """The backends that ``auto`` tries here, in order, and why it does not try those that are missing."""
-    named = requested_backend("auto")
-    if named != "auto":
-        return {"auto": [named], "reason": f"{VARIABLE} is set"}
-    reasons = {name: library.why_not(device) for name, library in BACKENDS.items()}
-    skipped = [f"{BACKENDS[name].name} is not tried, as {reason}" for name, reason in reasons.items() if reason]
-    return {"auto": [name for name, reason in reasons.items() if not reason], "reason": "; ".join(skipped) or None}
+    engine = choose_engine(device)
+    skipped = [f"{BACKENDS[name].name} is not tried, as {why}" for name, why in engine.passed]
+    return {"auto": list(engine.names), "reason": engine.named or "; ".join(skipped) or None}
 
 
 def _native() -> dict[str, Any]:
@@ -107,8 +105,8 @@ def methods() -> dict[str, dict[str, Any]]:
     }
 
 
-def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
-    method = resolve(Method(), has_draft=has_draft, greedy=greedy)
+def _chosen(draft: DraftKind | None, *, greedy: bool) -> dict[str, str]:
+    method = resolve(Method(), draft, greedy=greedy)
     return {"method": method.method, "verifier": method.verifier}
 
 

@@ -31,7 +31,7 @@ def run_single(settings: Settings, text: str) -> None:
     session, prompt = opened.session, settings.kind == "language"
     limits, seed = settings.limits_from(session.limits), seed_or_random(settings.seed)
     [request] = session.requests([text], limits, [seed], settings.logprobs.wanted, settings.drafts.text)
-    head = {"prompt" if prompt else "source": text, "engine": session.target.engine, "fallback": session.fallback}
+    head = {"prompt" if prompt else "source": text, "engine": session.target.engine, "fallback": session.engine.fallback}
     shown_before = text if prompt else ""
     write_one(OneText(opened=opened, request=request, display=settings.display, shown_before=shown_before, head=head))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.methods import METHODS, MethodName
 from draftwood.core.settings import BETA, TAU, Method
@@ -27,7 +28,7 @@ def check_fit(method: Method, *, has_draft: bool, temperature: float) -> None:
         PairingError: no draft model where one is needed, or a verifier that is not exact for the method.
     """
     greedy = temperature == 0
-    chosen = resolve(method, has_draft=has_draft, greedy=greedy)
+    chosen = resolve(method, CAUSAL if has_draft else None, greedy=greedy)
     shape_of(chosen)
     spec, verifier = METHODS[chosen.method], VERIFIERS[chosen.verifier]
     draw = spec.draw if spec.greedy_draw is None or not greedy else spec.greedy_draw
@@ -59,14 +60,13 @@ def check_draft_text(method: Method, draft_text: object) -> None:
         )
 
 
-def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
+def resolve(method: Method, draft: DraftKind | None, *, greedy: bool) -> Method:
     """The method with every ``auto`` replaced.
 
     Args:
         method: the caller's choice.
-        has_draft: there is a draft model.
+        draft: the kind of the draft model, or None.
         greedy: temperature 0.
-        has_block: the draft model is a :class:`draftwood.runners.protocols.BlockRunner`.
 
     Raises:
         ConfigError: ``beta`` or ``tau`` above temperature 0.
@@ -75,16 +75,15 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     name: MethodName = method.method
     if name == "auto":
         # A node budget or a shape means a tree; a block draft takes a shape as a chain.
-        drafted: MethodName = "block" if has_block else "adaptive"
-        if method.nodes is not None or (method.shape is not None and not has_block):
-            drafted = "shared-noise"
-        name = drafted if has_draft else "lookup"
-        if method.nodes is not None and not has_draft:
+        name = "lookup" if draft is None else "block" if draft.scores_block else "adaptive"
+        if draft is not None and (method.nodes is not None or (method.shape is not None and not draft.scores_block)):
+            name = "shared-noise"
+        if method.nodes is not None and draft is None:
             raise PairingError(
                 "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
             )
     spec = METHODS[name]
-    if spec.needs != "nothing" and not has_draft:
+    if spec.needs != "nothing" and draft is None:
         raise no_draft(name)
     beta, tau, verifier = method.beta, method.tau, method.verifier
     if (beta, tau) != (None, None):

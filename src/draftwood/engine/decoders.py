@@ -25,7 +25,7 @@ from draftwood.engine.methods import build
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
-from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.runners.protocols import Runner
 from draftwood.runners.unpadded import Unpadded
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
@@ -75,9 +75,8 @@ class Decoders:
         return self._known | {name: knowledge for name, knowledge in now.items() if knowledge.by_rows}
 
     def resolve(self, method: Method, *, greedy: bool) -> Method:
-        """The method with every ``auto`` replaced; raises what :func:`draftwood.engine.methods.resolve` raises."""
-        has_block = isinstance(self._draft, BlockRunner)
-        return resolve(method, has_draft=self._draft is not None, greedy=greedy, has_block=has_block)
+        """The method with every ``auto`` replaced; raises what :func:`draftwood.core.fit.resolve` raises."""
+        return resolve(method, None if self._draft is None else self._draft.kind, greedy=greedy)
 
     def controllers(self, method: Method, *, greedy: bool) -> Controllers:
         """What a method knows and learns."""

@@ -63,6 +63,16 @@ class BuildArgs:
             raise no_draft(self.method.method)
         return self.draft
 
+    @property
+    def block(self) -> BlockRunner | None:
+        """The draft model if it scores whole blocks."""
+        return cast(BlockRunner, self.draft) if self.draft is not None and self.draft.kind.scores_block else None
+
+    @property
+    def deepest(self) -> int:
+        """The depth that the draft model reaches."""
+        return MAX_NODES if self.block is None else self.block.block
+
 
 Builder: TypeAlias = Callable[[BuildArgs], Drafter]
 
@@ -93,7 +103,7 @@ def build(
         ConfigError: a shape that does not fit the method or the draft model.
         PairingError: the method needs a draft model, or one of another kind.
     """
-    chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
+    chosen = resolve(method, None if draft is None else draft.kind, greedy=greedy)
     shape, controllers = shape_of(chosen), controllers or Controllers()
     args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy, controllers=controllers)
     return BUILDERS[chosen.method](args), VERIFIER_BUILDERS[chosen.verifier](chosen)
@@ -104,15 +114,14 @@ def _shared_noise(args: BuildArgs) -> Drafter:
         return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
-    return BestFirstDrafter(_grower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
+    return BestFirstDrafter(_grower(args, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
 def _block(args: BuildArgs) -> BlockChain:
-    runner = args.runner
-    if not isinstance(runner, BlockRunner):
+    if (runner := args.block) is None:
         raise PairingError(
-            f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
-            "not: use --method chain, or for translation a draft made by 'draftwood train spec-drafter'"
+            f"method 'block' needs a draft that scores a whole block at once, which this one ({type(args.runner).__name__}) "
+            "does not: use --method chain, or for translation a draft made by 'draftwood train spec-drafter'"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
     if length != runner.block:  # its scores depend on the length of the block
@@ -126,44 +135,41 @@ def _dynamic(args: BuildArgs) -> BestFirstDrafter:
     shape = _tree_shape(args)
     if args.greedy:
         expander = GumbelExpander(constants.CHILDREN, name="dynamic", draw=Draw.POINT_MASS)
-        return BestFirstDrafter(_grower(args.runner, expander, shape))
+        return BestFirstDrafter(_grower(args, expander, shape))
     return BestFirstDrafter(LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), shape))
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
-    controllers, runner = args.controllers, args.runner
-    depth = min(constants.DEPTH, runner.block) if isinstance(runner, BlockRunner) else constants.DEPTH
+    controllers, depth = args.controllers, min(constants.DEPTH, args.deepest)
     expander = GumbelExpander(constants.CHILDREN, controllers.acceptance)
-    grower = _grower(runner, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
+    grower = _grower(args, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
 
 
-def _grower(runner: Runner, expander: Expander, shape: TreeShape) -> Grower:
-    if isinstance(runner, BlockRunner):
-        return BlockGrower(runner, expander, shape)
-    return LevelGrower(runner, expander, shape)
+def _grower(args: BuildArgs, expander: Expander, shape: TreeShape) -> Grower:
+    return LevelGrower(args.runner, expander, shape) if args.block is None else BlockGrower(args.block, expander, shape)
 
 
 def _tree_shape(args: BuildArgs) -> TreeShape:
     """The shape of a best-first tree with a fixed budget."""
-    dynamic, runner = args.method.method == "dynamic", args.runner
+    dynamic = args.method.method == "dynamic"
     nodes = args.method.nodes or (METHODS["dynamic"].nodes if dynamic else None)
     if isinstance(args.shape, WidthByLength):
         _check_depth(args, args.shape.length)
         return TreeShape(nodes or args.shape.nodes, args.shape.width, args.shape.length)
     nodes = cast(int, nodes)  # without a shape
-    most = min(nodes, runner.block if isinstance(runner, BlockRunner) else MAX_NODES)
+    most = min(nodes, args.deepest)
     depth = min(12, most) if dynamic else max(1, min(8, 2 + nodes // 4, most))
     return TreeShape(nodes, max(2, nodes // 4), depth)
 
 
 def _check_depth(args: BuildArgs, depth: int) -> None:
-    if isinstance(args.draft, BlockRunner) and depth > args.draft.block:
+    if depth > args.deepest:
         raise ConfigError(
             f"shape {args.method.shape!r} of method {args.method.method!r} is {depth} tokens deep, but the draft fills "
-            f"blocks of {args.draft.block}: give a shape that is no deeper"
+            f"blocks of {args.deepest}: give a shape that is no deeper"
         )
 
 

@@ -147,10 +147,10 @@ class Pipeline:
             raise ConfigError(
                 f"prompt {number} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
             )
-        if self.target.reads_source != bool(request.source):
+        if self.target.kind.reads_source != bool(request.source):
             raise ConfigError(
                 f"request {number} has no source for the target's encoder: give its token ids"
-                if self.target.reads_source
+                if self.target.kind.reads_source
                 else f"request {number} has a source, but the target has no encoder: leave it out, or add it to the prompt"
             )
         if request.nodes is not None and request.nodes < 1:

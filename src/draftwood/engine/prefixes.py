@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, final
+from typing import Final, cast, final
 
 from draftwood.core.errors import CacheError
 from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
@@ -129,7 +129,7 @@ def longest(tokens: Sequence[int], rows: Sequence[Row], target: KeepsTexts, draf
 
 def _reach(row: Row, draft: Runner | None, length: int) -> int:
     """How much of a row's beginning a draft model can use: where it reads the target's hidden states, what it knows."""
-    return min(length, draft.held(row)) if isinstance(draft, KeepsTexts) and draft.reads_hidden else length
+    return min(length, cast(KeepsTexts, draft).held(row)) if draft is not None and draft.kind.reads_hidden else length
 
 
 def _key(tokens: Sequence[int], salt: str, draft: Runner | None) -> Hashable:

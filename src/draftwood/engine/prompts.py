@@ -132,7 +132,7 @@ class Prompts:
     def _joins_unread(self, row: Entry, unread: int, later: Sequence[Entry], padded: int) -> bool:
         """Whether the next round reads what is unread of a prompt: no later row shares it, and it adds few tokens to that
         round, padding included."""
-        if self._target.reads_source:
+        if self._target.kind.reads_source:
             return True
         copied = len(row.context) - unread
         if row is self._current or any(

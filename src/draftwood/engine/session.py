@@ -6,11 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack, overload
 from weakref import finalize
-
-from torch import device, dtype
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
@@ -18,7 +15,7 @@ from draftwood.core.fit import check_draft_text
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random, seeds_for
-from draftwood.core.settings import LoadOptions, Method
+from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
@@ -52,7 +49,7 @@ class Session(ABC):
     Attributes:
         model, draft_model, tokenizer: as given.
         target, draft: the runners of the models.
-        fallback: why ``auto`` did not take a library before this one; None if it took the first, or a backend was named.
+        engine: the library that runs them, and why (:class:`draftwood.runners.backends.EngineChoice`).
         eos: end-of-text token ids.
         final_token: the last token of a text that the limits end (``forced_eos_token_id``), or None.
         limits: the default limits of a call.
@@ -83,7 +80,7 @@ class Session(ABC):
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.model, self.draft_model, self.tokenizer = model, draft_model, tokenizer
-        self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
+        self.target, self.draft, self.engine = runners or make_runners(model, draft_model, backend="torch")
         _check("known", known, Known, "what draftwood.engine.knowledge.known_of returns")
         self.known = known or Known()
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)
@@ -93,16 +90,6 @@ class Session(ABC):
         if self.known.path is not None:  # written once, when the process ends or the session is gone
             finalize(self, self._decoders.remember, self.known)
         self._set_defaults()
-
-    @staticmethod
-    @abstractmethod
-    def load_target(name: str | Path, draft: str | Path | None, options: LoadOptions, device: device, dtype: dtype) -> Any:
-        """The target by its name."""
-
-    @staticmethod
-    @abstractmethod
-    def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
-        """The draft model by its name, for a loaded target; raises a PairingError if its tokens are not the target's."""
 
     @abstractmethod
     def _set_defaults(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
@@ -54,7 +55,7 @@ def recorder(
 ) -> Recorder:
     """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
     verifier = decoder.pipeline.verifier
-    mask = getattr(getattr(getattr(draft, "model", None), "config", None), "mask_token_id", None)  # of one that fills blocks
+    mask = int(cast(Any, draft).model.config.mask_token_id) if draft is not None and draft.kind is MASKED_BLOCK else None
     head = Trace(
         target=name_of(decoder.pipeline.target),
         draft=None if draft is None else name_of(draft),
@@ -65,7 +66,7 @@ def recorder(
         seed=0,
         prompt=[],
         source=[],
-        mask=None if mask is None else int(mask),
+        mask=mask,
         beta=None if verifier.lossless else method.beta,
         tau=None if verifier.lossless else method.tau,
     )

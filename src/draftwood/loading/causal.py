@@ -1,4 +1,4 @@
-"""Causal models for the native engine, read from their files, and for the other libraries."""
+"""Targets; and causal models for the native engine, read from their files, and for the other libraries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.settings import LoadOptions
+from draftwood.core.draft_kind import MTP as MTP_HEAD
+from draftwood.core.errors import ModelError
 from draftwood.hardware.machine import available_memory
 from draftwood.loading.checkpoint import (
     CONFIG,
@@ -23,16 +23,14 @@ from draftwood.loading.checkpoint import (
     tensor_table,
     weight_files,
 )
-from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
-from draftwood.loading.gguf_model import quantized, stored_file
-from draftwood.loading.models import choose_dtype, load_model
-from draftwood.native.library import why_missing
-from draftwood.runners.backends import requested_backend
+from draftwood.loading.gguf_model import stored_file
+from draftwood.loading.models import class_of, load_model, raw_config
+from draftwood.loading.plan import Plan
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP
 from draftwood.runners.native.layouts import shapes_among
-from draftwood.runners.native.refusals import is_mxfp4, why_not_config
+from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
@@ -49,54 +47,32 @@ _ROTARY: Final = ("rope_parameters", "rope_scaling")  # since version 5 of trans
 _NOTES: Final = ("_from_model_config", "transformers_version")
 
 
-def choose_format(name: str | Path, options: LoadOptions, device: torch.device) -> torch.dtype:
-    """As :func:`choose_dtype`; but ``auto`` is bfloat16 where the native engine computes from codes, of a GGUF file or of
-    ``weights``.
+def load_target(plan: Plan) -> Any:
+    """The target of a plan: with an encoder, divided among processes or devices, or as :func:`load_causal` loads it."""
+    name, options = plan.target, plan.options
+    if plan.kind.reads_source:
+        return load_model(name, options, plan.device, plan.dtype, class_of(plan.kind))
+    # Divided parts stay whole for a drafter that reads them. An MTP head is left out later: only the native engine reads it.
+    reads = plan.draft_kind is not None and plan.draft_kind.reads_hidden and plan.draft_kind is not MTP_HEAD
+    if options.tensor_parallel:
+        from draftwood.loading.shared import load_shared  # here and below: it imports transformers
 
-    Raises:
-        ConfigError: an unknown name, or one that cannot be combined with ``weights``.
-    """
-    found = choose_dtype(options.dtype, device)
-    if not _native(options, device):
-        return found
-    if options.weights != "same":
-        if options.dtype not in ("auto", "bfloat16"):
-            raise ConfigError(f"dtype {options.dtype} is impossible with weights {options.weights!r}: leave one of them out")
-        return torch.bfloat16
-    if options.dtype != "auto":
-        return found
-    header = header_of(name)
-    coded = quantized(header) and stored_config(header) is not None if header else _has_codes(name)
-    return torch.bfloat16 if coded else found
+        return load_shared(name, options, whole=reads)
+    if options.device_map is not None:
+        from draftwood.loading.spread import load_spread
+
+        return load_spread(name, str(plan.draft) if reads else None, options, plan.dtype)
+    return load_causal(name, plan)
 
 
-def _has_codes(name: str | Path) -> bool:
-    """Whether a folder, or a downloaded hub model, has codes that the native engine computes from."""
-    try:
-        raw = json.loads((folder_of(name) or Path()).joinpath(CONFIG).read_text(encoding="utf-8"))
-        return FAMILIES[raw["model_type"]].alternating and is_mxfp4(raw.get("quantization_config"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # the loading says what is wrong with the files
-
-
-def _native(options: LoadOptions, device: torch.device) -> bool:
-    """Whether the native engine is tried."""
-    return (
-        device.type == "cpu"
-        and not options.tensor_parallel
-        and options.device_map is None
-        and requested_backend(options.backend) in ("auto", "native")
-        and not why_missing()
-    )
-
-
-def load_causal(name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype) -> Any:
+def load_causal(name: str | Path, plan: Plan) -> Any:
     """As :func:`load_model`; but a model that the native engine can read from its files stays there.
 
     Raises:
-        ModelError: as :func:`load_model`.
+        ModelError: as :func:`load_model`; or weights are to be rounded that the native engine does not read.
     """
-    if _native(options, device) and dtype in (torch.float32, torch.bfloat16):
+    options, dtype = plan.options, plan.dtype
+    if plan.engine.reads_files:
         header = header_of(name)
         found = stored_folder(name) if header is None else stored_file(header, dtype)
         if found is not None:
@@ -105,9 +81,14 @@ def load_causal(name: str | Path, options: LoadOptions, device: torch.device, dt
                 found.round_to(8 if options.weights == "int8" else 4)
             _check_room(name, sum(size for _, size in found.sizes()))
             return found
-    if device.type == "cpu":
+    if options.weights != "same":
+        raise ModelError(
+            f"weights {options.weights!r} are for models that the native engine reads from their files, and {str(name)!r} "
+            f"(model type {raw_config(name, options).get('model_type')!r}) is not one: leave --weights out"
+        )
+    if plan.device.type == "cpu":
         _check_room(name, dtype.itemsize * _elements(name))
-    return load_model(name, options, device, dtype)
+    return load_model(name, options, plan.device, dtype)
 
 
 def _elements(name: str | Path) -> int:

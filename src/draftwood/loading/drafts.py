@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from draftwood.core import draft_kind
+from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
-from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, has_head, refuse_gaps
-from draftwood.loading.models import check_tokenizers, load_tokenizer, raw_config
-from draftwood.loading.published_configs import Published, maker_of, published_config
+from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, refuse_gaps
+from draftwood.loading.models import (
+    check_tokenizers,
+    class_of,
+    load_model,
+    load_tokenizer,
+    raw_config,
+)
+from draftwood.loading.plan import Plan
+from draftwood.loading.published_configs import Published, published_config
 from draftwood.runners.context import layer_count
-from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
+from draftwood.runners.hidden.dflash import DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.hidden.module import PublishedDrafter
@@ -32,28 +42,26 @@ from draftwood.runners.pairing import vocabulary_digest
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
 _DAMAGED: Final = "the MTP head of {!r} is damaged: {}. Download the model again"
+_NETWORKS: Final[Mapping[str, Callable[[Any], PublishedDrafter]]] = {EAGLE3.name: Eagle3Drafter, DFLASH.name: DFlashDrafter}
 
 
-def load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
-    """The draft model; raises a PairingError if its tokens are not those of the target."""
-    if Path(name) == Path(target) and (model.mtp if is_stored(model) else has_head(name)):
+def load_draft(plan: Plan, model: Any, tokenizer: Any) -> Any:
+    """The draft model of a plan, for its loaded target; raises a PairingError if its tokens are not the target's."""
+    name, kind, options = str(plan.draft), plan.draft_kind or CAUSAL, plan.options
+    if kind is draft_kind.MTP:
         return load_head(name, model)
-    config = raw_config(name, options)
-    if config.get("model_type") == HiddenBlockConfig.model_type:
+    if kind is HIDDEN_BLOCK:
         drafter = load_hidden_drafter(name, model.device, model.dtype)
         drafter.check_target(model, vocabulary_digest(tokenizer))
         return drafter
-    if (published := load_published(name, config, model)) is not None:
-        return published
-    draft_model = load_causal(name, options, model.device, model.dtype)
-    check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
+    if kind.reads_hidden:
+        return load_published(name, raw_config(name, options), model)
+    if plan.kind.reads_source:
+        draft_model = load_model(name, options, model.device, model.dtype, class_of(kind))
+    else:
+        draft_model = load_causal(name, replace(plan, device=model.device, dtype=model.dtype))
+    check_tokenizers(tokenizer, load_tokenizer(name, options), str(plan.target), name)
     return draft_model
-
-
-def reads_target(name: str | Path, options: LoadOptions) -> bool:
-    """Whether a draft model reads the target's hidden states, and may share its embeddings and output weights."""
-    config = raw_config(name, options)
-    return config.get("model_type") == HiddenBlockConfig.model_type or maker_of(config) is not None
 
 
 def load_head(name: str | Path, target: Any) -> MtpDrafter:
@@ -110,33 +118,28 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
     return drafter.eval().to(device=device, dtype=dtype)
 
 
-def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> PublishedDrafter | None:
+def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> PublishedDrafter:
     """An EAGLE-3, DFlash or DSpark drafter in evaluation mode, on the target's device and in its number format.
 
     Its tokens cannot be compared with the target's: checkpoints hold no tokenizer. ``make_runners`` checks the rest.
 
     Args:
         name: a folder, or the name of a hub model.
-        raw: its ``config.json``.
+        raw: its ``config.json``, which :func:`published_format` knows.
         target: the target, a causal language model of ``transformers``.
 
-    Returns:
-        None if ``raw`` is the configuration of another model.
-
     Raises:
-        ModelError: a flag, a kind or a tensor that is not known, or one that is missing; names it.
+        ModelError: a flag or a tensor that is not known, or one that is missing; names it.
     """
     config = published_config(raw, layer_count(target.config))
-    if config is None:
-        return None
     tensors = _tensors_of(name)
     if unused := [tensor for tensor in tensors if tensor.startswith(_UNUSED)]:
         _LOG.warning("the confidence head of %r is not used: trees are sized in other ways", str(name))
         tensors = {tensor: value for tensor, value in tensors.items() if tensor not in unused}
     draft_tokens = _draft_tokens(name, config, tensors.pop("d2t", None), tensors.pop("t2d", None))
     config.own_embedding = "embed_tokens.weight" in tensors
-    config.own_head = not isinstance(config, DFlashConfig) or "lm_head.weight" in tensors
-    drafter: PublishedDrafter = DFlashDrafter(config) if isinstance(config, DFlashConfig) else Eagle3Drafter(config)
+    config.own_head = config.model_type == EAGLE3.name or "lm_head.weight" in tensors
+    drafter: PublishedDrafter = _NETWORKS[config.model_type](config)
     _fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
     return drafter.eval().to(device=target.device, dtype=target.dtype)
 

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from draftwood.core.checks import short_repr
+from draftwood.core.draft_kind import MASKED_BLOCK, SEQ2SEQ, DraftKind
 from draftwood.core.errors import ConfigError, ModelError, PairingError, needs
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import (
@@ -128,6 +130,13 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
     return dict(found)
+
+
+def class_of(kind: DraftKind) -> Any:
+    """The class that loads a model of a kind, which is slow to import; None for causal models."""
+    if kind is MASKED_BLOCK:
+        return import_module("draftwood.runners.blocks.masked_block").MaskedBlockDrafter
+    return import_module("transformers").AutoModelForSeq2SeqLM if kind is SEQ2SEQ else None
 
 
 def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:

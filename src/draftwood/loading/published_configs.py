@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeAlias, final
 
+from draftwood.core.draft_kind import DFLASH, EAGLE3, DraftKind
 from draftwood.core.errors import ModelError
 from draftwood.runners.hidden.dflash import DFlashConfig
 from draftwood.runners.hidden.eagle import Eagle3Config
@@ -84,8 +85,8 @@ def _refused(why: str) -> ModelError:
 _Maker: TypeAlias = Callable[[_Flags, int], Published]
 
 
-def published_config(raw: Mapping[str, Any], target_depth: int) -> Published | None:
-    """The configuration of a published drafter; None if ``raw`` is that of another model.
+def published_config(raw: Mapping[str, Any], target_depth: int) -> Published:
+    """The configuration of a published drafter.
 
     Args:
         raw: ``config.json``.
@@ -94,18 +95,16 @@ def published_config(raw: Mapping[str, Any], target_depth: int) -> Published | N
     Raises:
         ModelError: a kind or a flag that is not supported, or a missing one; names it.
     """
-    make = maker_of(raw)
-    if make is None:
-        return None
+    make: Any = published_format(raw)[1]
     flags = _Flags(raw)
     flags.skip("architectures", "tie_word_embeddings")
-    found = make(flags, target_depth)
+    found: Published = make(flags, target_depth)
     flags.end()
     return found
 
 
-def maker_of(raw: Mapping[str, Any]) -> _Maker | None:
-    """The translation of a published drafter's ``config.json``; None for other models.
+def published_format(raw: Mapping[str, Any]) -> tuple[DraftKind, _Maker] | tuple[None, None]:
+    """The kind of a published drafter and the translation of its ``config.json``; None and None for other models.
 
     Raises:
         ModelError: a kind that is not supported.
@@ -119,7 +118,7 @@ def maker_of(raw: Mapping[str, Any]) -> _Maker | None:
         return _ARCHITECTURES[architecture]
     if "Eagle3" in architecture or "DSpark" in architecture or "DFlash" in architecture:
         raise _refused(f"its architecture is {architecture!r}, and only {', '.join(_ARCHITECTURES)} can be run")
-    return _eagle if "draft_vocab_size" in raw and architecture == "LlamaForCausalLM" else None
+    return (EAGLE3, _eagle) if "draft_vocab_size" in raw and architecture == "LlamaForCausalLM" else (None, None)
 
 
 def _layers(values: Mapping[str, Any], part: str = "") -> dict[str, Any]:
@@ -286,14 +285,14 @@ def _speculators_dflash(flags: _Flags, depth: int, *, from_root: bool = False) -
     )
 
 
-_SPECULATORS: Final[Mapping[str, _Maker]] = {
-    "eagle3": _speculators_eagle,
-    "dflash": _speculators_dflash,
-    "dspark": partial(_speculators_dflash, from_root=True),
+_SPECULATORS: Final[Mapping[str, tuple[DraftKind, _Maker]]] = {
+    "eagle3": (EAGLE3, _speculators_eagle),
+    "dflash": (DFLASH, _speculators_dflash),
+    "dspark": (DFLASH, partial(_speculators_dflash, from_root=True)),
 }
-_ARCHITECTURES: Final[Mapping[str, _Maker]] = {
-    "LlamaForCausalLMEagle3": _eagle,
-    "DFlashDraftModel": _dflash,
-    "DSparkDraftModel": _dflash,
-    "Qwen3DSparkModel": _deepspec,
+_ARCHITECTURES: Final[Mapping[str, tuple[DraftKind, _Maker]]] = {
+    "LlamaForCausalLMEagle3": (EAGLE3, _eagle),
+    "DFlashDraftModel": (DFLASH, _dflash),
+    "DSparkDraftModel": (DFLASH, _dflash),
+    "Qwen3DSparkModel": (DFLASH, _deepspec),
 }

@@ -12,7 +12,6 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.hardware.threads import loading_threads
 from draftwood.loading.checkpoint import cannot_load
-from draftwood.loading.drafts import reads_target
 from draftwood.loading.models import choose_device, choose_dtype, load_model
 from draftwood.runners.parallel import Leader, follow
 from draftwood.runners.processes import joined
@@ -29,16 +28,16 @@ def join() -> None:
         follow(group, _load_part)
 
 
-def load_shared(name: str | Path, draft: str | Path | None, options: LoadOptions) -> Any:
+def load_shared(name: str | Path, options: LoadOptions, *, whole: bool) -> Any:
     """A target in evaluation mode of which each process has loaded its part, after :func:`join`.
 
-    The parts of the vocabulary stay whole for a drafter that reads them.
+    The parts of the vocabulary stay ``whole`` for a drafter that reads them.
 
     Raises:
         ConfigError: a device or number format that cannot be used.
         ModelError: the model cannot be loaded, or not be divided among so many processes.
     """
-    return _leader().load(name, options, draft is not None and reads_target(draft, options))
+    return _leader().load(name, options, whole)
 
 
 @cache

@@ -13,7 +13,6 @@ import torch
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.drafts import reads_target
 from draftwood.loading.gguf_header import header_of
 from draftwood.loading.models import choose_device, load_model
 
@@ -21,8 +20,8 @@ _NAMES: Final = ("auto", "balanced", "balanced_low_0", "sequential")
 _DISK: Final = "disk"
 
 
-def load_spread(name: str | Path, draft: str | Path | None, options: LoadOptions, dtype: torch.dtype) -> Any:
-    """A target in evaluation mode on the devices of ``options.device_map``.
+def load_spread(name: str | Path, reader: str | None, options: LoadOptions, dtype: torch.dtype) -> Any:
+    """A target in evaluation mode on the devices of ``options.device_map``; ``reader`` is the draft that reads it, or None.
 
     Raises:
         ConfigError: accelerate is not installed, a map that cannot be used here, or models that it is not for.
@@ -33,9 +32,9 @@ def load_spread(name: str | Path, draft: str | Path | None, options: LoadOptions
     devices = _devices(options.device_map)
     if header_of(name) is not None:
         raise ConfigError("device_map is for models of transformers, but the target is a GGUF file: leave it out")
-    if draft is not None and reads_target(draft, options):
+    if reader is not None:
         raise ConfigError(
-            f"the draft {str(draft)!r} reads the target's hidden states, which device_map leaves on several devices: leave "
+            f"the draft {reader!r} reads the target's hidden states, which device_map leaves on several devices: leave "
             "device_map out, or take a draft model of its own"
         )
     model = load_model(name, options, choose_device("auto"), dtype, spread={"device_map": devices})

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast, final, get_args
 
 import torch
 
+from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK, MASKED_BLOCK, MTP, SEQ2SEQ, DraftKind
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import Backend, BackendName, Weights, check_weights
 from draftwood.hardware.machine import available_memory
 from draftwood.native.library import instruction_set, why_missing
-from draftwood.runners.blocks import is_masked_block
-from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
+from draftwood.runners.native.refusals import why_not_files
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
-from draftwood.runners.support import model_kind
 
+_LOG = logging.getLogger(__name__)
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # keys, values and what a forward computes come on top of the weights
 _UNKNOWN = 1 << 30  # bytes that may be used if the available memory is unknown
-
-
-def requested_backend(backend: BackendName) -> BackendName:
-    """The backend; for ``auto`` the one that the environment variable ``DRAFTWOOD_BACKEND`` names, if set.
-
-    Raises:
-        ConfigError: the variable names no backend.
-    """
-    if backend != "auto" or not (found := os.environ.get(VARIABLE)):
-        return backend
-    if found in get_args(BackendName):
-        return cast(BackendName, found)
-    raise ConfigError(f"{VARIABLE} is {found!r}: set it to one of {', '.join(get_args(BackendName))}, or unset it")
 
 
 def why_not_native(device: torch.device) -> str | None:
@@ -66,75 +54,155 @@ def why_no_room(models: Sequence[Any]) -> str | None:
     return f"its copy of the models would take about {needed / 1e9:.1f} GB of memory, and {found}"
 
 
-def causal_only(*_: Any, **__: Any) -> Any:
-    """Raise a ModelError: the library runs causal models and nothing else."""
-    raise ModelError("this backend runs causal language models only: use --backend torch")
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A library that runs models. What it has no runner for is refused.
+    """A library that runs models.
 
     Attributes:
         name: as its makers write it.
-        causal: makes the runner of a causal model, with the keywords ``weights`` and either ``hidden_layers`` (of a target)
-            or ``drafts=True``.
+        runners: what makes the runner of each kind. A drafter of hidden states comes with its target and that one's runner,
+            any other model with the keyword ``hidden_layers`` (of a causal target) or ``drafts=True``.
         why_not: why ``auto`` does not try the library for models on this device; None if it does.
+        why_not_files: why it cannot run models of a type and a number format, as files and options say them; None if it can.
         no_room: why it cannot run these loaded models after all; None if it can.
-        seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model, which may be a
-            :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
-        hidden: makes the runner of a drafter of hidden states, from the drafter, its target and the target's runner.
     """
 
     name: str
-    causal: Callable[..., TargetRunner]
+    runners: Mapping[DraftKind, Callable[..., Any]]
     why_not: Callable[[torch.device], str | None]
+    why_not_files: Callable[[str | None, torch.dtype | None], str | None] = lambda model_type, dtype: None
     no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
-    seq2seq: Callable[..., SourceRunner] = causal_only
-    hidden: Callable[[Any, Any, Any], Runner] = causal_only
+
+    def maker(self, kind: DraftKind) -> Callable[..., Any]:
+        """What makes the runner of a kind; raises a ModelError if it runs no such models."""
+        if (found := self.runners.get(kind)) is None:
+            raise ModelError("this backend runs causal language models only: use --backend torch")
+        return found
 
 
-def _hidden(drafter: Any, target: Any, runner: TargetRunner, *, engine: Backend = "torch") -> Runner:
-    make = HiddenBlockRunner if isinstance(drafter, BlockDrafter) else Eagle3Runner
-    return make(drafter, target, engine=engine, lender=runner.network.engine if isinstance(runner, NativeRunner) else None)
+def _hidden(make: Any, engine: Backend, drafter: Any, target: Any, runner: TargetRunner) -> Any:
+    lender = runner.network.engine if isinstance(runner, NativeRunner) else None
+    return make(drafter, target, engine=engine, lender=lender)
+
+
+def _of_hidden(engine: Backend) -> dict[DraftKind, Callable[..., Any]]:
+    makers = {HIDDEN_BLOCK: HiddenBlockRunner, DFLASH: HiddenBlockRunner, EAGLE3: Eagle3Runner, MTP: Eagle3Runner}
+    return {kind: partial(_hidden, make, engine) for kind, make in makers.items()}
 
 
 def _seq2seq(model: Any, *, drafts: bool = False) -> SourceRunner:
-    if drafts and is_masked_block(model):
-        from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner  # here and below: it imports transformers
-
-        return MaskedBlockRunner(model)
-    from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+    from draftwood.runners.seq2seq.runner import Seq2SeqRunner  # here and below: it imports transformers
 
     return Seq2SeqRunner(model, drafts=drafts)
 
 
-def _torch(model: Any, *, weights: Weights, **settings: Any) -> TargetRunner:
+def _masked_block(model: Any, **_: Any) -> Runner:
+    from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+
+    return MaskedBlockRunner(model)
+
+
+def _torch(model: Any, **settings: Any) -> TargetRunner:
     from draftwood.runners.parallel import ParallelRunner, is_shared
     from draftwood.runners.torch_runner import TorchRunner
 
-    check_weights(weights)
     return ParallelRunner(model, **settings) if is_shared(model) else TorchRunner(model, **settings)
-
-
-def _native(model: Any, *, weights: Weights, **settings: Any) -> NativeRunner:
-    if weights != "same" and getattr(model, "rounded", "") != weights:
-        raise ModelError(
-            f"weights {weights!r} are for models that the native engine reads from their files, and model type "
-            f"{model_kind(model)!r} was read otherwise: leave --weights out"
-        )
-    return NativeRunner(model, **settings)
 
 
 BACKENDS: Final[Mapping[str, Library]] = {
     "native": Library(
         name="the native engine",
-        causal=_native,
-        hidden=partial(_hidden, engine="native"),
+        runners={CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings), **_of_hidden("native")},
         why_not=why_not_native,
+        why_not_files=why_not_files,
         no_room=why_no_room,
     ),
-    "torch": Library(name="PyTorch", causal=_torch, seq2seq=_seq2seq, hidden=_hidden, why_not=lambda device: None),
+    "torch": Library(
+        name="PyTorch",
+        runners={CAUSAL: _torch, SEQ2SEQ: _seq2seq, MASKED_BLOCK: _masked_block, **_of_hidden("torch")},
+        why_not=lambda device: None,
+    ),
 }
 """By name. ``auto`` takes the first that can run the models. PyTorch is the last resort, whose errors are shown."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """The library that runs a pair, and why: chosen before weights are read.
+
+    Only loaded models show a lack of memory, a class, a shape or a draft without code, and other scores: they lead to
+    :meth:`otherwise`.
+
+    Attributes:
+        names: of :data:`BACKENDS`: the library, and those that ``auto`` may take in its place.
+        passed: each library before it, and why that does not run the models.
+        named: what named it; empty if ``auto`` chose it.
+        reads_files: models that can be read from their files stay there, for the native engine.
+    """
+
+    names: tuple[str, ...]
+    passed: tuple[tuple[str, str], ...] = ()
+    named: str = ""
+    reads_files: bool = False
+
+    @property
+    def library(self) -> Library:
+        """What it is."""
+        return BACKENDS[self.names[0]]
+
+    @property
+    def fallback(self) -> str | None:
+        """Why no library before it runs the models, in words; None if it is the first, or was named."""
+        return "; ".join(f"{BACKENDS[name].name} does not run the models ({why})" for name, why in self.passed) or None
+
+    def otherwise(self, why: str, *, note: bool = False) -> EngineChoice:
+        """The next library, as this one does not run the models; with a ``note``, the log says so."""
+        if note:
+            _LOG.info("%s does not run the models: %s", self.library.name, why)
+        return EngineChoice(names=self.names[1:], passed=(*self.passed, (self.names[0], why)))
+
+
+def choose_engine(
+    device: torch.device,
+    kind: DraftKind = CAUSAL,
+    *,
+    backend: BackendName = "auto",
+    weights: Weights = "same",
+    model_type: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> EngineChoice:
+    """The library for a target of a kind on a device, by what is known before weights are read.
+
+    Args:
+        backend: a name of :data:`BACKENDS`. ``auto`` is what the variable ``DRAFTWOOD_BACKEND`` names, else the first that
+            runs such models here.
+        weights: ``int8`` and ``int4`` are for the native engine only, which ``auto`` then is.
+        model_type, dtype: of the target, where they are known.
+
+    Raises:
+        ConfigError: the variable names no backend, or these weights are impossible with it or the number format.
+    """
+    named = f"backend {backend!r} was given"
+    if backend == "auto" and (found := os.environ.get(VARIABLE)):
+        if found not in get_args(BackendName):
+            wanted = ", ".join(get_args(BackendName))
+            raise ConfigError(f"{VARIABLE} is {found!r}: set it to one of {wanted}, or unset it")
+        backend, named = cast(BackendName, found), f"{VARIABLE} is set"
+    if backend == "auto" and weights != "same":
+        backend, named = "native", f"weights are {weights!r}"
+    if backend == "torch":
+        check_weights(weights)
+    elif weights != "same" and dtype not in (None, torch.bfloat16):
+        kept = str(dtype).removeprefix("torch.")
+        raise ConfigError(f"dtype {kept} is impossible with weights {weights!r}: leave one of them out")
+    able = (backend,) if backend != "auto" else tuple(name for name, one in BACKENDS.items() if kind in one.runners)
+    choice = EngineChoice(names=able, named="" if backend == "auto" else named)
+    while True:
+        here, files = choice.library.why_not(device), choice.library.why_not_files(model_type, dtype)
+        if here is None and files is None:
+            return replace(choice, reads_files=choice.names[0] == "native")
+        if len(choice.names) == 1:  # its runner refuses the models
+            return choice
+        choice = choice.otherwise(here or str(files), note=here is None)

@@ -179,7 +179,7 @@ class ParallelRunner:
         ConfigError, ModelError: as that class.
     """
 
-    reads_source = reads_hidden = False
+    kind = TorchRunner.kind
     pads = True
     same_bits = False
 

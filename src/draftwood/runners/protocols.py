@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import DraftKind
 from draftwood.core.scores import Scores
 from draftwood.sampling.rows import Row
 
@@ -42,13 +43,13 @@ class Runner(Protocol):
     Attributes:
         vocab_size: number of scores per node.
         max_length: the longest text in tokens, None if unlimited.
-        reads_source: the model has an encoder, and every row has a source.
+        kind: what the model is as a draft.
         pads: a forward pads its rows to one length, so a short row costs as much as a long one.
         device: device of input tokens and of scores.
         forward_seconds: wall time of all forwards of this runner.
     """
 
-    reads_source: bool
+    kind: DraftKind
     pads: bool
     forward_seconds: float
 
@@ -125,13 +126,7 @@ class ReadsAtOnce:
 
 @runtime_checkable
 class KeepsTexts(Runner, Protocol):
-    """A runner whose memory of texts that have ended serves later ones that begin alike.
-
-    Attributes:
-        reads_hidden: its memory is made of the target's hidden states, so that no prefix may be longer than what it holds.
-    """
-
-    reads_hidden: bool
+    """A runner whose memory of texts that have ended serves later ones that begin alike."""
 
     @property
     def token_bytes(self) -> int:

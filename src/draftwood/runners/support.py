@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 
+from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
 from draftwood.runners.context import (
     MAX_CHECKED,
@@ -60,7 +61,7 @@ class CausalRunner:
         ConfigError: the model has no such layer.
     """
 
-    reads_source = reads_hidden = False
+    kind = CAUSAL
     _rows: Any
 
     def __init__(self, model: Any, *, drafts: bool, hidden_layers: tuple[int, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Runner, Seen
@@ -20,7 +21,7 @@ class Unpadded(ReadsAtOnce):
     kind.
     """
 
-    reads_source = False
+    kind = CAUSAL
     pads = True
 
     def __init__(self, runner: Runner, padding: Sequence[int]) -> None:

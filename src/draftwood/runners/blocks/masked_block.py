@@ -21,8 +21,8 @@ from transformers.models.marian.modeling_marian import (
     MarianSinusoidalPositionalEmbedding,
 )
 
+from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError, PairingError
-from draftwood.runners.blocks import MASKED_BLOCK
 from draftwood.runners.pairing import digest_of
 
 _SHARED = (
@@ -54,7 +54,7 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
         target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
     """
 
-    model_type = MASKED_BLOCK
+    model_type = MASKED_BLOCK.name
     __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 

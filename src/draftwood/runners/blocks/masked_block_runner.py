@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.bart import (
@@ -54,7 +55,7 @@ class MaskedBlockRunner(ReadsAtOnce):
     """
 
     engine = "torch"
-    reads_source = True
+    kind = MASKED_BLOCK
     pads = True
 
     def __init__(self, model: Any, *, block: int | None = None) -> None:

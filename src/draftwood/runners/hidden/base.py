@@ -60,10 +60,9 @@ class Passes(ABC):
 
 
 D = TypeVar("D", bound=DrafterModule)
-P = TypeVar("P", bound=Passes)
 
 
-class HiddenRunner(ABC, Generic[D, P]):
+class HiddenRunner(ABC, Generic[D]):
     """A :class:`draftwood.runners.protocols.Runner` of a drafter whose memory is made of the target's hidden states.
 
     Scores are those of the tokens that the drafter can propose. They are -inf in rows whose hidden states are not known yet:
@@ -83,14 +82,13 @@ class HiddenRunner(ABC, Generic[D, P]):
         NumericsError: its scores are NaN.
     """
 
-    reads_source = False
-    reads_hidden = True
     max_length: int | None = None
 
     def __init__(
         self, drafter: D, target: Any, *, engine: Backend = "torch", check: bool = True, lender: Engine | None = None
     ) -> None:
         self.model: Any = drafter
+        self.kind = drafter.kind
         self._passes = passes = self._passes_of(drafter, target, engine, lender)
         self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
         self.device: torch.device = drafter.device
@@ -103,7 +101,7 @@ class HiddenRunner(ABC, Generic[D, P]):
 
     @staticmethod
     @abstractmethod
-    def _passes_of(drafter: D, target: Any, engine: Backend, lender: Engine | None) -> P:
+    def _passes_of(drafter: D, target: Any, engine: Backend, lender: Engine | None) -> Any:
         """The passes of a drafter by a library."""
 
     @abstractmethod

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import DFLASH
 from draftwood.core.errors import PairingError
 from draftwood.runners.hidden.module import BlockDrafter, PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
@@ -32,7 +33,7 @@ class DFlashConfig(PlainConfig):
             as in Qwen3.
     """
 
-    model_type = "dflash"
+    model_type = DFLASH.name
 
 
 class MarkovHead(nn.Module):

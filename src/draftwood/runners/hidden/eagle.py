@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import EAGLE3
 from draftwood.runners.hidden.layers import Attention, FeedForward
 from draftwood.runners.hidden.module import FeatureDrafter, PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
@@ -33,7 +34,7 @@ class Eagle3Config(PlainConfig):
             as in Llama.
     """
 
-    model_type = "eagle3"
+    model_type = EAGLE3.name
 
 
 class EagleLayer(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import HIDDEN_BLOCK
 from draftwood.core.errors import PairingError
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.plain_config import PlainConfig
@@ -35,7 +36,7 @@ class HiddenBlockConfig(PlainConfig):
             the drafter's layers, as in Llama.
     """
 
-    model_type = "hidden_block"
+    model_type = HIDDEN_BLOCK.name
     own_embedding = own_head = False
     rope_scale = 1.0
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import draft_kind
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.layers import HiddenLayer
@@ -26,6 +27,7 @@ class DrafterModule(nn.Module):
 
     Attributes:
         draft_tokens: the target's numbers of the tokens that it can propose.
+        kind: what it is as a draft.
         family: the model type whose layers it has.
     """
 
@@ -35,6 +37,7 @@ class DrafterModule(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+        self.kind = draft_kind(self)
         if config.own_embedding:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         if config.own_head:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import MTP
 from draftwood.runners.hidden.layers import Attention, FeedForward, Mixture
 from draftwood.runners.hidden.module import FeatureDrafter
 from draftwood.runners.plain_config import PlainConfig
@@ -33,7 +34,7 @@ class MtpConfig(PlainConfig):
         mixture: :data:`MIXTURE`; empty without one.
     """
 
-    model_type = "mtp"
+    model_type = MTP.name
     num_hidden_layers = 1
     mixture: ClassVar[Mapping[str, int]] = {}
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draft_kind import EAGLE3
 from draftwood.native.library import DrafterSource, Facts
-from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.module import DrafterModule, FeatureDrafter
 from draftwood.runners.native.families import EMBEDDING, FAMILIES
 from draftwood.runners.native.network import Engine
@@ -96,7 +96,7 @@ def feature_engine(drafter: FeatureDrafter, target: Any, lender: Engine | None) 
         ModelError: the engine does not run the drafter, or memory does not suffice.
     """
     held = Held(drafter.dtype, coded=True)
-    if isinstance(drafter, Eagle3Drafter):
+    if drafter.kind is EAGLE3:
         layers = drafter.config.num_hidden_layers + (not drafter.config.norm_output)
         return drafter_engine(drafter, target, held, _eagle_source(drafter, held), [layers], lender)
     return drafter_engine(drafter, target, held, _mtp_source(drafter, held), [1], lender)

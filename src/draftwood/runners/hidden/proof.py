@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
+from draftwood.core.draft_kind import DFLASH, HIDDEN_BLOCK
 from draftwood.core.errors import ModelError
 from draftwood.runners.hidden.layers import block_input
-from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.support import TOLERANCE, checking, model_kind, refuse_nan, score_difference
 from draftwood.sampling.rows import Row
 
@@ -46,7 +46,7 @@ def check_drafter(runner: Any, target: Any) -> None:
         runner.set_rows([Row(tokens=text)])
         runner.commit([[]], [hidden])
         found = runner.extend(nodes, seen.sum(-1) - 1, seen).logits[0][:, outputs].double()
-        plain = _block_scores if isinstance(drafter, BlockDrafter) else _level_scores
+        plain = _block_scores if runner.kind in (HIDDEN_BLOCK, DFLASH) else _level_scores
         chains = [torch.tensor([*text, *(tokens[_TEXT - 1 + i] for i in path[1:])], device=runner.device) for path in _PATHS]
         wanted = torch.stack([plain(drafter, target, hidden, chain, outputs) for chain in chains]).double()
     worst = score_difference(found, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,14 +17,9 @@ from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEagl
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
-if TYPE_CHECKING:
-    from draftwood.runners.hidden.torch_passes import TorchBlockPasses, TorchEaglePasses  # imports transformers
-BlockPasses: TypeAlias = "TorchBlockPasses | NativeBlockPasses"
-EaglePasses: TypeAlias = "TorchEaglePasses | NativeEaglePasses"
-
 
 @final
-class HiddenBlockRunner(HiddenRunner[BlockDrafter, "BlockPasses"]):
+class HiddenBlockRunner(HiddenRunner[BlockDrafter]):
     """The runner of a :class:`BlockDrafter`.
 
     The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
@@ -32,7 +27,7 @@ class HiddenBlockRunner(HiddenRunner[BlockDrafter, "BlockPasses"]):
     """
 
     @staticmethod
-    def _passes_of(drafter: BlockDrafter, target: Any, engine: Backend, lender: Engine | None) -> BlockPasses:
+    def _passes_of(drafter: BlockDrafter, target: Any, engine: Backend, lender: Engine | None) -> Any:
         if engine == "native":
             return NativeBlockPasses(drafter, target, lender)
         from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
@@ -52,7 +47,7 @@ class HiddenBlockRunner(HiddenRunner[BlockDrafter, "BlockPasses"]):
 
 
 @final
-class Eagle3Runner(HiddenRunner[FeatureDrafter, "EaglePasses"]):
+class Eagle3Runner(HiddenRunner[FeatureDrafter]):
     """The runner of a :class:`FeatureDrafter`: EAGLE-3, or an MTP head.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
@@ -60,7 +55,7 @@ class Eagle3Runner(HiddenRunner[FeatureDrafter, "EaglePasses"]):
     """
 
     @staticmethod
-    def _passes_of(drafter: FeatureDrafter, target: Any, engine: Backend, lender: Engine | None) -> EaglePasses:
+    def _passes_of(drafter: FeatureDrafter, target: Any, engine: Backend, lender: Engine | None) -> Any:
         if engine == "native":
             return NativeEaglePasses(drafter, target, lender)
         from draftwood.runners.hidden.torch_passes import TorchEaglePasses  # imports transformers

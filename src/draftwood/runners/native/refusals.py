@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import torch
@@ -84,12 +84,22 @@ def why_not(model: Any) -> str | None:
     return None
 
 
+def why_not_files(model_type: str | None, dtype: torch.dtype | None) -> str | None:
+    """Why the native engine runs no causal model of this type and number format; None if it may, or they are not known."""
+    if model_type is not None and not any(model_type in (kind, family.whole) for kind, family in FAMILIES.items()):
+        return f"it has no code for model type {model_type!r}"
+    return None if dtype is None else _why_not_formats({dtype})
+
+
 def why_not_format(model: Any) -> str | None:
     """Why the native engine does not run models of this number format on this device; None if it does."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
-    formats = {p.dtype for p in model.parameters()}
-    if len(formats) > 1 or not formats <= set(_FORMATS):
+    return _why_not_formats({p.dtype for p in model.parameters()})
+
+
+def _why_not_formats(formats: Collection[torch.dtype]) -> str | None:
+    if len(formats) > 1 or not set(formats) <= set(_FORMATS):
         found = ", ".join(sorted(str(one).removeprefix("torch.") for one in formats))
         return f"it computes in float32 or bfloat16, and the model is in {found}"
     return None

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from draftwood.core.draft_kind import SEQ2SEQ
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
@@ -41,7 +42,7 @@ class Seq2SeqRunner(ReadsAtOnce):
     """
 
     engine = "torch"
-    reads_source = True
+    kind = SEQ2SEQ
     pads = True
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:

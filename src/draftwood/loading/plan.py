@@ -1,0 +1,89 @@
+"""How a pair is loaded and by which library it is run: decided once, before weights are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from draftwood.core.draft_kind import CAUSAL, MTP, OWN_KINDS, SEQ2SEQ, DraftKind
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.checkpoint import CONFIG, folder_of, has_head
+from draftwood.loading.gguf_config import stored_config
+from draftwood.loading.gguf_header import header_of
+from draftwood.loading.gguf_model import quantized
+from draftwood.loading.models import choose_device, choose_dtype, is_encoder_decoder, raw_config
+from draftwood.loading.published_configs import published_format
+from draftwood.runners.backends import EngineChoice, choose_engine
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.refusals import is_mxfp4
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What is decided of a pair by its options, its files and this machine.
+
+    Attributes:
+        target, draft, options: as given.
+        kind, draft_kind: what both are; no kind without a draft.
+        device, dtype: of the weights.
+        engine: the library that runs them.
+    """
+
+    target: str | Path
+    draft: str | Path | None
+    options: LoadOptions
+    kind: DraftKind
+    draft_kind: DraftKind | None
+    device: torch.device
+    dtype: torch.dtype
+    engine: EngineChoice
+
+
+def plan_for(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Plan:
+    """The plan of a pair.
+
+    Raises:
+        ConfigError: options that are impossible here, or with each other.
+        ModelError: no configuration was found, or its type is unknown; or a published drafter of a kind that is not run.
+    """
+    device = choose_device(options.device)
+    kind, dtype = SEQ2SEQ if is_encoder_decoder(target, options) else CAUSAL, choose_dtype(options.dtype, device)
+    if options.tensor_parallel or options.device_map is not None:
+        engine = EngineChoice(names=("torch",), named="the target is divided")
+    else:
+        stated = kind is CAUSAL and header_of(target) is None
+        model_type = raw_config(target, options).get("model_type") if stated else None
+        kept = None if options.dtype == "auto" else dtype
+        own: dict[str, Any] = {"backend": options.backend, "weights": options.weights}
+        engine = choose_engine(device, kind, **own, model_type=model_type, dtype=kept)
+    if engine.reads_files and options.dtype == "auto" and (options.weights != "same" or _has_codes(target)):
+        dtype = torch.bfloat16  # the native engine computes from codes
+    drafts = None if draft is None else _kind_of(draft, target, options, kind)
+    return Plan(target, draft, options, kind, drafts, device, dtype, engine)
+
+
+def _kind_of(name: str | Path, target: str | Path, options: LoadOptions, kind: DraftKind) -> DraftKind:
+    """What the files of a draft say that it is, for a target of a kind."""
+    if Path(name) == Path(target) and has_head(name):
+        return MTP
+    config = raw_config(name, options)
+    found = OWN_KINDS.get(str(config.get("model_type"))) or (published_format(config)[0] if kind is CAUSAL else None)
+    if found is not None and found.reads_source == kind.reads_source:
+        return found
+    return SEQ2SEQ if kind is SEQ2SEQ and is_encoder_decoder(name, options) else CAUSAL
+
+
+def _has_codes(name: str | Path) -> bool:
+    """Whether a GGUF file, a folder or a downloaded hub model has codes that the native engine computes from."""
+    if (header := header_of(name)) is not None:
+        return quantized(header) and stored_config(header) is not None
+    try:
+        raw = json.loads((folder_of(name) or Path()).joinpath(CONFIG).read_text(encoding="utf-8"))
+        return FAMILIES[raw["model_type"]].alternating and is_mxfp4(raw.get("quantization_config"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # the loading says what is wrong with the files
