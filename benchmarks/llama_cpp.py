@@ -192,5 +192,5 @@ def named(model: Any, arch: str = "llama") -> Any:
             weight = halves.transpose(1, 2).reshape(weight.shape)
         yield (
             names.get_name(name) or f"{names.get_name(part) or part}.{kind}",
-            weight + 1 if "norm" in part and "gemma" in arch else weight,
+            weight + 1 if "norm" in part and arch in ("gemma2", "gemma3") else weight,
         )

@@ -11,7 +11,7 @@ from draftwood.runners.windows import sliding_window
 from tests.helpers import decoder
 from tests.ladder import test_rung3_tape
 from tests.ladder.test_rung3_tape import misplaced
-from tests.runners.zoo import WINDOWED, runner_of, tiny
+from tests.runners.zoo import NATIVE, WINDOWED, runner_of, tiny
 
 VOCAB, WINDOW, LENGTH = 3, 3, 3
 PROMPT = (0, 2, 1, 1, 0, 1, 0, 2)
@@ -25,7 +25,8 @@ METHODS = [
 
 
 def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **settings):
-    return tiny(kind, seed, dtype=dtype, **{**WINDOWED[kind], "vocab_size": VOCAB, "sliding_window": window, **settings})
+    own = WINDOWED.get(kind) or NATIVE[kind]
+    return tiny(kind, seed, dtype=dtype, **{**own, "vocab_size": VOCAB, "sliding_window": window, **settings})
 
 
 def distance(target, draft, method: str, shape: str | None, verifier: str) -> float:
@@ -57,7 +58,7 @@ def test_control_an_accepted_path_that_is_not_moved_is_seen():
     assert distance(misplaced(target), draft, "rsd-c", "2-1", "traversal") > WRONG
 
 
-@pytest.mark.parametrize("kind", ["mistral", "qwen2", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["mistral", "qwen2", "gpt_oss", "gemma4_text"])
 def test_on_the_native_engine_too(kind, monkeypatch):
     target, draft = (runner_of("native", model(kind, seed, torch.float32), drafts=seed == 2) for seed in (1, 2))
     assert distance(target, draft, "rsd-s", "2x2", "recursive") < EXACT

@@ -39,8 +39,9 @@ def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
 def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's weights as llama.cpp's converter changes them before it names them."""
     config = model.config
-    biases = {f"{name}.bias": bias for name, bias in model.named_buffers() if name.endswith("expert_bias")}
-    for name, weight in (*model.named_parameters(), *biases.items()):
+    ends = {"expert_bias": "bias", "layer_scalar": "weight"}
+    buffers = {f"{name}.{ends[end]}": one for name, one in model.named_buffers() if (end := name.rpartition(".")[2]) in ends}
+    for name, weight in (*model.named_parameters(), *buffers.items()):
         if arch == "gpt-oss" and ("experts" in name or "sinks" in name):
             yield from apart(name, weight)
             continue
@@ -74,6 +75,10 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
         if name.endswith("experts.gate_up_proj") and not getattr(config, "written_joined", False):
             for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
                 yield name.replace("gate_up_proj", f"{part}_proj.weight"), half
+            continue
+        if name.endswith(("router.scale", "per_expert_scale")):  # which the converter names by itself
+            stem = "ffn_gate_inp" if name.endswith("router.scale") else "ffn_down_exps"
+            yield f"blk.{name.split('.')[2]}.{stem}.scale", weight
             continue
         name = f"{name}.weight" if ".experts." in name else name
         yield name, weight.squeeze(1) if name.endswith(("conv.conv.weight", "conv1d.weight")) else weight

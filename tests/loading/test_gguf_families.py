@@ -28,6 +28,17 @@ LONG = {
     "partial_rotary_factor": 0.75, "original_max_position_embeddings": 96, "attention_factor": 1.2,
 }  # fmt: skip
 GEMMA3 = {KINDS["F"]: {**THETA, "rope_type": "linear", "factor": 4.0}, KINDS["S"]: {**THETA, "rope_theta": 10000.0}}
+GEMMA4 = {
+    "num_hidden_layers": 5, "layer_types": [KINDS[one] for one in "SFSSF"], "sliding_window": 8, "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0, "rope_parameters": {
+        KINDS["F"]: {**THETA, "rope_type": "proportional", "partial_rotary_factor": 0.25}, KINDS["S"]: THETA}}  # fmt: skip
+GEMMA4_SAID = {
+    "attention.key_length": 32, "attention.value_length": 32, "attention.key_length_swa": 16,
+    "attention.value_length_swa": 16, "rope.dimension_count": 32, "rope.dimension_count_swa": 16,
+    "rope.freq_base_swa": 500.0, "attention.sliding_window": 8,
+    "attention.sliding_window_pattern": [True, False, True, True, False], "final_logit_softcapping": 3.0,
+    "embedding_length_per_layer_input": 0, "attention.shared_kv_layers": 0,
+}  # fmt: skip
 SOFT = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 RULE = {
     "layer_types": ["linear_attention", KINDS["F"]], "linear_num_key_heads": 2, "linear_key_head_dim": 32,
@@ -69,6 +80,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"attention.sliding_window": 8, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     ),
+    "gemma4": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}, {
+        **GEMMA4_SAID, "attention.head_count_kv": [2, 1, 2, 2, 1]}),
+    "gemma4, small": ("gemma4_text", {
+        **GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32}, {
+        **GEMMA4_SAID, "attention.shared_kv_layers": 2, "feed_forward_length": [96] * 3 + [192] * 2,
+        "embedding_length_per_layer_input": 32}),
+    "gemma4, experts": ("gemma4_text", {
+        **GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32,
+        "written_joined": True, "attention_k_eq_v": True, "num_global_key_value_heads": 1}, {
+        **GEMMA4_SAID, **COUNTS, "attention.head_count_kv": [2, 1, 2, 2, 1]}),
     "phi3": ("phi3", {"rope_parameters": {**THETA, "partial_rotary_factor": 0.5}, "sliding_window": None}, {
         "rope.dimension_count": 8}),
     "phi3, long": ("phi3", {"rope_parameters": LONG, "sliding_window": 8}, {
@@ -157,16 +178,20 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
     (own, settings, said), arch, tokenizer = CASES[case], case.partition(",")[0], source()[1]
     said = {name: value for name, value in {**said, **(more or {})}.items() if value is not None}
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": len(tokenizer)}
+    sizes |= {"vocab_size_per_layer_input": len(tokenizer)} if own == "gemma4_text" else {}
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
     model = tiny(own, 1, dtype=torch.float32, **{**sizes, **rotary, **settings})
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
-        if name.endswith(("bias", "A_log", "sinks", ".D")) or "norm" in name:
+        if name.endswith(("bias", "A_log", "sinks", ".D", "layer_scalar", "r.scale", "t_scale")) or "norm" in name:
             torch.nn.init.normal_(weight, 0.5, 0.3)
     parts = {name: value for name, value in settings.get("rope_parameters", {}).items() if name.endswith("_factor")}
     extra = {
         f"rope_factors_{name.removesuffix('_factor')}.weight": np.array(value, np.float32)
         for name, value in parts.items() if isinstance(value, list)
     }  # fmt: skip
+    if own == "gemma4_text":
+        model.config.allow_global_per_layer_attribute_access = True
+        extra["rope_freqs.weight"] = np.array([1.0] * 4 + [1e30] * 12, np.float32)
     if said.get("nextn_predict_layers"):
         for name, weight in together(random_head(model.config)).items():  # norms are added to one
             stem = AHEAD[name.removesuffix(".weight")]
@@ -250,6 +275,14 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(
     ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),
     ("qwen3moe", {"expert_feed_forward_length": None}, "say qwen3moe.expert_feed_forward_length"),
     ("lfm2moe", {"expert_gating_func": 1}, "lfm2moe.expert_gating_func 1, but 2 is computed"),
+    ("gemma4", {"attention.key_length_swa": None}, "does not say gemma4.attention.key_length_swa"),
+    ("gemma4", {"attention.value_length_swa": 8}, "gemma4.attention.value_length_swa 8, but 16 is computed"),
+    ("gemma4", {"rope.dimension_count": 16}, "gemma4.rope.dimension_count 16, but 32 is computed"),
+    ("gemma4", {"attention.head_count_kv": [2, 1, 2, 1, 1]}, "gemma4.attention.head_count_kv .* is not read"),
+    ("gemma4", {"attention.sliding_window_pattern": [True] * 5}, "gemma4.attention.sliding_window_pattern True"),
+    ("gemma4", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "gemma4.rope.scaling.type 'yarn'"),
+    ("gemma4, small", {"feed_forward_length": [96] * 4 + [192]}, "gemma4.feed_forward_length .* is not read"),
+    ("gemma4, small", {"embedding_length_per_layer_input": 64}, "'per_layer_token_embd.weight' as 280 x 160"),
     ("lfm2", {"shortconv.l_cache": None}, "does not say lfm2.shortconv.l_cache"),
     ("lfm2", {"attention.head_count_kv": [0, 2, 1]}, r"lfm2.attention.head_count_kv \[0, 2, 1\]"),
     ("lfm2", {"attention.head_count_kv": [0, 2]}, r"lfm2.attention.head_count_kv \[0, 2\]"),
@@ -262,13 +295,16 @@ def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(
         draftwood.load(path, options={"backend": "native"})
 
 
-def test_a_call_ends_a_text_of_gpt_oss_and_the_end_of_a_message_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", ["gpt-oss", "gemma4"])
+def test_a_call_ends_a_text_and_the_end_of_a_message_does_not(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = families.FAMILIES["gpt_oss"]
-    monkeypatch.setitem(families.FAMILIES, "gpt_oss", own._replace(ends=("!", "no token", "#")))  # tokens 1 and 3
+    kind = CASES[case][0]
+    own = families.FAMILIES[kind]
+    assert own.ends
+    monkeypatch.setitem(families.FAMILIES, kind, own._replace(ends=("!", "no token", "#")))  # tokens 1 and 3
     monkeypatch.setattr(gguf.GGUFWriter, "add_chat_template", lambda writer, _: writer.add_eot_token_id(9))
-    path, _ = written(tmp_path / "fox.gguf", "gpt-oss", F32)
+    path, _ = written(tmp_path / "fox.gguf", case, F32)
     assert draftwood.load(path, options={"backend": "native"}).model.generation_config.eos_token_id == [0, 1, 3]
 
 

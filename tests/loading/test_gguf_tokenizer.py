@@ -128,6 +128,14 @@ def test_a_sentencepiece_tokenizer_makes_the_tokens_of_the_original(tmp_path: Pa
         compare(found, original)
 
 
+def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path: Path) -> None:
+    original = sentencepiece(prefix=False)
+    merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
+    said = {"model": "gemma4", "merges": merges, "add_space_prefix": False, "add_bos_token": False}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    compare(read(tmp_path / "x.gguf", original, pre=None, metadata=metadata), original)
+
+
 @pytest.mark.parametrize(("begins", "ends"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("made", [lambda: byte_level(GPT2), lambda: sentencepiece(prefix=True)], ids=["bytes", "pieces"])
 def test_a_text_has_the_ends_that_the_file_says(tmp_path: Path, made: Any, begins: bool, ends: bool) -> None:

@@ -1,7 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
 // of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
-// 48 of trees, 18 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// 52 of trees, 20 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -44,19 +44,23 @@ const std::vector<Type> TYPES[] = {
 
 // A model of two layers, with its weights in codes or not, or a drafter of one. A model with a window and the further facts is a
 // mixture of experts, one of which all tokens have, or with sinks one of experts with biases, in float32 by sigmoids. The first layer may have a running
-// state.
+// state. Layers that are varied are three: the last two have wider heads and the same keys and values, and all have inputs and a scalar.
 class Tiny {
   public:
     Tiny(bool bfloat16, bool further = false, int window = 0, Codes codes = NUMBERS, int activations = 16, Drafts drafts = NOTHING,
-         LayerKind state = ATTENTION, bool sinks = false)
+         LayerKind state = ATTENTION, bool sinks = false, bool varied = false)
         : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
           inner_(codes ? codes == OF_32 ? 96 : 256 : 50), experts_inner_(codes ? 32 : EXPERTS_INNER), key_(codes ? 32 : 8), value_(codes ? 32 : 12),
+          inputs_(codes ? 32 : 10),
           bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE),
-          has_state_(gated_ || state == MAMBA), sinks_(sinks) {
+          has_state_(gated_ || state == MAMBA), sinks_(sinks), varied_(varied) {
         Facts facts{};
-        const std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window)};
-        facts.layers = drafts ? 1 : 2, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = dim_;
-        facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = dim_, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
+        std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window, ATTENTION, 1)};
+        if (varied) layers.push_back(layer(further, window, ATTENTION, 2));
+        const int count = layers.size(), wide = varied ? 2 * dim_ : dim_;
+        facts.layers = drafts ? 1 : count, facts.width = width, facts.heads = HEADS, facts.kv_heads = KV_HEADS, facts.head_dim = wide;
+        facts.inner = inner_, facts.vocab = facts.tokens = VOCAB, facts.rotary_dim = wide, facts.taps = drafts == BY_BLOCKS ? 0 : TAPS;
+        facts.norm_values = varied, facts.layer_inputs = varied ? inputs_ : 0;
         facts.bfloat16 = bfloat16, facts.activations = activations, facts.epsilon = 1e-6f, facts.scale = 0.3f;
         if (further && window) {
             facts.experts = 7, facts.experts_per_token = 3, facts.expert_inner = experts_inner_, facts.normalise_experts = 1;
@@ -69,12 +73,16 @@ class Tiny {
         if (has_state_)
             facts.key_heads = KEY_HEADS, facts.value_heads = VALUE_HEADS, facts.key_size = key_, facts.value_size = value_;
         if (gated_) facts.gated = 1, facts.tiled = bfloat16;
-        const int taps[] = {1, 2}, size = POSITIONS * dim_ / 2;
+        const int taps[] = {!varied, 2 - varied}, size = POSITIONS * wide / 2;
         const Matrix embedding = matrix(VOCAB, width), head = matrix(VOCAB, width);
         handle = draftwood_model(&facts, taps, &embedding, &head, numbers(width), 2);
         need(handle, "model");
         for (int l = 0; l < facts.layers; l++) need(!draftwood_layer(handle, &layers[l]), "layer");
         need(draftwood_layer(handle, &layers[0]) < 0, "a layer too many");
+        if (varied) {
+            const Matrix table = matrix(VOCAB, count * inputs_), projection = matrix(count * inputs_, width);
+            need(!draftwood_layer_inputs(handle, &table, &projection, numbers(inputs_), 3), "layer_inputs");
+        }
         const float *cos = numbers(size), *sin = numbers(size);
         need(!draftwood_rotate(handle, cos, sin, sinks ? numbers(POSITIONS) : nullptr, 1, POSITIONS), "rotate");
         if (!drafts) return;
@@ -186,16 +194,22 @@ class Tiny {
         if (kind == MAMBA) to.convolution_bias = numbers(channels), to.skip = numbers(VALUE_HEADS);
         else to.mixed_gate = matrix(values, width), to.share = plain(VALUE_HEADS, width), to.decay = plain(VALUE_HEADS, width);
     }
-    LayerSource layer(bool further, int window, LayerKind state = ATTENTION) {
+    LayerSource layer(bool further, int window, LayerKind state = ATTENTION, int number = 0) {
         LayerSource to{};
-        const int attended = HEADS * dim_, queries = gated_ ? 2 * attended : attended;
-        const int keys = KV_HEADS * dim_, read = joins_ ? 2 * width : width;
+        const bool wide = varied_ && number, last = varied_ && number == 2;
+        const int dim = wide ? 2 * dim_ : dim_, kv_heads = wide ? 1 : KV_HEADS, inner = last ? 2 * inner_ : inner_;
+        const int attended = HEADS * dim, queries = gated_ ? 2 * attended : attended;
+        const int keys = kv_heads * dim, read = joins_ ? 2 * width : width;
         to.query = matrix(queries, read), to.key = matrix(keys, read), to.value = matrix(keys, read);
         to.out = matrix(width, attended), to.out_bias = numbers(width);
         to.query_bias = numbers(queries), to.key_bias = numbers(keys), to.value_bias = numbers(keys), to.norm = numbers(width);
         if (further && window) {
             to.router = plain(7, width), to.rotary = -1;
-            if (!sinks_) to.shared_gate = plain(1, width);
+            if (!sinks_ && !varied_) to.shared_gate = plain(1, width);
+            if (varied_) {
+                to.dense_norm = numbers(width), to.mixture_norm = numbers(width), to.experts_norm = numbers(width);
+                to.router_norm = numbers(width), to.expert_scales = numbers(7), to.down_norm = numbers(width);
+            }
             to.experts_gate = matrix(7 * (codes_ ? 1 : 2) * experts_inner_, width);
             if (codes_) to.experts_up = matrix(7 * experts_inner_, width);
             to.experts_down = matrix(7 * width, experts_inner_);
@@ -205,26 +219,30 @@ class Tiny {
                 to.experts_down_bias = numbers(7 * width);
             }
         }
-        if (!sinks_) to.gate = matrix(inner_, width), to.up = matrix(inner_, width), to.down = matrix(width, inner_);
+        if (!sinks_) to.gate = matrix(inner, width), to.up = matrix(inner, width), to.down = matrix(width, inner);
         if (!further || !window) {
-            to.gate_bias = numbers(inner_), to.up_bias = numbers(inner_), to.down_bias = numbers(width);
+            to.gate_bias = numbers(inner), to.up_bias = numbers(inner), to.down_bias = numbers(width);
         }
         if (further && !window) {
             to.query_norm = numbers(attended), to.key_norm = numbers(keys);
             to.out_norm = numbers(width), to.down_norm = numbers(width);
         } else {
-            to.query_norm = numbers(dim_), to.key_norm = numbers(dim_), to.ffn_norm = numbers(width);
+            to.query_norm = numbers(dim), to.key_norm = numbers(dim), to.ffn_norm = numbers(width);
         }
         if (joins_) to.hidden_norm = numbers(width);
         to.window = window;
         if (state) keep_state(to, state);
+        if (!varied_) return to;
+        to.head_dim = dim, to.kv_heads = kv_heads, to.inner = inner, to.lender = last;
+        to.input_gate = matrix(inputs_, width), to.input_projection = matrix(width, inputs_);
+        to.input_norm = numbers(width), to.scalar = numbers(1);
         return to;
     }
 
-    const int dim_, inner_, experts_inner_, key_, value_;
+    const int dim_, inner_, experts_inner_, key_, value_, inputs_;
     const bool bfloat16_;
     const Codes codes_;
-    const bool joins_, gated_, has_state_, sinks_;
+    const bool joins_, gated_, has_state_, sinks_, varied_;
     int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
@@ -267,7 +285,7 @@ uint64_t everything(bool bfloat16, int threads) {
         const LayerKind state = kind == 4 ? DELTA_RULE : kind == 5 ? SHORT_CONVOLUTION : ATTENTION;
         const bool further = kind == 2 || kind == 3 || kind == 6 || kind == 8;
         const int window = kind % 2 || kind == 8 ? 9 : 0;
-        Tiny model(bfloat16, further, window, kind < 6 ? NUMBERS : OF_32, kind < 7 ? 16 : 8, NOTHING, state);
+        Tiny model(bfloat16, further, window, kind < 6 ? NUMBERS : OF_32, kind < 7 ? 16 : 8, NOTHING, state, false, kind == 2);
         void *first = draftwood_row(model.handle), *second = draftwood_row(model.handle);
         model.read({first, second}, {text(270), text(3)}, TOKENS, PARENTS, threads, &digest);
         for (void* row : {first, second}) need(!draftwood_commit(row, nodes, 3), "commit");
@@ -331,6 +349,10 @@ void trees_of_numbers() {
         Tiny model(bfloat16, true, 9, NUMBERS, 16, NOTHING, ATTENTION, true);
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
+    for (bool bfloat16 : {false, true}) {
+        Tiny model(bfloat16, true, bfloat16 ? 9 : 0, NUMBERS, 16, NOTHING, ATTENTION, false, true);  // a mixture, or none
+        for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
+    }
 }
 
 void trees_of_codes() {
@@ -343,8 +365,10 @@ void trees_of_codes() {
         Tiny model(true, !state, state ? 0 : 9, OF_32, 8, NOTHING, state);  // a mixture, and layers with a running state
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
     }
-    Tiny model(true, true, 9, OF_32, 8, NOTHING, ATTENTION, true);
-    for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
+    for (bool varied : {false, true}) {
+        Tiny model(true, true, 9, OF_32, 8, NOTHING, ATTENTION, !varied, varied);
+        for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
+    }
 }
 
 void rest() {

@@ -44,6 +44,15 @@ CHANGES = [
     ("gemma3_text", {"query_pre_attn_scalar": 99}),
     ("gemma3_text", {"final_logit_softcapping": None}),
     ("gemma3_text", FULL),
+    ("gemma4_text", {"attention_k_eq_v": False}),
+    ("gemma4_text", {"enable_moe_block": False}),
+    ("gemma4_text", {"top_k_experts": 4}),
+    ("gemma4_text", {"num_global_key_value_heads": 2}),
+    ("gemma4_text", {"num_kv_shared_layers": 0}),
+    ("gemma4_text", {"use_double_wide_mlp": False}),
+    ("gemma4_text", {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
+    ("gemma4_text", {"final_logit_softcapping": None}),
+    ("gemma4_text", {"layer_types": ["sliding_attention", *["full_attention"] * 4]}),
 ]
 """Models that differ in one setting."""
 
@@ -51,15 +60,17 @@ CHANGES = [
 def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
     """A model with random norms and biases: those of a new model are all alike."""
     model = tiny(kind, 1, dtype=dtype, **HEADS, **{**NATIVE[kind], **settings})
-    for name, weight in model.named_parameters():
-        if "norm" in name or ("bias" in name and "dt_" not in name):
+    scalars = [(name, scalar) for name, scalar in model.named_buffers() if name.endswith("layer_scalar")]
+    for name, weight in (*model.named_parameters(), *scalars):
+        if "norm" in name or name.endswith(("scalar", "r.scale", "t_scale")) or ("bias" in name and "dt_" not in name):
             weight.data += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name)))
     return model
 
 
 def native(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and hidden states after each token of the text."""
-    runner, size = NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT.shape[1]
+    layers = tuple(range(model.config.num_hidden_layers + 1))
+    runner, size = NativeRunner(model, hidden_layers=layers), TEXT.shape[1]
     runner.set_rows([Row(tokens=TEXT[0, :1].tolist())])
     found = runner.extend(TEXT, torch.arange(size).unsqueeze(0), torch.ones(1, size, size, dtype=torch.bool).tril())
     assert found.hidden is not None

@@ -70,6 +70,18 @@ _RULE = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 12,
 }
+_GEMMA4 = {  # as E2B, with values that are keys as of 31B and a mixture as of 26B
+    "enable_moe_block": True, "num_experts": 6, "top_k_experts": 5, "moe_intermediate_size": 24,
+    "num_hidden_layers": 5, "layer_types": [f"{'full' if number in (1, 4) else 'sliding'}_attention" for number in range(5)],
+    "sliding_window": WINDOW, "head_dim": 12, "global_head_dim": 40, "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 10,
+    "vocab_size_per_layer_input": VOCAB, "final_logit_softcapping": 3.0, "tie_word_embeddings": False,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+    },
+}  # fmt: skip
 _EXPERTS = {"num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 56}
 NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with settings that matter in short texts
     "llama": {},
@@ -85,6 +97,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     },
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 2.0},
     "gemma3_text": _GEMMA,
+    "gemma4_text": _GEMMA4,
     "exaone4": _SHORT,
     "ernie4_5": {"use_bias": True},
     "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2},

@@ -29,6 +29,7 @@ from draftwood.loading.models import class_of, load_model, raw_config
 from draftwood.loading.plan import Plan
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP
+from draftwood.runners.native.layers import idle_weights
 from draftwood.runners.native.layouts import shapes_among
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.stored import StoredModel
@@ -136,6 +137,8 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     vars(config).pop("quantization_config", None)  # codes have their type with them
     own = FAMILIES[config.model_type]
     weights = from_folder(own, _text_weights(every, own.others))
+    for idle in idle_weights(config):
+        weights.pop(idle, None)
     if HEAD in weights and config.tie_word_embeddings:
         if np.array_equal(weights[HEAD].data, weights[EMBEDDING].data):
             del weights[HEAD]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.gguf_families import INNER, MORE_NEEDED, OWN, PATTERN, READ, SHARED, numbers_of
+from draftwood.loading.gguf_families import MORE_NEEDED, OWN, READ
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import refuse_unread, require, rotary_scaling, unread, values_of
+from draftwood.loading.gguf_layers import INNER, PATTERN, SHARED, numbers_of
 from draftwood.runners.native.families import EMBEDDING as TABLE
 from draftwood.runners.native.families import FAMILIES, HEAD
+from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE
 from draftwood.runners.native.layouts import gguf_names
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import rotary_frequencies
@@ -20,13 +23,15 @@ from draftwood.runners.native.weights import BLOCKS
 from draftwood.runners.plain_config import PlainConfig
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-WHOLE: Final = {TABLE: EMBEDDING, HEAD: OUTPUT}
-"""Names of embedding and head, in ``transformers`` and in files."""
+WHOLE: Final = {
+    TABLE: EMBEDDING, HEAD: OUTPUT, LAYER_TABLE: "per_layer_token_embd.weight",
+    LAYER_PROJECTION: "per_layer_model_proj.weight", LAYER_NORM: "per_layer_proj_norm.weight",
+}  # fmt: skip
+"""Names of weights of the whole model, in ``transformers`` and in files."""
 _TYPES: Final = {
     (family.gguf or kind, bool(family.experts)): kind for kind, family in FAMILIES.items() if family.gguf is not None
 } | {(family.hybrid, sparse): kind for kind, family in FAMILIES.items() if family.hybrid for sparse in (False, True)}
 """Model types by architecture, of mixtures of experts and others."""
-ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
@@ -72,7 +77,7 @@ def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping
         "architectures": [FAMILIES[kind].name],
         "vocab_size": sizes[EMBEDDING][-1],
         "hidden_size": width,
-        **({"intermediate_size": int(values[INNER])} if INNER in values else {}),
+        **({"intermediate_size": int(np.min(values[INNER]))} if INNER in values else {}),
         "num_hidden_layers": int(values["block_count"]),
         "num_attention_heads": heads,
         "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
@@ -96,7 +101,9 @@ def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping
 
 def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
     """Set the rotary scaling of Llama 3.1 and its successors, which a file holds only as a tensor of divisors; raises a
-    ModelError for another scaling."""
+    ModelError for another scaling. That of Gemma 4 is in the configuration."""
+    if FAMILIES[config.model_type].varied:
+        return
     divisors = torch.from_numpy(numbers_of(header, tensor))
     if torch.allclose(divisors, torch.ones(())):
         return

@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
-from draftwood.loading.gguf_header import Header, TensorInfo
+from draftwood.loading.gguf_header import Header
 from draftwood.loading.gguf_keys import OWN_SCALE, require, rotary_scaling, unread
+from draftwood.loading.gguf_layers import (
+    GEMMA4_NEEDED,
+    GEMMA4_READ,
+    INNER,
+    PATTERN,
+    SHARED,
+    TURNED_SIZE,
+    WINDOW,
+    gemma4,
+    layer_kinds,
+    numbers_of,
+)
 from draftwood.runners.native.families import SWIGLU
 from draftwood.runners.native.states import TILED
 from draftwood.runners.windows import FULL, SLIDING
 
 LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
-_WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
-INNER, _EXPERT, _EXPERTS = "feed_forward_length", "expert_feed_forward_length", ("expert_count", "expert_used_count")
-SHARED, _INTERVAL, _RECURRENT = "attention.head_count_kv", "full_attention_interval", "attention.recurrent_layers"
+_EXPERT, _EXPERTS = "expert_feed_forward_length", ("expert_count", "expert_used_count")
+_INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _ROTATES: Final = "rope.scaling.finetuned"  # as Granite's files mean it
-_SECTIONS, _AHEAD, _TURNED_SIZE = "rope.dimension_sections", "nextn_predict_layers", "rope.dimension_count"
-
-
-def numbers_of(header: Header, tensor: TensorInfo) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A tensor of float32 numbers."""
-    path, begin, _ = header.place_of(tensor, 1, 4)
-    return np.fromfile(path, np.float32, tensor.elements, offset=begin)
-
-
-def _kinds(values: Mapping[str, Any], layers: int, period: int) -> list[str]:
-    """The types of layers: all but the last of each period slide, unless the file says which."""
-    said = values.get(PATTERN, period)
-    if not isinstance(said, list):
-        said = [said if isinstance(said, bool) else number % said != 0 for number in range(1, layers + 1)]
-    return [SLIDING if slides else FULL for slides in said]
+_SECTIONS, _AHEAD = "rope.dimension_sections", "nextn_predict_layers"
 
 
 def _gemma2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,8 +36,8 @@ def _gemma2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config["hidden_size"] // heads if wide else config["head_dim"],
-        "sliding_window": int(values.get(_WINDOW, 4096)),
-        "layer_types": _kinds(values, layers, 2 if second else 6),
+        "sliding_window": int(values.get(WINDOW, 4096)),
+        "layer_types": layer_kinds(values, layers, 2 if second else 6),
         "final_logit_softcapping": values.get("final_logit_softcapping", 30.0 if second else None),
         "attn_logit_softcapping": values.get("attn_logit_softcapping", 50.0 if second else None),
     }
@@ -57,7 +52,7 @@ def _gemma3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
 def _partly(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a rotary embedding of a part of each head."""
     size = config["head_dim"]
-    return {**config["rope_parameters"], "partial_rotary_factor": values.get(_TURNED_SIZE, size) / size}
+    return {**config["rope_parameters"], "partial_rotary_factor": values.get(TURNED_SIZE, size) / size}
 
 
 def _phi3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +63,7 @@ def _phi3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) 
         rotary |= {"rope_type": "longrope", "original_max_position_embeddings": original}
         rotary |= {name: numbers_of(header, tensors[held]).tolist() for name, held in LONG.items()}
         rotary["attention_factor"] = float(values.get("rope.scaling.attn_factor", 1.0))
-    return {"rope_parameters": rotary, "sliding_window": values.get(_WINDOW) or None}
+    return {"rope_parameters": rotary, "sliding_window": values.get(WINDOW) or None}
 
 
 def _smollm3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +72,8 @@ def _smollm3(header: Header, values: Mapping[str, Any], config: Mapping[str, Any
 
 
 def _exaone4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    window = values.get(_WINDOW) or None
-    kinds = _kinds(values if window else {PATTERN: False}, config["num_hidden_layers"], 4)
+    window = values.get(WINDOW) or None
+    kinds = layer_kinds(values if window else {PATTERN: False}, config["num_hidden_layers"], 4)
     return {"sliding_window": window, "sliding_window_pattern": 4 if window else 0, "layer_types": kinds}
 
 
@@ -115,7 +110,7 @@ def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     if len(recurrent) < layers:
         name = _INTERVAL if said is None else _RECURRENT
         raise unread(header, name, values[name])
-    if _SECTIONS in values and not _all_rotated(values[_SECTIONS], values.get(_TURNED_SIZE, config["head_dim"]) // 2):
+    if _SECTIONS in values and not _all_rotated(values[_SECTIONS], values.get(TURNED_SIZE, config["head_dim"]) // 2):
         raise unread(header, _SECTIONS, values[_SECTIONS])
     return {
         "num_hidden_layers": layers, "layer_types": ["linear_attention" if one else FULL for one in recurrent[:layers]],
@@ -210,7 +205,7 @@ def _ministral3(header: Header, values: Mapping[str, Any], config: Mapping[str, 
     if rotary["rope_type"] == "yarn":
         require(header, values, ["rope.scaling.yarn_log_multiplier"])
     rotary |= {"llama_4_scaling_beta": float(values.get("attention.temperature_scale", 0.0)), "mscale": 1.0}
-    return {"rope_parameters": {**rotary, "mscale_all_dim": 1.0}, "sliding_window": values.get(_WINDOW) or None}
+    return {"rope_parameters": {**rotary, "mscale_all_dim": 1.0}, "sliding_window": values.get(WINDOW) or None}
 
 
 def _gpt_oss(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +214,7 @@ def _gpt_oss(header: Header, values: Mapping[str, Any], config: Mapping[str, Any
     rotary = {**_yarn(values, config), "truncate": False}
     return {
         **SWIGLU, "num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": int(values[_EXPERT]),
-        "sliding_window": int(values[_WINDOW]), "layer_types": _kinds(values, config["num_hidden_layers"], 2),
+        "sliding_window": int(values[WINDOW]), "layer_types": layer_kinds(values, config["num_hidden_layers"], 2),
         "rope_parameters": rotary,
     }  # fmt: skip
 
@@ -231,20 +226,23 @@ _RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.tim
 _SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
 _DENSE, _GATING, _SIGMOID = "leading_dense_block_count", "expert_gating_func", 2
 MORE_NEEDED: Final = {
+    "gemma4_text": GEMMA4_NEEDED,
     "granite": (*_FACTORS_SAID, INNER),
     "mixtral": (*_EXPERTS, INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, INNER),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
-    "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, _WINDOW),
+    "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, WINDOW),
     "granitemoehybrid": _FACTORS_SAID, "lfm2_moe": ("shortconv.l_cache", *_EXPERTS, _EXPERT, _GATING, INNER),
 }  # fmt: skip
 _RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
 READ: Final = {
+    "gemma4_text": GEMMA4_READ,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", SHARED),
     "granitemoehybrid": (*_RULE, SHARED, _SHARED_EXPERT), "lfm2_moe": ("shortconv.l_cache", SHARED, _DENSE, _GATING),
 }  # fmt: skip
 """Keys that a configuration is made of, whatever they say."""
 OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
-    "gemma2": _gemma2, "gemma3_text": _gemma3, "phi3": _phi3, "smollm3": _smollm3, "exaone4": _exaone4, "granite": _granite,
+    "gemma2": _gemma2, "gemma3_text": _gemma3, "gemma4_text": gemma4, "phi3": _phi3, "smollm3": _smollm3,
+    "exaone4": _exaone4, "granite": _granite,
     "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
     "qwen3_next": _qwen3_next, "gpt_oss": _gpt_oss, "ministral3": _ministral3, "granitemoehybrid": _granite_moe,
     "lfm2_moe": _lfm2_moe,

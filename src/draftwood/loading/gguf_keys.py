@@ -15,7 +15,7 @@ from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import first_line
 from draftwood.loading.gguf_header import OTHER_FILES, Header
 from draftwood.runners.context import rotary_settings
-from draftwood.runners.native.rotary import head_size
+from draftwood.runners.native.layers import head_size
 from draftwood.runners.windows import SLIDING
 
 _SETTINGS: Final = {  # of the configuration; the first that it has counts
@@ -33,7 +33,7 @@ _SETTINGS: Final = {  # of the configuration; the first that it has counts
     "expert_count": ("num_experts", "num_local_experts"),
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "expert_used_count": ("num_experts_per_tok",),
+    "expert_used_count": ("num_experts_per_tok", "top_k_experts"),
     "expert_weights_norm": ("norm_topk_prob",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "logit_scale": ("logits_scaling",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ import torch
 from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import has_head, size_text, without_bars
-from draftwood.loading.gguf_config import OUTPUT, ROPE, WHOLE, scale_rotary, stored_config, type_of
+from draftwood.loading.gguf_config import OUTPUT, WHOLE, scale_rotary, stored_config, type_of
 from draftwood.loading.gguf_families import LONG, READ
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
+from draftwood.loading.gguf_layers import ROPE
 from draftwood.native.library import why_missing
 from draftwood.runners.native.experts import together
 from draftwood.runners.native.facts import is_sparse
 from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of
+from draftwood.runners.native.layers import idle_weights
 from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, shapes_among
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
@@ -49,6 +52,8 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
     divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], gguf_names(config.model_type)
+    for idle in map(partial(_name, names=names), idle_weights(config)):
+        tensors.pop(idle, None)
     if own.ungated and not is_sparse(config, 0):  # the network of all tokens is the only one
         names = {module: stem.removesuffix("_shexp") for module, stem in names.items()}
     whole = (lambda name: False) if own.alternating else (lambda name: _name(name, names) in tensors)
@@ -123,7 +128,8 @@ def _name(name: str, names: Mapping[str, str]) -> str:
     """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of :func:`gguf_names`."""
     layer, module, kind = _split(name)
     if name in WHOLE or (whole := name.removesuffix(".weight")) not in names:
-        return WHOLE.get(name) or f"blk.{layer}.{names.get(f'{module}.{kind}') or f'{names[module]}.{kind}'}"
+        own = names.get(f"{module}.{kind}".removeprefix("."))
+        return WHOLE.get(name) or f"blk.{layer}.{own or f'{names[module]}.{kind}'}"
     return f"{names[whole]}.weight"
 
 

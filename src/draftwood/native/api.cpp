@@ -101,6 +101,10 @@ int draftwood_drafter(void* model, const DrafterSource* source) {
     return done([&] { (*(Handle*)model)->drafter(*source); });
 }
 
+int draftwood_layer_inputs(void* model, const Matrix* table, const Matrix* projection, const float* norm, float scale) {
+    return done([&] { (*(Handle*)model)->layer_inputs(*table, *projection, norm, scale); });
+}
+
 int draftwood_share_head(void* model, void* lender) {
     return done([&] { (*(Handle*)model)->share_head(*(Handle*)lender); });
 }

@@ -13,6 +13,7 @@ void* draftwood_model(const Facts*, const int*, const Matrix*, const Matrix*, co
 int draftwood_layer(void* model, const LayerSource*);
 int draftwood_rotate(void* model, const float* cos, const float* sin, const float* queries, int tables, int positions);
 int draftwood_drafter(void* model, const DrafterSource*);
+int draftwood_layer_inputs(void* model, const Matrix* table, const Matrix* projection, const float* norm, float scale);
 int draftwood_share_head(void* model, void* lender);
 long draftwood_read(void* model, int threads);
 long draftwood_memory_bytes(void* model);

@@ -15,15 +15,15 @@ struct Attention : PhasesOf<N> {
     using Base::threads, Base::work;
 
     Weight* keys(int row, int page, int layer, int head) const {
-        return (Weight*)work.pages[row][page] + head_at(facts, model.layer[layer].number, head, dim);
+        return (Weight*)work.pages[row][page] + head_at(model.layer[layer], head);
     }
     Weight* values(int row, int page, int layer, int head) const { return keys(row, page, layer, head) + head_size(dim); }
 
     // RoPE: pairs of numbers, half a head apart, turn by the angle of their position.
-    void rotate(float* head, int table, int position) const {
-        if (table < 0) return;
-        int half = facts.rotary_dim / 2;
-        size_t at = ((size_t)table * model.rotary.positions + position) * half;
+    void rotate(float* head, const Layer& layer, int position) const {
+        if (layer.rotary < 0) return;
+        const int columns = facts.rotary_dim / 2, half = least(columns, layer.head_dim / 2);
+        size_t at = ((size_t)layer.rotary * model.rotary.positions + position) * columns;
         const float *cos = model.rotary.cos + at, *sin = model.rotary.sin + at;
         for (int j = 0; j < half; j++) {
             float a = head[j], b = head[j + half];
@@ -56,10 +56,10 @@ struct Attention : PhasesOf<N> {
     void norm_and_rotate(const Layer& layer, float* row, int h, int position) const {
         float* head = row + h * dim;
         const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm;
-        const int heads = !facts.joint_norms ? 1 : h == 0 ? facts.heads : h == facts.heads ? facts.kv_heads : 0;
+        const int heads = !facts.joint_norms ? 1 : h == 0 ? facts.heads : h == facts.heads ? layer.kv_heads : 0;
         if (weight && heads)
-            rms_norm(head, weight, heads * dim, heads * facts.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
-        rotate(head, layer.rotary, position);
+            rms_norm(head, weight, heads * dim, heads * layer.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
+        rotate(head, layer, position);
         if (!model.rotary.queries || h >= facts.heads) return;
         for (int j = 0; j < dim; j += LANES) store(head + j, load(head + j) * splat(model.rotary.queries[position]));
     }
@@ -68,15 +68,20 @@ struct Attention : PhasesOf<N> {
     // Values that are no numbers are kept as zeros with keys of NaN: a token that sees them gets NaN, and any other one 0 * 0.
     void store_queries_keys_values(int i, int l) {
         const Token& token = work.tokens[i];
-        const int page = token.slot / PAGE, slot = token.slot % PAGE, kv_heads = facts.kv_heads;
+        const Layer& layer = model.layer[l];
+        const int page = token.slot / PAGE, slot = token.slot % PAGE, kv_heads = layer.borrows ? 0 : layer.kv_heads;
         float *row = qkv + i * qkv_width, *key = row + facts.heads * dim, *value = key + kv_heads * dim;
+        for (int h = 0; layer.value_norm && h < kv_heads; h++) {
+            float* head = value + h * dim;
+            rms_norm(head, layer.value_norm, dim, layer.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
+        }
         for (int h = 0; h < kv_heads; h++)
             for (int j = h * dim, bad = !is_finite(value + j); bad && j < (h + 1) * dim; j++) {
                 key[j] = NAN;
                 value[j] = 0;
             }
         for (int h = work.mode == FEATURES ? facts.heads : 0; h < facts.heads + kv_heads; h++) {
-            norm_and_rotate(model.layer[l], row, h, token.position);
+            norm_and_rotate(layer, row, h, token.position);
             if (h >= facts.heads) continue;
             Input* to = queries + ((size_t)(h / head_group * count + i) * head_group + h % head_group) * dim;
             for (int j = 0; j < dim; j += LANES) N::store_input(to + j, load(row + h * dim + j));
@@ -236,7 +241,7 @@ struct Attention : PhasesOf<N> {
             for (int start = 0, end; start < count; start = end) {
                 for (end = start; end < count && work.tokens[end].row == work.tokens[start].row;) end++;
                 const int rows = (end - start) * head_group;
-                for (int h = 0; h < facts.kv_heads; h++)
+                for (int h = 0; h < facts.heads / head_group; h++)
                     for (int r = 0; r < rows; r += size) take(Queries{l, h, start, r, least(r + size, rows)});
             }
         };

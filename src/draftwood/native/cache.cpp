@@ -19,10 +19,11 @@ struct Page {
 // Keys and values of a token, from a slot of a page to one of another.
 template <class W>
 void move_token(const char* from_page, char* to_page, int from, int to, const Model& m, int step) {
-    const int dim = m.padded_dim;
-    for (int l = 0; l < m.attending; l++)
-        for (int h = 0; h < m.facts.kv_heads; h++) {
-            const size_t at = head_at(m.facts, l, h, dim);
+    for (int l = 0; l < m.facts.layers; l++) {
+        const Layer& layer = m.layer[l];
+        const int dim = layer.dim;
+        for (int h = 0; layer.kind == ATTENTION && !layer.borrows && h < layer.kv_heads; h++) {
+            const size_t at = head_at(layer, h);
             const W* keys = (const W*)from_page + at;
             W* to_keys = (W*)to_page + at;
             for (int i = 0; i < dim; i++) {
@@ -30,6 +31,7 @@ void move_token(const char* from_page, char* to_page, int from, int to, const Mo
                 to_keys[head_size(dim) + value_at(to, i, dim, step)] = keys[head_size(dim) + value_at(from, i, dim, step)];
             }
         }
+    }
 }
 }  // namespace
 

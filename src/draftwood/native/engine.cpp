@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "page.h"
 #include "states.h"
 
 namespace draftwood {
@@ -27,7 +28,7 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
     const int width = model_.padded_width;
     model_.norm = packer_.copy(norm, facts.width, width);
     if (head.data) model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
-    take_embedding(embedding);
+    model_.embedding = take_table(embedding, facts.width);
 }
 
 void Engine::add(const LayerSource& from) {
@@ -35,16 +36,37 @@ void Engine::add(const LayerSource& from) {
     if ((int)layers_.size() == facts.layers) throw std::invalid_argument("more layers than the facts say");
     Layer layer{};
     layer.kind = from.kind;
-    place_layer(layer);
+    place_layer(from, layer);
     if (has_state(layer)) pack_state(from, layer);
     else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(from, layer);
     else pack_attention(from, layer);
     pack_feed_forward(from, layer);
     pack_norms(from, layer);
+    if (from.input_gate.data) pack_layer_input(from, layer);
+    layer.scalar = packer_.copy(from.scalar, 1, 1);
     layer.window = from.window, layer.rotary = from.rotary;
     layers_.push_back(layer);
-    model_.page_numbers = (size_t)model_.attending * facts.kv_heads * 2 * PAGE * model_.padded_dim;
+    if (!layer.borrows) model_.keeping = layers_.size();
     model_.layer = layers_.data();
+}
+
+// Heads of a layer, and the place of their keys and values in a page: its own, or an earlier layer's.
+void Engine::place_keys(const LayerSource& from, Layer& layer) {
+    const Facts& facts = model_.facts;
+    layer.kv_heads = from.kv_heads ? from.kv_heads : facts.kv_heads;
+    layer.head_dim = from.head_dim ? from.head_dim : facts.head_dim, layer.dim = padded_to(layer.head_dim, STRIP);
+    if (layer.kv_heads < 1 || facts.heads % layer.kv_heads || layer.head_dim < 1 || layer.head_dim > facts.head_dim)
+        throw std::invalid_argument("numbers of heads of a layer that do not fit together");
+    layer.keys = model_.page_numbers, layer.borrows = from.lender;
+    if (!layer.borrows) {
+        model_.page_numbers += head_at(layer, layer.kv_heads) - layer.keys;
+        return;
+    }
+    const int number = (int)layers_.size() - from.lender;
+    const Layer* lender = number >= 0 && from.lender > 0 ? &layers_[number] : nullptr;
+    if (!lender || lender->kind != ATTENTION || lender->kv_heads != layer.kv_heads || lender->head_dim != layer.head_dim)
+        throw std::invalid_argument("keys and values of a layer that has other ones");
+    layer.keys = lender->keys;
 }
 
 void Engine::take_facts(const Facts& facts) {
@@ -63,16 +85,14 @@ void Engine::take_facts(const Facts& facts) {
     lay_out_states();
 }
 
-// The embedding stays where it is, unless it is in another format.
-void Engine::take_embedding(const Matrix& embedding) {
+// A table stays where it is, unless it is in another format.
+Table Engine::take_table(const Matrix& table, int numbers) {
     const Facts& facts = model_.facts;
-    const bool codes = code_kind(embedding.kind) && embedding.flags & CODED && facts.bfloat16;
-    model_.embedding = embedding.data;
-    model_.embedding_codes = codes ? code_kind(embedding.kind) : nullptr;
-    if (codes || embedding.kind < 0 || embedding.kind == (facts.bfloat16 ? BFLOAT16 : FLOAT32)) return;
-    void* to = packer_.reserve((size_t)facts.tokens * facts.width * number_bytes());
-    expand(embedding, facts.tokens, facts.width, facts.bfloat16, to);
-    model_.embedding = to;
+    if (code_kind(table.kind) && table.flags & CODED && facts.bfloat16) return {table.data, code_kind(table.kind)};
+    if (table.kind < 0 || table.kind == (facts.bfloat16 ? BFLOAT16 : FLOAT32)) return {table.data, nullptr};
+    void* to = packer_.reserve((size_t)facts.tokens * numbers * number_bytes());
+    expand(table, facts.tokens, numbers, facts.bfloat16, to);
+    return {to, nullptr};
 }
 
 // Outputs of all segments, and their biases if there are any.
@@ -113,11 +133,13 @@ Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns
 // Heads are padded one by one: an output or input of all heads is one of a head, or none.
 void Engine::pack_attention(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int width = model_.padded_width, dim = model_.padded_dim, size = facts.head_dim, heads = facts.heads;
+    const int width = model_.padded_width, dim = to.dim, size = to.head_dim, heads = facts.heads;
     const int inputs = from.hidden_norm ? 2 : 1, stride = facts.gated ? 2 * size : size;
-    std::vector<Segment> segments{{&from.query, from.query_bias, 0, heads, size, dim, stride},
-                                  {&from.key, from.key_bias, 0, facts.kv_heads, size, dim, size},
-                                  {&from.value, from.value_bias, 0, facts.kv_heads, size, dim, size}};
+    std::vector<Segment> segments{{&from.query, from.query_bias, 0, heads, size, dim, stride}};
+    if (!to.borrows) {
+        segments.push_back({&from.key, from.key_bias, 0, to.kv_heads, size, dim, size});
+        segments.push_back({&from.value, from.value_bias, 0, to.kv_heads, size, dim, size});
+    }
     if (facts.gated) segments.push_back({&from.query, from.query_bias, size, heads, size, dim, stride});
     to.qkv = pack_segments(segments, columns_in_parts(inputs, facts.width, width));
     to.out = packer_.pack(from.out, facts.width, columns_in_parts(heads, size, dim));
@@ -152,12 +174,14 @@ Linear Engine::pack_down(const Matrix& down, size_t first, int inner) {
 
 void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
+    const int inner = from.inner ? from.inner : facts.inner;
+    model_.padded_inner = std::max(model_.padded_inner, padded_to(inner, STRIP));
     if (from.router.data) pack_experts(from, to);
     if (!from.router.data || from.gate.data) {
-        to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, facts.inner);
-        to.down = pack_down(from.down, 0, facts.inner);
+        to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, inner);
+        to.down = pack_down(from.down, 0, inner);
     }
-    bias_gate_up(to.gate_up, from.gate_bias, from.up_bias, 0, facts.inner);
+    bias_gate_up(to.gate_up, from.gate_bias, from.up_bias, 0, inner);
     to.down.bias = packer_.copy(from.down_bias, facts.width, model_.padded_width);
 }
 
@@ -194,21 +218,41 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
     }
 }
 
+void Engine::pack_layer_input(const LayerSource& from, Layer& to) {
+    const int size = model_.facts.layer_inputs, width = model_.facts.width;
+    to.input_gate = packer_.pack(from.input_gate, size, columns_in_parts(1, width, model_.padded_width));
+    to.input_projection = packer_.pack(from.input_projection, width, columns_in_parts(1, size, padded_to(size, STRIP)));
+    to.input_norm = packer_.copy(from.input_norm, width, model_.padded_width);
+}
+
+void Engine::layer_inputs(const Matrix& table, const Matrix& projection, const float* norm, float scale) {
+    const Facts& facts = model_.facts;
+    const int size = facts.layer_inputs, padded = padded_to(size, STRIP);
+    model_.layer_embedding = take_table(table, facts.layers * size), model_.layer_scale = scale;
+    const std::vector<Segment> segments{{&projection, nullptr, 0, facts.layers, size, padded, size}};
+    model_.layer_projection = pack_segments(segments, columns_in_parts(1, facts.width, model_.padded_width));
+    model_.layer_norm = packer_.copy(norm, size, padded);
+}
+
 void Engine::pack_norms(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int width = model_.padded_width, dim = model_.padded_dim;
+    const int width = model_.padded_width, dim = to.dim;
     auto copy = [&](const float* norm) { return packer_.copy(norm, facts.width, width); };
     to.norm = copy(from.norm), to.ffn_norm = copy(from.ffn_norm), to.hidden_norm = copy(from.hidden_norm);
     to.out_norm = copy(from.out_norm), to.down_norm = copy(from.down_norm);
+    to.dense_norm = copy(from.dense_norm), to.mixture_norm = copy(from.mixture_norm);
+    to.experts_norm = copy(from.experts_norm), to.router_norm = copy(from.router_norm);
+    to.expert_scales = packer_.copy(from.expert_scales, facts.experts, facts.experts);
     auto head_norm = [&](const float* norm, int heads) -> float* {
         if (!norm) return nullptr;
         return packer_.fill((facts.joint_norms ? heads : 1) * dim, [&](int i) {
-            const int at = place_in_parts(i, facts.head_dim, dim);
+            const int at = place_in_parts(i, to.head_dim, dim);
             return at < 0 ? 0.f : norm[at];
         });
     };
     to.query_norm = head_norm(from.query_norm, facts.heads);
-    to.key_norm = head_norm(from.key_norm, facts.kv_heads);
+    to.key_norm = head_norm(from.key_norm, to.kv_heads);
+    if (facts.norm_values) to.value_norm = packer_.fill(dim, [&](int i) { return i < to.head_dim ? 1.f : 0.f; });
 }
 
 void Engine::drafter(const DrafterSource& source) {

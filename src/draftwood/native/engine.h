@@ -21,6 +21,16 @@ struct LayerSource {
     // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of. Of Mamba-2 ``mixed``
     // has gates, x, B, C and dt.
     int kind;
+    // Of attention: heads of keys and values and numbers of a head, and of any layer the feed-forward network's, where they are not
+    // those of the facts, else 0; how many layers before is the one whose keys and values it reads, 0 for its own.
+    int kv_heads, head_dim, inner, lender;
+    // What it adds of a token's further inputs: gates [input][width], [width][input], and its norm; all without data, or null. And
+    // what the residual stream is multiplied by at last, or null.
+    Matrix input_gate, input_projection;
+    const float *input_norm, *scalar;
+    // Norms of a mixture beside the network above: of what that and the mixture make, of inputs of experts and of the router; and
+    // what weights of experts are multiplied by, [expert]; or null.
+    const float *dense_norm, *mixture_norm, *experts_norm, *router_norm, *expert_scales;
     Matrix mixed, mixed_gate, share, decay;
     // [channel][tap]; [channel] or null; [head], below 0; [head]; [value], or of Mamba-2 [head][value]; [head] of Mamba-2.
     const float *convolution, *convolution_bias, *decay_rate, *decay_bias, *state_norm, *skip;
@@ -51,6 +61,9 @@ class Engine {
     void add(const LayerSource& from);
     const Model& model() const { return model_; }
     void drafter(const DrafterSource& source);
+    // What each layer has of a token of its own: rows of a table times ``scale``, [token][layer][input], and products of the
+    // embedding, [layer][input][width], normed.
+    void layer_inputs(const Matrix& table, const Matrix& projection, const float* norm, float scale);
     void share_head(const std::shared_ptr<Engine>& lender);
     void rotate(const float* cos, const float* sin, const float* queries, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
@@ -63,9 +76,10 @@ class Engine {
 
   private:
     void take_facts(const Facts& facts);
-    void take_embedding(const Matrix& embedding);
+    Table take_table(const Matrix& table, int numbers);
     void lay_out_states();
-    void place_layer(Layer& layer);
+    void place_layer(const LayerSource& from, Layer& layer);
+    void place_keys(const LayerSource& from, Layer& layer);
     void pack_attention(const LayerSource& from, Layer& to);
     void pack_state(const LayerSource& from, Layer& to);
     void pack_short_convolution(const LayerSource& from, Layer& to);
@@ -76,6 +90,7 @@ class Engine {
     Linear pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner, int step = 1);
     void bias_gate_up(Linear& to, const float* gate, const float* up, size_t first, int inner);
     Linear pack_down(const Matrix& down, size_t first, int inner);
+    void pack_layer_input(const LayerSource& from, Layer& to);
     size_t number_bytes() const { return model_.facts.bfloat16 ? 2 : 4; }
 
     Model model_{};

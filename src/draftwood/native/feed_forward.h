@@ -25,15 +25,15 @@ struct FeedForward : Attention<N> {
     }
 
     // One phase, or two: products that are added to the residual stream, normed before if there is such a norm.
-    void linear_added(const Linear& a, const Input* in, const float* norm) {
+    void linear_added(const Linear& a, const Input* in, const float* norm, const float* scalar = nullptr) {
         linear(a, count, in, 0, [] {}, [&](int s, int r, const float* sums) {
             const size_t at = r * width + (size_t)s * STRIP;
             if (norm) memcpy(qkv + at, sums, sizeof(float) * STRIP);
-            else for (int i = 0; i < STRIP; i += LANES) add_to_residual(residual + at + i, load(sums + i));
+            else for (int i = 0; i < STRIP; i += LANES) add_to_residual(residual + at + i, load(sums + i), scalar);
         });
         if (norm) each_token([&](int i) {
             rms_norm(qkv + i * width, norm, width, facts.width, [&](int j, const Lanes& sum) {
-                add_to_residual(residual + i * width + j, sum);
+                add_to_residual(residual + i * width + j, sum, scalar);
             });
         });
     }
@@ -44,16 +44,15 @@ struct FeedForward : Attention<N> {
         linear(layer.gate_up, count, normed, 0, norm, [&](int s, int r, const float* sums) {
             activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
         });
-        linear_added(layer.down, activated_inputs, layer.down_norm);
+        linear_added(layer.down, activated_inputs, layer.down_norm, layer.input_gate.outputs ? nullptr : layer.scalar);
     }
 
     // The experts of a token, those with the highest scores, and their weights, a softmax or sigmoids; the input of all of them is
     // in ``attended``.
     void route(const Layer& layer, int i) {
         Input* row = attended + i * width;
-        rms_norm(residual + i * width, layer.ffn_norm, width, facts.width, [&](int j, const Lanes& a) {
-            N::store_input(row + j, a);
-        });
+        auto take = [&](int j, const Lanes& a) { N::store_input(row + j, a); };
+        rms_norm(residual + i * width, layer.router_norm ? layer.router_norm : layer.ffn_norm, width, facts.width, take);
         float scores[EXPERTS + STRIP], top = -INFINITY, all = 0, of_chosen = 0;
         for (int s = 0; s < layer.router.outputs / STRIP; s++) product(layer.router, s, 1, row, scores + s * STRIP);
         if (layer.gate_up.weights) {
@@ -80,6 +79,8 @@ struct FeedForward : Attention<N> {
         }
         const float of_none = facts.sigmoid_routing ? 1 : all, least = facts.sigmoid_routing ? 1e-6f : 0;
         for (int c = 0; c < choices; c++) weight[c] /= facts.normalise_experts ? of_chosen + least : of_none;
+        for (int c = 0; layer.expert_scales && c < choices; c++) weight[c] *= layer.expert_scales[chosen[i * choices + c]];
+        if (layer.experts_norm) rms_norm(residual + i * width, layer.experts_norm, width, facts.width, take);
     }
 
     // One phase: products of the choices of tokens with their experts' matrices; ``in(choice)`` is an input, and
@@ -126,14 +127,38 @@ struct FeedForward : Attention<N> {
             memcpy(qkv + i * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
         });
         each_token([&](int i) {
+            float* first = qkv + i * choices * width;
             for (size_t j = 0; j < width; j += LANES) {
                 Lanes sum = splat(0.f);
                 for (size_t c = i * choices; c < (i + 1) * choices; c++)
                     sum = fma(load(qkv + c * width + j), splat(weights[c]), sum);
-                add_to_residual(residual + i * width + j, sum);
+                if (layer.mixture_norm) store(first + j, sum);
+                else add_to_residual(residual + i * width + j, sum);
             }
+            if (layer.mixture_norm)
+                rms_norm(first, layer.mixture_norm, width, facts.width, [&](int j, const Lanes& a) { store(first + j, a); });
         });
-        if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
+        if (layer.mixture_norm) network_beside(layer, qkv + count * choices * width);
+        else if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
+    }
+
+    // The network of all tokens beside a mixture, whose sums are where the first of a token's choices was: each is normed, and both
+    // together.
+    void network_beside(const Layer& layer, float* made) {
+        linear(layer.gate_up, count, normed, 0, [&] { norm_all(layer.ffn_norm); }, [&](int s, int r, const float* sums) {
+            activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
+        });
+        linear(layer.down, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
+            memcpy(made + r * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
+        });
+        each_token([&](int i) {
+            float* row = made + i * width;
+            const float* mixed = qkv + (size_t)i * facts.experts_per_token * width;
+            rms_norm(row, layer.dense_norm, width, facts.width, [&](int j, const Lanes& a) { store(row + j, a + load(mixed + j)); });
+            rms_norm(row, layer.down_norm, width, facts.width, [&](int j, const Lanes& a) {
+                add_to_residual(residual + i * width + j, a, layer.input_gate.outputs ? nullptr : layer.scalar);
+            });
+        });
     }
 
     // The expert that all tokens have, times their shares of it.

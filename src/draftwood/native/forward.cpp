@@ -14,10 +14,11 @@ struct Forward : DeltaRule<N> {
     using Base::facts, Base::feed_forward, Base::heads_width, Base::linear, Base::linear_added, Base::model, Base::norm_all;
     using Base::normed, Base::own, Base::qkv, Base::qkv_width, Base::residual, Base::rms_norm, Base::short_convolution;
     using Base::store_queries_keys_values, Base::width, Base::work;
-    bool ends = false;  // hidden states after the last layer are wanted
+    bool ends = false;  // hidden states after the last layer that keeps something are wanted
+    float* const layer_inputs;
 
-    Forward(const Work& batch, const Worker& worker) : Base(batch, worker) {
-        for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= facts.layers;
+    Forward(const Work& batch, const Worker& worker) : Base(batch, worker), layer_inputs(worker.shared->layer_inputs) {
+        for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= model.keeping;
         if (reads_features() || model.embeds) ends &= work.scored > 0;
     }
 
@@ -27,19 +28,57 @@ struct Forward : DeltaRule<N> {
     // The numbers that a model of bfloat16 has for codes: rounded, except where products are of integers.
     static float in_format(float number) { return N::integers || N::step == 1 ? number : to_float(to_bfloat16(number)); }
 
+    // The row of a token, times a factor.
+    static void read_row(const Table& table, int token, int size, float factor, float* row) {
+        if (const CodeKind* kind = table.codes) {
+            const size_t bytes = (size_t)size / kind->block * kind->bytes;
+            expand_codes(*kind, (const char*)table.rows + token * bytes, size, row);
+            for (int j = 0; j < size; j++) row[j] = in_format(row[j]) * factor;
+        } else {
+            const Weight* from = (const Weight*)table.rows + (size_t)token * size;
+            for (int j = 0; j < size; j++) row[j] = to_float(from[j]) * factor;
+        }
+    }
+
     void embed(int i, float* row) const {
         for (size_t j = facts.width; j < width; j++) row[j] = 0;
         const int token = work.tokens[i].token;
-        if (token < 0) {
-            memcpy(row, work.mask, sizeof(float) * facts.width);
-        } else if (const CodeKind* kind = model.embedding_codes) {
-            const size_t bytes = (size_t)facts.width / kind->block * kind->bytes;
-            expand_codes(*kind, (const char*)model.embedding + token * bytes, facts.width, row);
-            for (int j = 0; j < facts.width; j++) row[j] = in_format(row[j]) * facts.embedding_scale;
-        } else {
-            const Weight* from = (const Weight*)model.embedding + (size_t)token * facts.width;
-            for (int j = 0; j < facts.width; j++) row[j] = to_float(from[j]) * facts.embedding_scale;
-        }
+        if (token < 0) memcpy(row, work.mask, sizeof(float) * facts.width);
+        else read_row(model.embedding, token, facts.width, facts.embedding_scale, row);
+    }
+
+    // What each layer has of a token of its own: products of the embedding, normed, and a row of another table.
+    void make_layer_inputs() {
+        const Linear& projection = model.layer_projection;
+        const int size = facts.layer_inputs, padded = projection.outputs / facts.layers;
+        linear(projection, count, normed, 0, [&] { norm_all(nullptr); }, [&](int s, int r, const float* sums) {
+            memcpy(layer_inputs + (size_t)r * projection.outputs + s * STRIP, sums, sizeof(float) * STRIP);
+        });
+        const Lanes divisor = splat(sqrtf(facts.width)), half = splat(sqrtf(0.5f));
+        each_token([&](int i) {
+            float *row = layer_inputs + (size_t)i * projection.outputs, *own_row = (float*)own.normed, some[LANES];
+            read_row(model.layer_embedding, work.tokens[i].token, facts.layers * size, model.layer_scale, own_row);
+            for (int l = 0; l < facts.layers; l++, row += padded, own_row += size) {
+                for (int j = 0; j < padded; j += LANES) store(row + j, load(row + j) / divisor);
+                rms_norm(row, model.layer_norm, padded, size, [&](int j, const Lanes& a) {
+                    for (int k = 0; k < LANES; k++) some[k] = j + k < size ? own_row[j + k] : 0;
+                    store(row + j, (a + load(some)) * half);
+                });
+            }
+        });
+    }
+
+    // A layer's input, times gates that are made of the residual stream, is added to that.
+    void add_layer_input(int l) {
+        const Layer& here = model.layer[l];
+        const size_t size = here.input_gate.outputs, stride = model.layer_projection.outputs;
+        linear(here.input_gate, count, normed, 0, [&] { norm_all(nullptr); }, [&](int s, int r, const float* sums) {
+            for (int i = 0; i < STRIP; i += LANES) {
+                const Lanes input = load(layer_inputs + r * stride + l * size + s * STRIP + i);
+                N::store_input(activated_inputs + r * size + s * STRIP + i, activated(load(sums + i), facts.gelu) * input);
+            }
+        });
+        linear_added(here.input_projection, activated_inputs, here.input_norm, here.scalar);
     }
 
     float* hidden_state(int i, int tap) const {
@@ -71,6 +110,7 @@ struct Forward : DeltaRule<N> {
     // Attention of a layer, or only the keys and values of its tokens.
     void attend(int l, bool only_keys) {
         const Layer& here = model.layer[l];
+        this->enter(here);
         auto to_qkv = [&](int s, int r, const float* sums) {
             memcpy(qkv + r * qkv_width + s * STRIP, sums, sizeof(float) * STRIP);
         };
@@ -88,14 +128,15 @@ struct Forward : DeltaRule<N> {
     void layer(int l) {
         const Layer& here = model.layer[l];
         auto begin = [&](int i) { copy_taps(i, l); };
-        // Of the last layer that is enough which later tokens read.
-        const bool only_memory = work.mode == FEATURES || (l + 1 == facts.layers && !work.scored && !ends);
+        // Of the last one of these layers that is enough which later tokens read.
+        const bool only_memory = work.mode == FEATURES || (l + 1 == model.keeping && !work.scored && !ends);
         if (has_state(here)) delta_rule(here, begin);
         else if (here.kind == SHORT_CONVOLUTION) short_convolution(here, begin);
         else attend(l, only_memory);
         if (only_memory) return;
         linear_added(here.out, attended, here.out_norm);
         feed_forward(here);
+        if (here.input_gate.outputs) add_layer_input(l);
     }
 
     // The last norm: of scored tokens for the head, and of hidden states that are asked for.
@@ -148,11 +189,16 @@ struct Forward : DeltaRule<N> {
         });
     }
 
-    void layers() { for (int l = 0; l < facts.layers; l++) layer(l); }
+    // All layers, or those until the last one that keeps something of a token.
+    void layers() {
+        const int count = work.scored || ends ? facts.layers : model.keeping;
+        for (int l = 0; l < count; l++) layer(l);
+    }
 
     void scores() {
         if (work.sources) features();
         if (!model.embeds) each_token([&](int i) { reads_features() ? join(i) : embed(i, residual + i * width); });
+        if (facts.layer_inputs) make_layer_inputs();
         layers();
         if (work.scored || ends) each_token([&](int i) { last_norm(i); });
         if (work.scored) head();

@@ -22,7 +22,7 @@ class Facts(Structure):
         *((name, c_int) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "inner", "vocab", "tokens")),
         *((name, c_int) for name in ("rotary_dim", "taps", "bfloat16", "activations")),
         *((name, c_float) for name in ("epsilon", "scale")),
-        *((name, c_int) for name in ("gelu", "joint_norms")),
+        *((name, c_int) for name in ("gelu", "joint_norms", "norm_values", "layer_inputs")),
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logit_divisor", "attention_cap", "logit_cap")),
         *((name, c_float) for name in ("swiglu_limit", "swiglu_alpha")),
         *(
@@ -52,7 +52,12 @@ class LayerSource(Structure):
     _fields_ += [*((name, c_void_p) for name in (*NORMS, "sinks")), ("window", c_int), ("rotary", c_int)]
     EXPERTS = ("router", "experts_gate", "experts_up", "experts_down", "shared_gate")
     EXPERT_BIASES = ("router_bias", "experts_gate_bias", "experts_up_bias", "experts_down_bias")
-    _fields_ += [*((name, Matrix) for name in EXPERTS), *((name, c_void_p) for name in EXPERT_BIASES), ("kind", c_int)]
+    SIZES = ("kv_heads", "head_dim", "inner")
+    INPUTS = ("input_gate", "input_projection")
+    PARALLEL = ("dense_norm", "mixture_norm", "experts_norm", "router_norm", "expert_scales")
+    _fields_ += [*((name, Matrix) for name in EXPERTS), *((name, c_void_p) for name in EXPERT_BIASES)]
+    _fields_ += [*((name, c_int) for name in ("kind", *SIZES, "lender")), *((name, Matrix) for name in INPUTS)]
+    _fields_ += [(name, c_void_p) for name in ("input_norm", "scalar", *PARALLEL)]
     _fields_ += [*((name, Matrix) for name in MIXED), *((name, c_void_p) for name in STATE)]
 
     @classmethod
@@ -67,11 +72,14 @@ class LayerSource(Structure):
             "out": (width, queries),
         }
         outputs |= {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        outputs |= {"input_gate": (facts.layer_inputs, width), "input_projection": (width, facts.layer_inputs)}
         normed = (queries, keys) if facts.joint_norms else (facts.head_dim, facts.head_dim)
         return {
             **outputs,
             **{f"{name}_bias": shape[:1] for name, shape in outputs.items()},
-            **{name: (width,) for name in cls.NORMS},
+            **{name: (width,) for name in (*cls.NORMS, "input_norm", *cls.PARALLEL)},
+            "scalar": (1,),
+            "expert_scales": (experts,),
             **{name: (size,) for name, size in zip(("query_norm", "key_norm"), normed, strict=True)},
             "router": (experts, width),
             "shared_gate": (1, width),
@@ -142,6 +150,7 @@ _SIGNATURES = {
     "commit": (c_int, [c_void_p, c_void_p, c_int]),
     "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
+    "layer_inputs": (c_int, [c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_float]),
     "share_head": (c_int, [c_void_p, c_void_p]),
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),

@@ -54,18 +54,33 @@ struct Linear {
     const Panel* panels;  // or null
 };
 
+// Rows of numbers by token, as they came.
+struct Table {
+    const void* rows;             // [token][number]
+    const struct CodeKind* codes; // their type, or null for numbers in the model's format
+};
+
 struct Layer {
     Linear qkv, out, gate_up, down;  // gate_up: a strip is a panel of gates and that of the same ups
     float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network, or null
     float *out_norm, *down_norm;     // of what attention and that network add to the residual stream, or null
     float *query_norm, *key_norm;    // of each head, or of all heads together, or null
+    float* value_norm;               // ones, if values are normed, or null
     float* sinks;                    // of each head, a score that takes its share of the softmax and has no value; or null
     float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
     int window;                      // tokens that a token sees at most; 0 for all
     int rotary;                      // its table of rotations; below 0: none
     int kind;                        // of LayerKind; for the others ``qkv`` makes all that the layer reads of a token
-    int number;                      // among the layers of attention, or of those with a state
+    int head_dim, dim, kv_heads;     // numbers of a head, and padded ones; heads of keys and values
+    size_t keys;                     // place of those in a page
+    bool borrows;                    // they are an earlier layer's
+    int number;                      // among the layers with a state
     size_t entries;                  // place in a block of entries
+    Linear input_gate, input_projection;  // of what the layer adds of a token alone, without weights if it adds nothing
+    float *input_norm, *scalar;      // of that; what the residual stream is multiplied by at last, or null
+    // Of a mixture beside a network of all tokens, or null: norms of what either makes, and of inputs of experts and of the router.
+    float *dense_norm, *mixture_norm, *experts_norm, *router_norm;
+    float* expert_scales;            // what weights of experts are multiplied by, or null
     // [tap][channel]; [channel] or null; [head], below 0; [head]; of a head's output, or of all of Mamba-2; [head] of Mamba-2.
     float *convolution, *convolution_bias, *decay, *decay_bias, *state_norm, *skip;
     // Of a mixture of experts, each with matrices of its own, or null; gate_up and down are those of an expert that all tokens have,
@@ -77,13 +92,15 @@ struct Layer {
 
 struct Facts {
     int layers, width, heads, kv_heads, head_dim, inner, vocab, tokens;  // tokens: that it reads; vocab: that it scores
-    int rotary_dim;   // leading numbers of a head that are rotated
+    int rotary_dim;   // leading numbers of a head that are rotated; of a smaller head all
     int taps;         // number of hidden states that are returned
     int bfloat16;     // weights, keys and values; else float32
     int activations;  // bits of the inputs of products with codes: 8, and all else is float32; or 16: bfloat16 as all others
     float epsilon, scale;
     int gelu;         // the activation is GELU by tanh; else SiLU
     int joint_norms;  // query and key norms are of all heads together
+    int norm_values;  // values are normed, without a weight
+    int layer_inputs; // numbers of a token that each layer has of its own; 0: none
     // Factors, and caps of scores; 0 for none.
     float embedding_scale, residual_scale, logit_divisor, attention_cap, logit_cap;
     float swiglu_limit, swiglu_alpha;  // SwiGLU with clamped inputs, and the factor in its sigmoid; limit 0: without
@@ -114,18 +131,20 @@ struct Model {
     Facts facts;
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
     int padded_key, padded_value;                // of a head of a state
-    int channels, attending, stateful;  // inputs of a convolution; layers of attention, and of those with a state
+    int channels, stateful;          // inputs of a convolution; layers with a state
+    int keeping;                     // layers until the last one that keeps something of a token
     size_t block_numbers;            // of a block of entries of all layers; 0: no layer has a running state
     Layer* layer;
-    const void* embedding;  // [tokens][width], as it came
-    const struct CodeKind* embedding_codes;  // its type, or null for numbers
+    Table embedding, layer_embedding;  // [width]; [layer][layer_inputs], or null
+    Linear layer_projection;         // of the embedding: a further input for each layer, padded one by one
+    float *layer_norm, layer_scale;  // of each of these inputs; what those of the table are multiplied by
     Linear head;
     float* norm;
     Rotary rotary;
     // Which hidden states are returned: 0 is the embedding, i the output of layer i, the last one is normed; layers + 1 is that
     // one before its norm.
     const int* tap;
-    size_t page_numbers;  // numbers of a page: [layer of attention][kv head][keys, values][PAGE * padded_dim]
+    size_t page_numbers;  // numbers of a page: [layer with keys of its own][kv head][keys, values][PAGE * dim]
     // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
     // to the scores of the next one is a product of low rank.
     int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
@@ -184,6 +203,7 @@ struct Shared {
     void* queries;   // [head of keys][token][head of the group][dim]
     void* attended;  // [token][heads * dim]; also inputs of experts, and of the head
     void* activated; // [token][inner]; also inputs of the first layer of a drafter, and of features
+    float* layer_inputs;  // [token][layer][padded number]
     float* mixed;    // [token][channel], then of each head of the delta rule its share of an update and its decay
     int* experts;    // [token][choice]
     float* expert_weights;  // [token][choice], then [token] of the expert that all tokens have

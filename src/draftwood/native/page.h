@@ -6,10 +6,7 @@ namespace {
 // The numbers of a head's keys in a page; its values follow.
 inline size_t head_size(int dim) { return (size_t)draftwood::PAGE * dim; }
 
-// ``layer`` is the number among those of attention.
-inline size_t head_at(const draftwood::Facts& facts, int layer, int head, int dim) {
-    return ((size_t)layer * facts.kv_heads + head) * 2 * head_size(dim);
-}
+inline size_t head_at(const draftwood::Layer& layer, int head) { return layer.keys + 2 * head * head_size(layer.dim); }
 
 inline size_t key_at(int slot, int number, int dim, int step) {
     using draftwood::LANES;

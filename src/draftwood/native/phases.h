@@ -4,9 +4,9 @@
 #include "panels.h"
 
 namespace {
-// Of a mixture of experts behind Mamba-2: qkv, mixing, heads, their norm, out, its norm, router, up, down, sum, and two of an expert
-// of all tokens.
-const int PHASES_OF_LAYER = 12;
+// Of a mixture of experts beside a network of all tokens: qkv, heads, attention, out, its norm, router, up, down, sum, three of that
+// network, and three of a layer's own inputs.
+const int PHASES_OF_LAYER = 15;
 const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
 
 inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }
@@ -22,20 +22,27 @@ struct PhasesOf {
     const Facts& facts;
     Phases* phases;
     Scratch& own;
-    const int thread, threads, count, dim, head_group;  // head_group: heads that share keys
+    const int thread, threads, count;
     int phase;
-    const size_t width, heads_width, qkv_width;
+    const size_t width;
+    int dim = 0, head_group = 0;              // of the layer: numbers of a head, heads that share keys
+    size_t heads_width = 0, qkv_width = 0;
     float *residual, *qkv;
     Input *queries, *attended, *activated_inputs, *normed;
     Inputs coded{};
 
     PhasesOf(const Work& batch, const Worker& worker)
         : work(batch), model(*work.model), facts(model.facts), phases(worker.phases), own(*worker.own), thread(worker.thread),
-          threads(worker.threads), count(work.count), dim(model.padded_dim), head_group(facts.heads / facts.kv_heads),
-          phase(work.phase), width(model.padded_width), heads_width((size_t)facts.heads * dim),
-          qkv_width((size_t)(facts.heads * (facts.gated ? 2 : 1) + 2 * facts.kv_heads) * dim), residual(worker.shared->residual),
-          qkv(worker.shared->qkv), queries((Input*)worker.shared->queries), attended((Input*)worker.shared->attended),
+          threads(worker.threads), count(work.count), phase(work.phase), width(model.padded_width),
+          residual(worker.shared->residual), qkv(worker.shared->qkv), queries((Input*)worker.shared->queries),
+          attended((Input*)worker.shared->attended),
           activated_inputs((Input*)worker.shared->activated), normed((Input*)own.normed) {}
+
+    // A layer of attention begins.
+    void enter(const Layer& layer) {
+        dim = layer.dim, head_group = facts.heads / layer.kv_heads;
+        heads_width = (size_t)facts.heads * dim, qkv_width = layer.qkv.outputs;
+    }
 
     // One phase: ``each(item)``, in chunks of ``size`` of all items.
     template <class F>
@@ -141,6 +148,10 @@ struct PhasesOf {
         }
     }
 
-    void add_to_residual(float* to, const Lanes& a) { store(to, load(to) + a * splat(facts.residual_scale)); }
+    // ``scalar``, or null, is what the sum is multiplied by.
+    void add_to_residual(float* to, const Lanes& a, const float* scalar = nullptr) {
+        const Lanes sum = load(to) + a * splat(facts.residual_scale);
+        store(to, scalar ? sum * splat(*scalar) : sum);
+    }
 };
 }  // namespace

@@ -44,9 +44,9 @@ struct Widths {
         : residual(m.padded_width), heads((size_t)m.facts.heads * m.padded_dim),
           qkv(most_outputs(m)), mixed(m.channels + 2 * padded_to(m.facts.value_heads, LANES)),
           attended(std::max({heads, residual, (size_t)m.facts.value_heads * m.padded_value})),
-          inner(std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs})),
-          choices(m.facts.experts_per_token) {}
-    const size_t residual, heads, qkv, mixed, attended, inner, choices;
+          inner(std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs, m.layer->input_gate.outputs})),
+          choices(m.facts.experts_per_token), layer_inputs(m.layer_projection.outputs) {}
+    const size_t residual, heads, qkv, mixed, attended, inner, choices, layer_inputs;
 };
 
 void reserve_shared(Job& job, const Model& m) {
@@ -54,11 +54,12 @@ void reserve_shared(Job& job, const Model& m) {
     Shared& shared = job.shared;
     Parts parts;
     parts.add(shared.residual, BATCH * w.residual);
-    parts.add(shared.qkv, BATCH * std::max(w.qkv, std::max<size_t>(1, w.choices) * w.residual));
+    parts.add(shared.qkv, BATCH * std::max(w.qkv, (w.choices + 1) * w.residual));
     parts.add(shared.queries, BATCH * w.heads);
     parts.add(shared.attended, BATCH * w.attended);
     parts.add(shared.mixed, m.stateful ? BATCH * w.mixed : 0);
     parts.add(shared.activated, BATCH * w.inner);
+    parts.add(shared.layer_inputs, BATCH * w.layer_inputs);
     parts.add(shared.experts, BATCH * w.choices);
     parts.add(shared.expert_weights, BATCH * (w.choices + 1));
     parts.place(job.shared_memory);
@@ -69,7 +70,7 @@ void reserve_own(Scratch& own, Buffer& memory, const Model& m, const Sizes& size
     const size_t stride = (size_t)(sizes.slots + PAGE - 1) / PAGE * PAGE, tail = sizes.tail + 2 * TILE_INPUTS;
     const size_t expert = w.choices ? BATCH * std::max<size_t>(w.residual, m.padded_inner / w.choices) : 0;
     Parts parts;
-    parts.add(own.normed, BATCH * w.residual);
+    parts.add(own.normed, std::max(BATCH * w.residual, w.layer_inputs));
     parts.add(own.softmax, QUERIES * (stride + tail));
     parts.add(own.gathered, std::max(expert, tail * m.padded_dim));
     // A code is a byte, and a group of 32 has 16 bytes more.

@@ -20,11 +20,8 @@ void Engine::lay_out_states() {
 }
 
 // Where the memory of a layer lies.
-void Engine::place_layer(Layer& layer) {
-    if (layer.kind == ATTENTION) {
-        layer.number = model_.attending++;
-        return;
-    }
+void Engine::place_layer(const LayerSource& from, Layer& layer) {
+    if (layer.kind == ATTENTION) return place_keys(from, layer);
     layer.entries = model_.block_numbers;
     model_.block_numbers += (size_t)INTERVAL * model_.channels;
     if (!has_state(layer)) return;

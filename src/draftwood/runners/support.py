@@ -121,6 +121,15 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
 
 
+def refuse_varied(model: Any) -> None:
+    """Raise a ModelError for a model whose layers PyTorch's memory of rows does not hold."""
+    if (kind := model_kind(model)).removesuffix("_text") == "gemma4":
+        raise ModelError(
+            f"model type {kind!r} cannot score a draft tree here: its layers have heads of several sizes, and some read "
+            "keys and values of others, which only the native engine runs. Use --backend native"
+        )
+
+
 def model_kind(model: Any) -> str:
     """The model type of the configuration, or else the class."""
     return str(getattr(model.config, "model_type", type(model).__name__))

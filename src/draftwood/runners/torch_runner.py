@@ -15,7 +15,7 @@ from draftwood.runners.context import layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
 from draftwood.runners.slots import SlotTable
-from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward
+from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward, refuse_varied
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
 from draftwood.sampling.rows import Row
@@ -43,6 +43,7 @@ class TorchRunner(CausalRunner):
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
+        refuse_varied(model)
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         self.network: nn.Module = model
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])

@@ -11,13 +11,25 @@ from draftwood.runners.native.families import (
     EMBEDDING,
     FAMILIES,
     HEAD,
+    ROUTER,
+    SCALAR,
     SINKS,
     SWIGLU,
     experts_of,
     last_norm,
     modules_of,
 )
-from draftwood.runners.native.rotary import Rotary, head_size
+from draftwood.runners.native.layers import (
+    LAYER_NORM,
+    LAYER_PROJECTION,
+    LAYER_TABLE,
+    absent_in,
+    heads_of,
+    input_size,
+    kinds_of,
+    of_layer,
+)
+from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import TILED
 from draftwood.runners.windows import SLIDING, Window, sliding_window
 
@@ -34,16 +46,17 @@ def window_of(config: Any) -> Window | None:
 
 def facts_of(config: Any, **more: Any) -> Facts:
     """The facts of such a model, and ``more`` that follow from its weights or from how it is used."""
-    own, head = FAMILIES[config.model_type], head_size(config)
-    setting, power = own.scale
+    own, (setting, power) = FAMILIES[config.model_type], FAMILIES[config.model_type].scale
+    head, shared = max(heads_of(config, number)[::-1] for number in range(config.num_hidden_layers))
     factors = {name: getattr(config, setting, SWIGLU.get(setting)) or 0.0 for name, setting in own.factors.items()}
-    experts = {name: given if given is True else getattr(config, str(given)) for name, given in own.experts.items()}
+    given = {"experts_per_token": "num_experts_per_tok", **own.experts} if _experts(config) else {}
+    experts = {name: value if value is True else getattr(config, str(value)) for name, value in given.items()}
     states = [own.states[kind] for kind in sorted(own.states.keys() & set(kinds_of(config)))]
     return Facts(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
+        kv_heads=shared,
         head_dim=head,
         inner=_inner(config),
         rotary_dim=2 * Rotary(config)(1)[0].shape[-1],
@@ -51,10 +64,12 @@ def facts_of(config: Any, **more: Any) -> Facts:
         scale=(getattr(config, setting) if setting else head) ** power,
         gelu=ACTIVATIONS[getattr(config, own.activation)] if own.activation else 0,
         joint_norms=own.head_norms == "joint",
+        norm_values=own.varied,
+        layer_inputs=input_size(config),
         gated=own.gated,
         tiled=bool(getattr(config, TILED, False)),
         **{name: getattr(config, setting) for layer in states for name, setting in layer.facts.items()},
-        **factors | ({"experts_per_token": config.num_experts_per_tok, **experts} if experts.get("experts") else {}) | more,
+        **factors | experts | more,
     )  # fmt: skip
 
 
@@ -69,20 +84,24 @@ def _inner(config: Any) -> int:
     return size
 
 
+def _experts(config: Any) -> int:
+    """The number of experts of a mixture; 0 of another model."""
+    count = FAMILIES[config.model_type].experts.get("experts")
+    return getattr(config, str(count)) or 0 if count and getattr(config, "enable_moe_block", True) else 0
+
+
 def is_sparse(config: Any, number: int) -> bool:
     """Whether a layer is a mixture of experts."""
     step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
-    count = FAMILIES[config.model_type].experts.get("experts")
     first = getattr(config, "num_dense_layers", 0)
-    return (
-        bool(count and getattr(config, str(count))) and number not in dense and (number + 1) % step == 0 and number >= first
-    )
+    return bool(_experts(config)) and number not in dense and (number + 1) % step == 0 and number >= first
 
 
 def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights of a layer."""
-    own, sparse, shapes = FAMILIES[config.model_type], is_sparse(config, number), LayerSource.shapes(facts, facts.width)
-    products, norms = modules_of(own)
+    own, sparse, facts = FAMILIES[config.model_type], is_sparse(config, number), of_layer(config, number, facts)
+    shapes, absent = LayerSource.shapes(facts, facts.width), set(absent_in(config, number))
+    products, norms = ({name: one for name, one in parts.items() if name not in absent} for parts in modules_of(own))
     if (states := own.states.get(kinds_of(config)[number])) is not None:
         yield from states.shapes(facts).items()
         products = {name: products[name] for name in ("gate", "up", "down")}
@@ -93,7 +112,7 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
     for module, parts in own.fused.items():
         width = [modules.pop(products[part]) for part in parts]
         modules[module] = sum(shape[0] for shape in width), width[0][1]
-    if sparse and not own.shared:
+    if sparse and not own.shared and not own.varied:
         modules = {module: shape for module, shape in modules.items() if module.split(".")[0] not in ("mlp", "feed_forward")}
     biased = tuple(part for part, setting in own.biases.items() if not setting or getattr(config, setting, False))
     for module, shape in modules.items():
@@ -103,8 +122,11 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
     yield from ((f"{module}.weight", shapes[name]) for name, module in norms.items())
     if own.sinks:
         yield SINKS, shapes["sinks"]
+    if own.varied:
+        yield SCALAR, shapes["scalar"]
     if sparse:
         yield from ((module, shapes[name]) for name, module in experts_of(own).items())
+        yield from ((module, shapes[name]) for name, module in ROUTER.items() if own.varied)
 
 
 def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
@@ -112,6 +134,9 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     facts, width = facts_of(config), config.hidden_size
     outer = config.vocab_size, width
     found = {EMBEDDING: outer, last_norm(FAMILIES[config.model_type]): (width,), HEAD: outer}
+    if size := facts.layer_inputs:
+        found |= {LAYER_TABLE: (config.vocab_size_per_layer_input, facts.layers * size), LAYER_NORM: (size,)}
+        found[LAYER_PROJECTION] = facts.layers * size, width
     for number in range(facts.layers):
         found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, facts)}
     return found
@@ -124,8 +149,3 @@ def rotates(config: Any, number: int) -> bool:
         return False
     everywhere = not own.full_unrotated or config.sliding_window is None
     return bool(flags[number]) if flags else everywhere or kinds_of(config)[number] == SLIDING
-
-
-def kinds_of(config: Any) -> list[str]:
-    """The type of each layer's attention."""
-    return list(getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers)

@@ -39,7 +39,7 @@ class Family(NamedTuple):
         tempered: queries are multiplied by a factor that grows with their position.
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
-        hybrid: that of models with running states, dense or not, where it is another one.
+        hybrid: that of models that are dense or not, where one stands for both.
         stems: names there that others have otherwise, by the engine's name.
         turned: heads of queries and keys are in llama.cpp's order there.
         ends: tokens that end a text, which such files do not all name; then the end of a message is none of them.
@@ -52,6 +52,9 @@ class Family(NamedTuple):
         sinks: each head has a score that takes its share of the softmax and has no value.
         alternating: experts and their router have biases; of an expert gates and ups take turns, and inputs come first.
         published: parts of names of weights in files, and what ``transformers`` has in their place.
+        varied: layers of full attention have heads of other sizes, whose values may be their keys; layers have a scalar, and
+            may have inputs of their own; the last ones may read keys and values of earlier ones. Values are normed, and a
+            mixture is parallel to the network of all tokens.
         whole: the model type of a model of several parts, of which this one reads the text; weights of the others begin
             with ``others``.
     """
@@ -87,6 +90,7 @@ class Family(NamedTuple):
     sinks: bool = False
     alternating: bool = False
     published: Mapping[str, str] = {}
+    varied: bool = False
     whole: str = ""
     others: tuple[str, ...] = ()
 
@@ -169,6 +173,23 @@ FAMILIES: Final = {
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"
     ),
+    "gemma4_text": _GEMMA._replace(
+        name="Gemma4ForCausalLM", norms={
+            **_AROUND, "input_norm": "post_per_layer_input_norm", "dense_norm": "post_feedforward_layernorm_1",
+            "mixture_norm": "post_feedforward_layernorm_2", "experts_norm": "pre_feedforward_layernorm_2",
+        },
+        head_norms="each", plus_one=False, scale=("", 0.0), factors={"logit_cap": "final_logit_softcapping"}, varied=True,
+        experts={
+            "experts": "num_experts", "experts_per_token": "top_k_experts", "expert_inner": "moe_intermediate_size",
+            "normalise_experts": True,
+        },
+        names={
+            "router": "router.proj.weight", "experts_gate_up": "experts.gate_up_proj",
+            "experts_down": "experts.down_proj",
+        },
+        gguf="gemma4", hybrid="gemma4", ends=("<eos>", "<turn|>", "<|tool_response>"), whole="gemma4",
+        others=("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+    ),
     "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=LAYERS, full_unrotated=True),
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),
     "mixtral": Family(
@@ -207,6 +228,7 @@ PRODUCTS: Final = {
     "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj", "out": "self_attn.o_proj",
     "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
 }  # fmt: skip
+INPUTS: Final = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}
 EXPERTS: Final = {
     "router": "mlp.gate.weight", "experts_gate_up": "mlp.experts.gate_up_proj", "experts_down": "mlp.experts.down_proj",
     "shared_gate": "mlp.shared_expert_gate.weight",
@@ -216,14 +238,17 @@ BIASES: Final = {
     "experts_down_bias": "mlp.experts.down_proj_bias",
 }  # fmt: skip
 SINKS: Final = "self_attn.sinks"
+SCALAR: Final = "layer_scalar"
+ROUTER: Final = {"router_norm": "router.scale", "expert_scales": "router.per_expert_scale"}
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
 
 
 def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
     """Names of the matrices and of the norms of a layer, by the engine's name."""
-    products, norms = {**PRODUCTS, **own.names}, {**own.norms, **HEAD_NORMS, **own.names}
-    return {name: products[name] for name in PRODUCTS}, {name: norms[name] for name in (*own.norms, *HEAD_NORMS)}
+    matrices = {**PRODUCTS, **(INPUTS if own.varied else {})}
+    products, norms = {**matrices, **own.names}, {**own.norms, **HEAD_NORMS, **own.names}
+    return {name: products[name] for name in matrices}, {name: norms[name] for name in (*own.norms, *HEAD_NORMS)}
 
 
 def experts_of(own: Family) -> dict[str, str]:

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from draftwood.native.library import LayerSource
 from draftwood.runners.native.experts import outputs_first
-from draftwood.runners.native.facts import facts_of, kinds_of, shapes_of
+from draftwood.runners.native.facts import facts_of, shapes_of
 from draftwood.runners.native.families import (
     FAMILIES,
     FUSED,
     PRODUCTS,
+    ROUTER,
+    SCALAR,
     SINKS,
     Family,
     experts_of,
@@ -22,12 +24,15 @@ from draftwood.runners.native.families import (
     last_norm,
     modules_of,
 )
+from draftwood.runners.native.layers import kinds_of
 from draftwood.runners.native.states import TILED, mixed_rows
 
 _STEMS: Final = {
     **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
     "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
     "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
+    "input_gate": "inp_gate", "input_projection": "proj", "input_norm": "post_norm", "dense_norm": "post_ffw_norm_1",
+    "mixture_norm": "post_ffw_norm_2", "experts_norm": "pre_ffw_norm_2",
 }  # fmt: skip
 """Names in GGUF files, by the engine's name."""
 _STATE_STEMS: Final = {
@@ -69,7 +74,8 @@ def gguf_names(kind: str) -> dict[str, str]:
     modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
     named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
     named |= {module: {**_EXPERT_STEMS, **own.stems}[name] for name, module in {**experts_of(own), **halves_of(own)}.items()}
-    named[SINKS] = "attn_sinks.weight"
+    named |= {SINKS: "attn_sinks.weight", SCALAR: "layer_output_scale.weight"}
+    named |= zip(ROUTER.values(), ("ffn_gate_inp.scale", "ffn_down_exps.scale"), strict=True)
     for layer in own.states.values():
         named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
     return named | {module: _FUSED_STEMS.get(module, module) for module in own.fused}

@@ -19,7 +19,7 @@ from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.families import EMBEDDING
-from draftwood.runners.native.sources import Held, Part, Source
+from draftwood.runners.native.sources import Held, LayerInputs, Part, Source
 from draftwood.runners.native.weights import sized
 
 _POSITIONS = 1024  # the first table of rotations
@@ -134,6 +134,12 @@ class Engine:
         """Make the model a drafter of hidden states; raises as the engine."""
         succeed(library().drafter(self.handle, byref(source)))
         self.embeds, self.sources_width = bool(source.embeds), (source.sources - source.embeds) * source.source_width
+
+    def give_layers(self, inputs: LayerInputs, held: Held) -> None:
+        """Give layers what they have of a token of their own; raises as the engine. ``held`` keeps what is packed alive."""
+        table, projection = self._kept.matrix(inputs.table), held.matrix(inputs.projection)
+        if library().layer_inputs(self.handle, byref(table), byref(projection), held.numbers(inputs.norm), inputs.scale):
+            raise ModelError(f"the native engine: {library().error().decode()}")
 
     def row(self) -> RowMemory:
         """An empty memory."""
@@ -261,4 +267,7 @@ def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | 
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
     parts = source.weights[EMBEDDING], source.head, source.norm()
     rotary, layers = source.rotary(), source.layers(facts)
-    return NativeNetwork(Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries))
+    engine = Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries)
+    if (inputs := source.layer_inputs(facts)) is not None:
+        engine.give_layers(inputs, held)
+    return NativeNetwork(engine)

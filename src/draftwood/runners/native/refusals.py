@@ -10,12 +10,15 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.facts import is_sparse, kinds_of, shapes_of
+from draftwood.runners.native.facts import is_sparse, shapes_of
 from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, FUSED, HEAD, LAYERS
+from draftwood.runners.native.layers import borrowers, input_size, kinds_of
 from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
+_BY_LAYER: Final = {"default", "proportional"}
+"""The same where heads of layers have several sizes."""
 _TEMPER: Final = {"original_max_position_embeddings", "llama_4_scaling_beta"}
 _ONLY: Final = {
     "conv_bias": False, "use_expert_bias": True, "routed_scaling_factor": 1.0,
@@ -36,9 +39,10 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     if own is None or name not in (None, own.name):
         return f"it has no code for model type {kind!r}"
     for rotary in rotary_settings(config):
-        if (form := rotary.get("rope_type", "default")) not in _ROTARY:
+        if (form := rotary.get("rope_type", "default")) not in (_BY_LAYER if own.varied else _ROTARY):
             return f"it has no code for rotary embeddings of type {form!r}"
-        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.fused == FUSED or own.gated):
+        parts = own.fused == FUSED or own.gated or form == "proportional"
+        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not parts:
             return "it has no code for rotary embeddings of parts of a head"
         if own.tempered and (lacks := _TEMPER - rotary.keys()):
             return f"its rotary embedding does not say {min(lacks)}"
@@ -58,10 +62,22 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
         return "it has no code for dense layers among mixtures with an expert of all tokens"
     if (codes := getattr(config, "quantization_config", None)) is not None and not (own.alternating and is_mxfp4(codes)):
         return "it has no code for quantized checkpoints"
-    if getattr(config, "use_bidirectional_attention", None):
+    if (sees := getattr(config, "use_bidirectional_attention", None)) and not (own.varied and sees == "vision"):
         return "its tokens see later ones"
+    if own.varied and (reason := _why_not_layers(config)) is not None:
+        return reason
     strange = [*({name for name in LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
     return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config, own.states)
+
+
+def _why_not_layers(config: Any) -> str | None:
+    """The same of layers that are unlike."""
+    kinds, last = kinds_of(config), borrowers(config)
+    if lacks := sorted(set(kinds[last.start :]) - set(kinds[: last.start])):
+        return f"its last layers of type {lacks[0]} read keys and values of an earlier one, and there is none"
+    if input_size(config) and config.vocab_size_per_layer_input < config.vocab_size:
+        return f"it reads {config.vocab_size} tokens, and layers have inputs of {config.vocab_size_per_layer_input}"
+    return None
 
 
 def is_mxfp4(codes: Any) -> bool:

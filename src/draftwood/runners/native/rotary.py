@@ -9,8 +9,10 @@ from typing import Any, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.layers import head_size
 from draftwood.runners.plain_config import PlainConfig
 from draftwood.runners.windows import FULL
 
@@ -44,14 +46,20 @@ class Rotary:
     def __call__(self, positions: int) -> tuple[Float[Tensor, "table position half"], Float[Tensor, "table position half"]]:
         at = torch.arange(positions).unsqueeze(1).float()
         angles = [(at * frequencies, scale) for frequencies, scale in self._tables]
+        widest = max(one.shape[1] for one, _ in angles)
         cos, sin = ([getattr(one, what)() * scale for one, scale in angles] for what in ("cos", "sin"))
-        return torch.stack(cos), torch.stack(sin)
+        together = (torch.stack([pad(one, (0, widest - one.shape[1])) for one in part]) for part in (cos, sin))
+        return next(together), next(together)
 
 
 def rotary_frequencies(config: Any, layers: str | None = None) -> tuple[Float[Tensor, "half"], float]:
     """Angles of the first position, and the factor of cosines and sines; of one type of layers if they have their own."""
     rotary = config.rope_parameters if layers is None else config.rope_parameters[layers]
-    kind = rotary.get("rope_type", "default")
+    kind, part = rotary.get("rope_type", "default"), rotary.get("partial_rotary_factor", 1.0)
+    if kind == "proportional":
+        size = head_size(config, layers)
+        turned = torch.arange(0, 2 * int(part * size // 2), 2, dtype=torch.int64).float() / size
+        return pad(1.0 / (rotary["rope_theta"] ** turned), (0, size // 2 - len(turned))) / rotary.get("factor", 1.0), 1.0
     if kind != "default":
         from transformers import PretrainedConfig
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -59,11 +67,6 @@ def rotary_frequencies(config: Any, layers: str | None = None) -> tuple[Float[Te
         config = PretrainedConfig(**config.to_dict()) if isinstance(config, PlainConfig) else config
         found, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), layer_type=layers)
         return found, float(scale)
-    size = int(head_size(config) * rotary.get("partial_rotary_factor", 1.0))
+    size = int(head_size(config, layers) * part)
     steps = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     return 1.0 / (rotary["rope_theta"] ** steps), 1.0
-
-
-def head_size(config: Any) -> int:
-    """Numbers of a head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

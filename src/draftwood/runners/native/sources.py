@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
@@ -10,14 +10,35 @@ from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native.experts import expert_sources
-from draftwood.runners.native.facts import embedding_scale, facts_of, kinds_of, rotates, window_of
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, SINKS, Family, last_norm, modules_of
+from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
+from draftwood.runners.native.families import (
+    EMBEDDING,
+    FAMILIES,
+    HEAD,
+    ROUTER,
+    SCALAR,
+    SINKS,
+    Family,
+    last_norm,
+    modules_of,
+)
+from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE, kinds_of, lender_of, of_layer
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import StateLayer
 from draftwood.runners.native.weights import Weight, sized, turned
 from draftwood.runners.windows import SLIDING
 
 Part: TypeAlias = Tensor | Weight
+
+
+class LayerInputs(NamedTuple):
+    """What each layer has of a token of its own: rows of a table times ``scale``, [token][layer][input], and products of the
+    embedding, [layer][input][width], normed."""
+
+    table: Part
+    projection: Part
+    norm: Part
+    scale: float
 
 
 class Source(NamedTuple):
@@ -56,8 +77,22 @@ class Source(NamedTuple):
 
     def embedding_scale(self) -> float:
         """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
-        scale = embedding_scale(self.config)
-        return float(self.weights.get(f"{EMBEDDING[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
+        return self._rounded_scale(EMBEDDING, embedding_scale(self.config))
+
+    def _rounded_scale(self, table: str, scale: float) -> float:
+        return float(self.weights.get(f"{table[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
+
+    def layer_inputs(self, facts: Facts) -> LayerInputs | None:
+        """What each layer has of a token of its own; None if layers have nothing."""
+        if not (size := facts.layer_inputs):
+            return None
+        width, table = facts.layers * size, self.weights[LAYER_TABLE]
+        return LayerInputs(
+            sized(LAYER_TABLE, table, max(facts.tokens, table.shape[0]), width),
+            sized(LAYER_PROJECTION, self.weights[LAYER_PROJECTION], width, facts.width),
+            sized(LAYER_NORM, self.weights[LAYER_NORM], size),
+            self._rounded_scale(LAYER_TABLE, size**0.5),
+        )
 
     def rotary(self) -> Rotary:
         """The rotations."""
@@ -76,9 +111,10 @@ class Source(NamedTuple):
             slides = window is not None and (window.everywhere or kind == SLIDING)
             held = Held(self.dtype, coded=self.coded)
             yield layer_source(
-                self.weights, f"model.layers.{number}.", held, facts, own,
+                self.weights, f"model.layers.{number}.", held, of_layer(config, number, facts), own,
                 window=window.size if window is not None and slides else 0,
                 states=own.states.get(kind),
+                lender=lender_of(config, number),
                 rotary=-1 if not rotates(config, number) else tables.index(kind) if kind in tables else 0,
             )  # fmt: skip
 
@@ -133,13 +169,28 @@ def factor(weight: Any, family: Family, dtype: torch.dtype) -> Any:
 
 
 def _products(
-    part: Callable[[str], Any], modules: Mapping[str, str], fused: Mapping[str, Sequence[str]], shapes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The matrices of a layer, apart where one weight has several."""
+    part: Callable[[str], Any], family: Family, shapes: Mapping[str, Any], head: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The matrices of a layer, apart where one weight has several, and their biases. Heads have the size ``head``."""
+    modules, _ = modules_of(family)
     found = {name: part(f"{module}.weight") for name, module in modules.items()}
-    for module, names in fused.items():
+    for module, names in family.fused.items():
         if (both := part(f"{module}.weight")) is not None:
             found |= zip(names, both.split([shapes[name][0] for name in names]), strict=True)
+    biases = {f"{name}_bias": part(f"{module}.bias") for name, module in modules.items()}
+    if family.interleaved:
+        for whole, names in ((found, ("query", "key")), (biases, ("query_bias", "key_bias"))):
+            whole |= {name: whole[name] if whole[name] is None else turned(whole[name], head) for name in names}
+    if family.varied and found["value"] is None:  # values are made as keys are
+        found["value"], biases["value_bias"] = found["key"], biases["key_bias"]
+    return found, biases
+
+
+def _router(part: Callable[[str], Any], held: Held, width: int) -> dict[str, Any]:
+    """What a router's inputs and the weights of its experts are multiplied by, or None."""
+    found = {name: part(module) for name, module in ROUTER.items()}
+    if (scale := found["router_norm"]) is not None:
+        found["router_norm"] = held.tensor(scale).float() * width**-0.5
     return found
 
 
@@ -152,17 +203,19 @@ def layer_source(
     window: int = 0,
     rotary: int = 0,
     states: StateLayer | None = None,
+    lender: int = 0,
 ) -> LayerSource:
     """The weights of a layer; raises a ModelError if one has another shape than the facts say.
 
     Args:
         weights: by name; those of the layer begin with ``prefix``.
         held: keeps their memory alive.
-        facts: of the model.
+        facts: of the model, with the sizes of the layer.
         family: of the model.
         window: tokens that a token sees at most; 0 for all.
         rotary: the layer's table of rotations; -1 for none.
         states: the kind of a layer with a running state.
+        lender: how many layers before it is the one whose keys and values it reads; 0 for its own.
     """
 
     def part(name: str) -> Any:
@@ -170,13 +223,8 @@ def layer_source(
 
     joined = part("hidden_norm.weight")  # of a drafter that reads features
     shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
-    modules, norm_modules = modules_of(family)
-    products = _products(part, modules, family.fused, shapes)
-    biases = {f"{name}_bias": part(f"{module}.bias") for name, module in modules.items()}
-    if family.interleaved:
-        for whole, names in ((products, ("query", "key")), (biases, ("query_bias", "key_bias"))):
-            whole |= {name: whole[name] if whole[name] is None else turned(whole[name], facts.head_dim) for name in names}
-    norms = {name: part(f"{module}.weight") for name, module in norm_modules.items()}
+    products, biases = _products(part, family, shapes, facts.head_dim)
+    norms = {name: part(f"{module}.weight") for name, module in modules_of(family)[1].items()}
 
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
@@ -186,8 +234,11 @@ def layer_source(
         **taken(held.numbers, biases),
         **taken(held.numbers, {name: factor(one, family, held.dtype) for name, one in norms.items()}),
         **taken(held.numbers, {"hidden_norm": joined, "sinks": part(SINKS) if family.sinks else None}),
+        **taken(held.numbers, {"scalar": part(SCALAR), **_router(part, held, facts.width)}),
+        **{name: getattr(facts, name) for name in LayerSource.SIZES},
         **expert_sources(part, held, facts, family),
         **(states.source(part, held, facts) if states is not None else {}),
         window=window,
         rotary=rotary,
+        lender=lender,
     )

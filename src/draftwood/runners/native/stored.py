@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from draftwood.runners.native.experts import outputs_first
 from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
+from draftwood.runners.native.layers import LAYER_TABLE, input_size
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.sources import Source
@@ -85,6 +86,8 @@ class StoredModel:
                 setattr(model.model, name, type(rotary)(config))
         if FAMILIES[config.model_type].scaled:
             model.model.embed_tokens.embed_scale = torch.tensor(config.hidden_size**0.5, dtype=torch.float32)
+        if size := input_size(config):
+            model.model.embed_tokens_per_layer.embed_scale = torch.tensor(size**0.5, dtype=torch.float32)
         model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
         if isinstance(self._generation_config, PlainConfig):
@@ -133,12 +136,12 @@ class StoredModel:
         return found
 
     def round_to(self, bits: int) -> None:
-        """Round all matrices to codes: that is another model. Embedding and head keep eight bits.
+        """Round all matrices to codes: that is another model. Embeddings and head keep eight bits.
 
         A matrix stays as it is where 32 does not divide its inputs.
         """
         self.weights = {
-            name: rounded(weight.tensor(torch.float32), 8 if name in (EMBEDDING, HEAD) else bits)
+            name: rounded(weight.tensor(torch.float32), 8 if name in (EMBEDDING, HEAD, LAYER_TABLE) else bits)
             if len(weight.shape) > 1 and weight.shape[-1] % 32 == 0
             else weight
             for name, weight in self.weights.items()

@@ -1,0 +1,128 @@
+"""Gemma 4: layers with heads of several sizes, keys and values of earlier layers, and inputs of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from draftwood.core.errors import ModelError
+from draftwood.loading.causal import stored_folder
+from draftwood.runners.native import layers, sources
+from draftwood.runners.native.refusals import why_not_config
+from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.torch_runner import TorchRunner
+from tests.native.test_families import model_of
+from tests.native.test_stored import scores
+from tests.runners.zoo import NATIVE, tiny
+
+KIND = "gemma4_text"
+SMALL = {"enable_moe_block": False}
+WIDE = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False}
+
+
+def write_as_published(model: Any, folder: Path) -> None:
+    """Write a model of text, pictures and sounds, with the keys and values that its last layers do not use."""
+    weights = {name.replace("model.", "model.language_model.", 1): one for name, one in model.state_dict().items()}
+    for number in layers.borrowers(model.config):
+        for name in ("k_proj", "v_proj", "k_norm"):
+            weights[f"model.language_model.layers.{number}.self_attn.{name}.weight"] = torch.ones(2, 3)
+    for other in ("vision_tower.a", "audio_tower.a", "embed_vision.a", "embed_audio.a"):
+        weights[f"model.{other}"] = torch.ones(1)
+    save_file({name: one.contiguous().clone() for name, one in weights.items()}, folder / "model.safetensors")
+    text = json.loads((folder / "config.json").read_text())
+    whole = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": False}
+    text["use_bidirectional_attention"] = "vision"
+    (folder / "config.json").write_text(json.dumps({**whole, "text_config": text}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("more", [SMALL, WIDE], ids=["small", "mixture"])
+def test_folders_are_read_as_transformers_reads_them(tmp_path: Path, more: dict[str, Any], dtype: torch.dtype) -> None:
+    model = model_of(KIND, dtype, **more)
+    model.save_pretrained(tmp_path)
+    model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
+    wanted, ids = scores(model), torch.arange(20).unsqueeze(0)
+    for published in (False, True):
+        if published:
+            write_as_published(model, tmp_path)
+        found = stored_folder(tmp_path)
+        assert found is not None
+        found.dtype = dtype
+        assert torch.equal(scores(found), wanted)
+        assert "module" not in vars(found)
+        assert torch.equal(found(ids).logits, model(ids).logits)
+        assert torch.equal(found.get_input_embeddings()(ids), model.get_input_embeddings()(ids))
+
+
+def test_settings_of_older_versions_say_the_same(tmp_path: Path) -> None:
+    model = model_of(KIND, torch.float32)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["per_layer_config"]
+    config |= {"global_head_dim": 40, "num_global_key_value_heads": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = stored_folder(tmp_path)
+    assert found is not None
+    assert torch.equal(scores(found), scores(model))
+
+
+def test_pages_have_keys_and_values_of_layers_with_their_own() -> None:
+    models = (tiny(KIND, dtype=torch.float32, **{**NATIVE[KIND], "num_kv_shared_layers": shared}) for shared in (2, 0))
+    small, large = 2 * 2 * 32, 2 * 64  # numbers of keys and values of a layer, padded
+    bytes_of = 4 * (2 * small + large), 4 * (3 * small + 2 * large)
+    assert tuple(NativeRunner(model).token_bytes for model in models) == bytes_of
+
+
+@pytest.mark.parametrize(("settings", "reason"), [
+    ({"use_bidirectional_attention": "all"}, "is_causal=False"),
+    ({"vocab_size_per_layer_input": 90}, "it reads 97 tokens, and layers have inputs of 90"),
+    ({"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
+    ({"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+     "it has no code for rotary embeddings of type 'linear'"),
+])  # fmt: skip
+def test_what_has_no_code_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        NativeRunner(tiny(KIND, dtype=torch.float32, **{**NATIVE[KIND], **settings}))
+
+
+def test_pytorch_says_which_engine_runs_it() -> None:
+    with pytest.raises(ModelError, match="heads of several sizes, and some read keys and values of others, which only"):
+        TorchRunner(tiny(KIND, dtype=torch.float32, **NATIVE[KIND]))
+
+
+def test_last_layers_without_a_lender_are_refused() -> None:
+    config = tiny(KIND, dtype=torch.float32, **NATIVE[KIND]).config
+    config.num_kv_shared_layers = 4
+    assert (
+        why_not_config(config)
+        == "its last layers of type full_attention read keys and values of an earlier one, and there is none"
+    )
+
+
+def test_controls_each_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, own = model_of(KIND, torch.float32), sources.Source.facts
+    NativeRunner(model)
+
+    def unnormed(self: Any, taps: int = 0) -> Any:
+        found = own(self, taps)
+        found.norm_values = 0
+        return found
+
+    inputs = sources.Source.layer_inputs
+    for place, what, wrong in (
+        (sources, "lender_of", lambda config, number: {3: 3, 4: 3}.get(number, 0)),  # layer 0 lends to layer 3
+        (sources, "SCALAR", "no weight"),
+        *((sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
+        (sources.Source, "facts", unnormed),
+        (sources.Source, "layer_inputs", lambda self, facts: inputs(self, facts)._replace(scale=0.0)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, what, wrong)
+            with pytest.raises(ModelError, match="scores a text differently"):
+                NativeRunner(model)
