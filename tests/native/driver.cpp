@@ -1,7 +1,7 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
 // of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
-// 52 of trees, 20 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// 56 of trees, 20 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,7 +29,7 @@ struct Digest {
     }
 };
 
-enum Drafts { NOTHING, BY_FEATURES, BY_BLOCKS };
+enum Drafts { NOTHING, BY_FEATURES, BY_BLOCKS, BY_HEAD };
 enum Codes { NUMBERS, OF_32, OF_256 };
 
 // Types of codes: GGML's number, and where a block has its scale and its other scale.
@@ -52,8 +52,8 @@ class Tiny {
         : width(codes ? codes == OF_32 ? 64 : 256 : 40), dim_(codes ? codes == OF_32 ? 32 : 128 : 12),
           inner_(codes ? codes == OF_32 ? 96 : 256 : 50), experts_inner_(codes ? 32 : EXPERTS_INNER), key_(codes ? 32 : 8), value_(codes ? 32 : 12),
           inputs_(codes ? 32 : 10),
-          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), gated_(state == DELTA_RULE),
-          has_state_(gated_ || state == MAMBA), sinks_(sinks), varied_(varied) {
+          bfloat16_(bfloat16), codes_(codes), joins_(drafts == BY_FEATURES), embeds_(drafts == BY_HEAD),
+          gated_(embeds_ || state == DELTA_RULE), has_state_(state == DELTA_RULE || state == MAMBA), sinks_(sinks), varied_(varied) {
         Facts facts{};
         std::vector<LayerSource> layers = {layer(further, window, state), layer(further, window, ATTENTION, 1)};
         if (varied) layers.push_back(layer(further, window, ATTENTION, 2));
@@ -90,6 +90,7 @@ class Tiny {
         source.sources = TAPS, source.source_width = width, source.norm_sources = 1, source.norm_residual = joins_;
         source.rank = RANK, source.source_epsilon = 1e-6f, source.features = weights(width * TAPS * width);
         source.source_norm = numbers(TAPS * width), source.feature_norm = numbers(width);
+        source.embeds = embeds_, given_ = numbers(VOCAB * width);
         source.markov_in = weights(VOCAB * RANK), source.markov_out = weights(VOCAB * RANK);
         need(!draftwood_drafter(handle, &source), "drafter");
     }
@@ -111,9 +112,13 @@ class Tiny {
         for (const Ints& text : texts) pending += text.size();
         for (size_t row = 0; row < rows.size(); row++) {
             const int size = texts[row].size();
-            const float* inputs = joins_ ? numbers((size + count) * (pending ? TAPS * width : width)) : nullptr;
+            float* inputs = joins_ ? numbers((size + count) * (pending ? TAPS * width : width)) : nullptr;
+            if (embeds_) inputs = numbers((size + count) * width);
+            for (int i = 0; embeds_ && i < size + count; i++)  // of a token, so that paths read the same
+                memcpy(inputs + i * width, given_ + width * (i < size ? texts[row][i] : tokens[i - size]), sizeof(float) * width);
+            const bool sources = embeds_ || pending;  // drafted nodes of other drafters have features only
             given.push_back({(Row*)rows[row], size, count, count, texts[row].data(), ids.data(), depths.data(), seen.data(),
-                             pending ? inputs : nullptr, pending ? nullptr : inputs});  // drafted nodes have features only
+                             sources ? inputs : nullptr, sources ? nullptr : inputs});
         }
         Floats logits(all * VOCAB), hidden((all + pending) * TAPS * width);
         Floats highest(all);
@@ -242,7 +247,8 @@ class Tiny {
     const int dim_, inner_, experts_inner_, key_, value_, inputs_;
     const bool bfloat16_;
     const Codes codes_;
-    const bool joins_, gated_, has_state_, sinks_, varied_;
+    const bool joins_, embeds_, gated_, has_state_, sinks_, varied_;
+    const float* given_ = nullptr;  // hidden states that come with each token of a head
     int matrices_ = 0;
     uint32_t state_ = 1;
     std::vector<Floats> kept_;
@@ -352,6 +358,8 @@ void trees_of_numbers() {
     for (bool bfloat16 : {false, true}) {
         Tiny model(bfloat16, true, bfloat16 ? 9 : 0, NUMBERS, 16, NOTHING, ATTENTION, false, true);  // a mixture, or none
         for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(model, length));
+        Tiny head(bfloat16, true, 9, NUMBERS, 16, BY_HEAD);  // an MTP head, whose layer is a mixture
+        for (int length : {1, 63}) printf("%016llx\n", (unsigned long long)tree(head, length));
     }
 }
 

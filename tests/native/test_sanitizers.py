@@ -58,5 +58,5 @@ def test_what_surrounds_the_tiles_of_amx(tmp_path: Path) -> None:
     tiles = str(Path(__file__).with_name("tiles_in_software.h"))
     flags = ["-O1", "-DDRAFTWOOD_EMULATED_TILES", "-fsanitize=address", "-include", tiles]
     found = drive(build.build(tmp_path / "tiles.so", flags, only=("amx",)), "amx", flags)
-    assert len(found) == 74
-    assert found[52:72] == drive(build.LIBRARY, BEST, part="codes")
+    assert len(found) == 78
+    assert found[56:76] == drive(build.LIBRARY, BEST, part="codes")
