@@ -15,8 +15,10 @@ from draftwood.core.limits import Limits
 from draftwood.engine import prefixes
 from draftwood.engine.decode import Decoder
 from draftwood.engine.prefixes import PrefixCache
+from draftwood.engine.prompts import AGAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
+from draftwood.runners.native.network import RowMemory
 from draftwood.runners.native.table import MemoryTable
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
@@ -33,12 +35,13 @@ BITS = [torch.float32, torch.bfloat16]
 METHODS = {
     "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
     "hidden": ("rsd-s", "2x2", "recursive"), "eagle3": ("rsd-s", "2x2", "recursive"), "dflash": ("chain", "2", "recursive"),
+    "states": ("rsd-s", "2x2", "recursive"),
     "dspark": ("rsd-s", "2x2", "recursive"), "mtp": ("rsd-s", "2x2", "recursive"), "adaptive": ("adaptive", None, "coupled"),
 }  # fmt: skip
 
 
 def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "native") -> Decoder:
-    base = {"windowed": "mistral", "mtp": "qwen3_5_text"}.get(kind, "llama")
+    base = {"windowed": "mistral", "mtp": "qwen3_5_text", "states": "granitemoehybrid"}.get(kind, "llama")
     more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else NATIVE[base]
     model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
     if kind == "hidden":
@@ -116,6 +119,63 @@ def test_only_what_is_new_is_read_and_counted():
     assert len(engine.prefixes) == 1, "a text that goes on takes the place of its beginning"
     engine.generate([request(first)], Sampling(), reuse=True)
     assert len(engine.prefixes) == 1, "the same text again"
+
+
+def hybrid(kind: str) -> tuple[Decoder, list[int]]:
+    """A decoder whose target has running states, and how many tokens its target has read in each forward."""
+    engine, read = engine_of(kind), []
+    network = engine.pipeline.target.network
+    network.register_forward_pre_hook(lambda _, args, given: read.append(len(given["pending"][0])), with_kwargs=True)
+    return engine, read
+
+
+@pytest.mark.parametrize("kind", ["mtp", "states"])
+def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again(kind: str) -> None:
+    engine, read = hybrid(kind)
+    system, chat = some(200, 1), some(150, 2)
+
+    def write(prompt: list[int], known: int) -> list[int]:
+        """Write a text, of which ``known`` tokens may be known; returns its tokens."""
+        wanted = alone(engine, request(prompt, 40), Sampling(), None)
+        del read[:]
+        [found] = engine.generate([request(prompt, 40)], Sampling(), reuse=True)
+        assert found.token_ids == wanted
+        again = known - found.stats.cached_tokens
+        assert found.stats.cached_tokens == len(prompt) - 1 - sum(read[: read.index(0)]), "as many as were not read"
+        assert 0 <= again <= (AGAIN if known else 0), (len(prompt), known, again)
+        return [*prompt, *found.token_ids]
+
+    first = write([*system, *chat], 0)
+    write([*first, 5, 6, 7], len(first) - 1)  # it goes on
+    write([*system, *chat[:-4], *some(60, 3)], len(system) + len(chat) - 4)  # it leaves out what was thought
+    write([*system, *some(90, 4)], 0)  # nobody has left here before
+    for seed in range(5, 8):
+        write([*system, *some(20 * seed, seed)], len(system))
+    memory = engine.pipeline.target.memory_bytes
+    engine.prefixes.clear()
+    assert engine.pipeline.target.memory_bytes == 0 < memory
+
+
+def test_control_without_marks_such_texts_read_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowMemory, "mark", lambda self: None)
+    with pytest.raises(AssertionError):
+        test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
+
+
+def test_marks_go_where_rows_need_the_memory() -> None:
+    engine, _ = hybrid("states")
+    target, found = engine.pipeline.target, []
+    for memory in (1 << 30, 1):
+        engine.prefixes.memory, engine.prefixes.least = memory, 0
+        with engine.batch(reuse=True) as batch:
+            for seed in range(3):
+                batch.add(request(some(100, seed), 30), Sampling())
+            batch.step()
+            found.append((target.memory_bytes, [bool(one._marks) for one in target._rows.memories]))
+    (marked, with_marks), (bare, without) = found
+    assert (with_marks, without) == ([True] * 3, [False] * 3)
+    assert bare < marked
+    assert bare <= 3 * (128 * target.token_bytes + target.row_bytes)
 
 
 def test_texts_of_another_salt_share_nothing():

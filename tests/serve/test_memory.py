@@ -14,14 +14,17 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Method, Pair
+from draftwood.engine.prompts import AGAIN
 from draftwood.native.library import LIBRARY
 from draftwood.serve.decoding import rows as rows_module
 from draftwood.serve.decoding import scheduler
 from draftwood.serve.decoding.rows import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
+from tests.native.test_mtp import checkpoint, random_head
+from tests.native.test_states import random_model
 from tests.serve.client import answer, chat, completion, metric, refused, streamed, text_of, written
 from tests.serve.conftest import make_service, serving, until
-from tests.tiny_chat import save_chat
+from tests.tiny_chat import chat_tokenizer, save_chat
 
 
 def room(pair: Pair, tokens: int) -> float:
@@ -129,6 +132,49 @@ def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
         found = answer(client, completion(n=3, max_tokens=400, ignore_eos=True))
     assert [choice["finish_reason"] for choice in found["choices"]] == ["length"] * 3
     assert sum(bool(choice["text"]) for choice in found["choices"]) <= 1
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A target with running states, and its MTP head."""
+    model = random_model("qwen3_5_text", vocab_size=len(chat_tokenizer()), max_position_embeddings=1024)
+    folder = checkpoint(tmp_path_factory.mktemp("hybrid"), model, random_head(model.config))
+    chat_tokenizer().save_pretrained(folder)
+    return draftwood.load(folder, options=LoadOptions(backend="native", profile="none"))
+
+
+def test_running_states_count_and_texts_wait_for_them(hybrid: Pair) -> None:
+    body, count = completion(n=32, ignore_eos=True), 5
+    with serving(make_service(hybrid, max_rows=32)) as client:
+        free = answer(client, body)["choices"]
+    need = Admission(hybrid, 1, 1.0)
+    assert need.states > 64 * need.token, "most of a short text"
+    length = len(hybrid.encode("the fox ran")) + 16
+    gibibytes = count * (need.states + (length + 0.5) * need.token) / 2**30
+    service, seen = make_service(hybrid, max_rows=32, max_memory=gibibytes, no_prefix_cache=True), list[tuple[int, int]]()
+    rows = service.scheduler._rows
+    step = rows.step
+
+    def watched() -> None:
+        step()
+        seen.append((rows.running, hybrid.target.memory_bytes))  # type: ignore[attr-defined]
+        assert rows.memory <= 1
+
+    rows.step = watched  # type: ignore[method-assign]
+    with serving(service) as client:
+        assert answer(client, body)["choices"] == free
+    pages = 64 * hybrid.target.token_bytes  # which a short text takes whole
+    assert max(running for running, _ in seen) == count
+    assert 0 < max(taken for _, taken in seen) <= gibibytes * 2**30 + count * pages
+    assert hybrid.target.memory_bytes == 0  # type: ignore[attr-defined]
+
+
+def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(hybrid: Pair) -> None:
+    prompt = [5 + 7 * i % 60 for i in range(200)]
+    with serving(make_service(hybrid)) as client:
+        for known, given in ((0, prompt), (len(prompt) - 4, [*prompt[:-4], *range(9, 50)])):
+            usage = answer(client, completion(prompt=given, max_tokens=20, ignore_eos=True))["usage"]
+            assert 0 <= known - usage["prompt_tokens_details"]["cached_tokens"] <= AGAIN
 
 
 ROOT = Path(__file__).parents[2]

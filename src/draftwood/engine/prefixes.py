@@ -57,9 +57,9 @@ class PrefixCache:
         key = _key(tokens, salt, draft)
         for text in list(self._alike.get(key, ())):
             shared = common_length(tokens, text.tokens)
-            if shared == len(text.tokens) and _reach(row, draft, shared) == shared:
+            if shared == len(text.tokens) and _gives(row, shared, target, draft):
                 self._forget(text)
-            elif shared == len(tokens) and _reach(text, draft, shared) == shared:
+            elif shared == len(tokens) and _gives(text, shared, target, draft):
                 self.use(text)
                 return
         text = Row(tokens=tokens)
@@ -81,6 +81,8 @@ class PrefixCache:
             if self.kept is not None and len(self._texts) > 1:
                 most = min(most, self.kept + sum(_written(runner, rows) for runner in runners))
             if len(self._texts) <= self.least or (used <= most and len(self._texts) <= MOST):
+                for runner in runners if used > most else ():
+                    runner.forget_marks()
                 self._fits = now
                 return
             self._forget(next(iter(self._texts)))
@@ -102,9 +104,10 @@ class PrefixCache:
 
 
 def _written(runner: KeepsTexts, rows: Sequence[Row]) -> int:
-    """Bytes of the keys and values of rows."""
+    """Bytes of the keys, values and running states of rows."""
     lengths = [len(row.tokens) for row in rows]
-    return runner.token_bytes * (len(lengths) * max(lengths, default=0) if runner.pads else sum(lengths))
+    tokens = len(lengths) * max(lengths, default=0) if runner.pads else sum(lengths)
+    return runner.token_bytes * tokens + runner.row_bytes * len(rows)
 
 
 def alike(tokens: Sequence[int], other: Sequence[int]) -> bool:
@@ -117,19 +120,28 @@ def serves(tokens: Sequence[int], copied: int, other: Sequence[int]) -> bool:
     return alike(tokens, other) and common_length(tokens, other) >= copied + SHARED
 
 
-def longest(tokens: Sequence[int], rows: Sequence[Row], target: KeepsTexts, draft: Runner | None) -> Prefix | None:
-    """The longest beginning that a text shares with what was read of these; None if none is worth a copy."""
-    found = []
+def longest(
+    tokens: Sequence[int], rows: Sequence[Row], target: KeepsTexts, draft: Runner | None
+) -> tuple[Prefix | None, int]:
+    """The longest beginning that a text can take from these, None if none is worth a copy; and how many tokens it has in
+    common with one of them. The last one of a beginning is read again."""
+    found, common = [], 0
     for row in rows:
-        length = min(common_length(tokens, row.tokens), target.held(row))
-        if (length := _reach(row, draft, length)) >= SHARED:
+        length = _reach(row, draft, min(common_length(tokens, row.tokens), target.held(row)))
+        common = max(common, length)
+        if length >= SHARED and (length := 1 + target.reach(row, length - 1)) >= SHARED:
             found.append(Prefix(row, length))
-    return max(found, key=lambda prefix: prefix.length, default=None)
+    return max(found, key=lambda prefix: prefix.length, default=None), common
 
 
 def _reach(row: Row, draft: Runner | None, length: int) -> int:
     """How much of a row's beginning a draft model can use: where it reads the target's hidden states, what it knows."""
     return min(length, cast(KeepsTexts, draft).held(row)) if draft is not None and draft.kind.reads_hidden else length
+
+
+def _gives(row: Row, length: int, target: KeepsTexts, draft: Runner | None) -> bool:
+    """Whether a text that shares so much of a row reads nothing of it again but the last token."""
+    return _reach(row, draft, length) == length and target.reach(row, length - 1) == length - 1
 
 
 def _key(tokens: Sequence[int], salt: str, draft: Runner | None) -> Hashable:

@@ -14,11 +14,15 @@ from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry
 from draftwood.engine.prefixes import PrefixCache, alike, longest, serves
 from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
+from draftwood.sampling.rows import Row
 
 CHUNK: Final = 256
 """Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
 ALONE: Final = 1024
 """Prompt tokens of a step without rows that write, where others may come: a few seconds of a small model on two cores."""
+AGAIN: Final = 32
+"""Tokens of a model with running states that are read again, at most, where a text leaves another one at the end of its
+prompt, as the next turn of a chat does, or where another one has left it before."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
@@ -49,7 +53,9 @@ class Prompts:
         self._prefixes = prefixes
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
+        self._stops: list[int] = []  # behind so many tokens of a prompt its running states are kept
         self._left = math.inf  # tokens of this step
+        self._drafts = True  # for some row of this step
         self._given = 0  # rows that both models have
         self._padding = PADDING if target.pads and target.device.type == "cpu" else math.inf  # of a round
 
@@ -60,21 +66,22 @@ class Prompts:
                 self._current = None
             self.clear()
         self._left, self._given = self._chunk if rows else self._alone, len(rows)
+        self._drafts = any(entry.drafts for entry in (*rows, *coming))
         now, width = list(rows), 0
         for i, row in enumerate(coming):
             prefix = None if row is self._current else self._prefix(row, now)
             unread = len(row.context) - (0 if prefix is None else prefix.length - 1)
             wider, padded = self._widened(width, unread, len(now))
             if self._joins_unread(row, unread, coming[i + 1 :], padded):
-                if prefix is not None:
+                if prefix is not None or self._stops:
                     self._set_rows(now, clock)
-                    self._prefill(row, 0, prefix, now, clock)
+                    self._prefill(row, max(self._stops, default=0), prefix, clock)
                     self._set_rows([*now, row], clock)
                 self._left -= padded
                 width = wider
             else:
                 self._set_rows(now, clock)
-                if not self._read(row, prefix, now, clock):
+                if not self._read(row, prefix, clock):
                     break
                 self._set_rows([*now, row], clock)
                 self._left -= width
@@ -108,7 +115,7 @@ class Prompts:
 
     def trim(self, entries: Sequence[Entry]) -> None:
         """Forget what was kept for later rows, as far as the present ones need the memory."""
-        if self._prefixes and self._keeper is not None:
+        if self._prefixes is not None and self._keeper is not None:
             coming = [] if self._current is None else [self._current]
             self._prefixes.trim(self._keeper, self._drafting.runner, [entry.row for entry in (*entries, *coming)])
 
@@ -120,14 +127,20 @@ class Prompts:
         return wider, wider * (rows + 1) - width * rows
 
     def _prefix(self, row: Entry, now: Sequence[Entry]) -> Prefix | None:
-        """The longest beginning of a prompt that was read in present rows or in texts that have ended."""
+        """The longest beginning of a prompt that was read in present rows or in texts that have ended; sets its stops."""
+        self._stops = []
         if self._keeper is None:
             return None
         draft = self._drafting.runner
         found = [other.row for other in now if _may_share(row, other) and alike(row.context, other.context)]
         if self._prefixes is not None:
             found += self._prefixes.alike(row.context, row.request.cache_salt, draft)
-        return longest(row.context, found, self._keeper, draft if row.drafts else None)
+        prefix, common = longest(row.context, found, self._keeper, draft if self._drafts else None)
+        if self._prefixes is not None and self._keeper.row_bytes:
+            done, length = 0 if prefix is None else prefix.length - 1, len(row.context)
+            stops = {common - 1} if common - 1 > done + AGAIN else set()
+            self._stops = sorted({*stops, max(done, length - AGAIN)} - {0}) if length > AGAIN else []
+        return prefix
 
     def _joins_unread(self, row: Entry, unread: int, later: Sequence[Entry], padded: int) -> bool:
         """Whether the next round reads what is unread of a prompt: no later row shares it, and it adds few tokens to that
@@ -141,7 +154,7 @@ class Prompts:
             return False
         return padded - unread <= self._padding and padded <= self._left
 
-    def _read(self, row: Entry, prefix: Prefix | None, rows: Sequence[Entry], clock: Clock) -> bool:
+    def _read(self, row: Entry, prefix: Prefix | None, clock: Clock) -> bool:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left <= 0:
             return False
@@ -149,16 +162,15 @@ class Prompts:
         if row is not self._current:
             self._current, self._done = row, 0 if prefix is None else prefix.length
         end = int(min(length, self._done + self._left))
-        self._prefill(row, end, prefix, rows, clock)
+        self._prefill(row, end, prefix, clock)
         self._left -= end - self._done
         self._done = end
         if end == length:
             self._current = None
         return end == length
 
-    def _prefill(self, entry: Entry, end: int, prefix: Prefix | None, rows: Sequence[Entry], clock: Clock) -> None:
+    def _prefill(self, entry: Entry, end: int, prefix: Prefix | None, clock: Clock) -> None:
         row, copied = entry.row, None
-        drafts = entry.drafts or any(other.drafts for other in rows)
         if prefix is not None:
             # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
             copied = prefix._replace(length=prefix.length - 1)
@@ -166,15 +178,25 @@ class Prompts:
                 entry.stats.cached_tokens = copied.length
             if self._prefixes is not None:
                 self._prefixes.use(prefix.row)
+        for stop in [*(stop for stop in self._stops if stop < end), end]:
+            self._read_to(row, stop, copied, prefix, clock)
+        self._stops = [stop for stop in self._stops if stop > end]
+
+    def _read_to(self, row: Row, end: int, copied: Prefix | None, prefix: Prefix | None, clock: Clock) -> None:
+        """Both models read a row's first tokens, and keep their running states there if it is a stop."""
+        draft = self._drafting.runner
         with torch.inference_mode():
             began = perf_counter()
             hidden = self._target.prefill(row, end, prefix=copied)
             read = perf_counter()
             clock.seconds["target"] += read - began
-            if drafts and (draft := self._drafting.runner) is not None:
+            if self._drafts and draft is not None:
                 with self._drafting.errors_cost_drafts():
                     draft.prefill(row, end, prefix=prefix, hidden=hidden)
                 clock.seconds["draft"] += perf_counter() - read
+        for runner in (self._target, draft) if end in self._stops else ():
+            if isinstance(runner, KeepsTexts):
+                runner.mark(row)
 
     def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
         """Give both models their rows, if new ones are among them; the clock takes the encoder's seconds."""

@@ -75,6 +75,8 @@ long draftwood_read(void* model, int threads) { return (*(Handle*)model)->read(t
 // Bytes that the memory of all rows takes.
 long draftwood_memory_bytes(void* model) { return (*(Handle*)model)->memory_bytes(); }
 
+long draftwood_row_bytes(void* model) { return (*(Handle*)model)->row_bytes(); }
+
 // Bytes of a page for each of its tokens.
 long draftwood_token_bytes(void* model) { return Buffer::whole((*(Handle*)model)->page_bytes()) / PAGE; }
 void* draftwood_row(void* model) { return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr); }
@@ -88,6 +90,7 @@ void draftwood_free_row(void* row) {
     forget_jobs();
 }
 int draftwood_length(const void* row) { return ((const Row*)row)->text; }
+int draftwood_reach(const void* row, int length) { return ((const Row*)row)->reach(length); }
 int draftwood_cut(void* row, int length) { return done([&] { ((Row*)row)->cut(length); }); }
 
 int draftwood_commit(void* row, const int* nodes, int count) { return done([&] { ((Row*)row)->commit(nodes, count); }); }

@@ -20,6 +20,7 @@ long draftwood_memory_bytes(void* model);
 void* draftwood_row(void* model);
 void* draftwood_fork(const void* row, int length);
 int draftwood_cut(void* row, int length);
+int draftwood_reach(const void* row, int length);
 int draftwood_commit(void* row, const int* nodes, int count);
 int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);

@@ -49,14 +49,13 @@ Row::Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
 
 Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
     if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
-    if (other.states_) {
-        const bool held = other.states_->hold(other.text, length);
-        states_ = held ? std::make_unique<States>(*other.states_) : std::make_unique<States>(*engine_);
-        text = length = held ? length : 0;
-    }
+    text = length = other.reach(length);
+    if (other.states_) states_ = length ? std::make_unique<States>(*other.states_) : std::make_unique<States>(*engine_);
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
     if (length % PAGE) own(length / PAGE);
 }
+
+int Row::reach(int length) const { return !states_ || states_->hold(text, length) ? length : 0; }
 
 void Row::own(int page) {
     if (pages_[page].use_count() == 1) return;
@@ -67,7 +66,7 @@ void Row::own(int page) {
 
 void Row::cut(int length) {
     if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
-    if (length < text && states_ && !states_->hold(text, length)) length = 0;
+    if (length < text) length = reach(length);
     if (length == 0 && states_) states_->clear();
     text = std::min(text, length), nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));

@@ -69,6 +69,8 @@ class Engine {
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
     // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
     long memory_bytes() const { return pages.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
+    // Of a row, whatever the length of its text: its states, and entries of text and of ROUND nodes.
+    long row_bytes() const;
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
@@ -109,6 +111,8 @@ class States {
     explicit States(Engine& engine);
     States(const States& other);
     ~States();
+    // Bytes of the states of a row, and of a block of entries.
+    static long bytes(const Model& model), block_bytes(const Model& model);
     void operator=(const States&) = delete;
     void clear();
     // Room for so many nodes of a round.
@@ -133,8 +137,10 @@ class States {
 class Row {
   public:
     explicit Row(std::shared_ptr<Engine> engine);
-    // A row with the first tokens of another one, whose full pages they share; with none if running states are not kept so far back.
+    // A row with the first tokens of another one, whose full pages they share: as many as it can reach.
     Row(const Row& other, int length);
+    // Of these first tokens those behind which a text can go on: none if running states are not kept so far back.
+    int reach(int length) const;
     // Keep the first tokens, and no node; or no token, for the same reason.
     void cut(int length);
     // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.

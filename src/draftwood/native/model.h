@@ -37,6 +37,7 @@ const int EXPERTS = 512;       // of a layer, at most
 const int SEGMENT = 64;        // tokens of a segment in which the largest scores are looked for, and noise is made
 const int EXPANDED = 128;      // inputs whose codes are expanded together
 const int INTERVAL = 16;       // tokens from a checkpoint of running states to the next one
+const int ROUND = 32;          // nodes of a round whose entries count as a row's memory
 
 const int MAX_TAPS = 8;        // of a convolution
 const int MAX_STATE = 256;     // numbers of a value of the delta rule, at most

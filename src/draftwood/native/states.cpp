@@ -93,9 +93,8 @@ void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
 States::States(Engine& engine) : engine_(engine) {
     const Model& m = engine_.model();
     checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2);
-    const size_t bytes = sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value;
-    view_.states = (float*)states_.reserve(bytes ? bytes : 1);
-    engine_.state_bytes += Buffer::whole(bytes);
+    view_.states = (float*)states_.reserve(std::max(bytes(m), 1L));
+    engine_.state_bytes += Buffer::whole(bytes(m));
     add_block(), add_block();  // of text
     clear();
 }
@@ -109,13 +108,23 @@ States::States(const States& other) : States(other.engine_) {
 
 States::~States() {
     const Model& m = engine_.model();
-    engine_.state_bytes -= Buffer::whole(sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value);
-    engine_.state_bytes -= memory_.size() * Buffer::whole(sizeof(float) * m.block_numbers);
+    engine_.state_bytes -= Buffer::whole(bytes(m)) + memory_.size() * Buffer::whole(block_bytes(m));
+}
+
+long States::bytes(const Model& m) {
+    return sizeof(float) * m.stateful * m.facts.value_heads * 2 * m.padded_key * m.padded_value;
+}
+
+long States::block_bytes(const Model& m) { return sizeof(float) * m.block_numbers; }
+
+long Engine::row_bytes() const {
+    const long blocks = 2 + ROUND / INTERVAL;
+    return model_.block_numbers ? Buffer::whole(States::bytes(model_)) + blocks * Buffer::whole(States::block_bytes(model_)) : 0;
 }
 
 void States::add_block() {
     auto buffer = std::make_unique<Buffer>();
-    const size_t bytes = sizeof(float) * engine_.model().block_numbers;
+    const long bytes = block_bytes(engine_.model());
     blocks_.push_back((float*)buffer->reserve(bytes));
     memory_.push_back(std::move(buffer));
     engine_.state_bytes += Buffer::whole(bytes);

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import DraftwoodError, ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.processes import END, Group, is_lost, uninterrupted
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, SharesBeginnings
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 
@@ -168,7 +168,7 @@ def is_shared(model: Any) -> bool:
 
 
 @final
-class ParallelRunner:
+class ParallelRunner(SharesBeginnings):
     """The runner of a shared model, in the process of rank 0.
 
     Args:

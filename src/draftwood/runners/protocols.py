@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -124,6 +124,29 @@ class ReadsAtOnce:
         """Nothing is read before the row joins."""
 
 
+class SharesBeginnings:
+    """For runners that share any beginning of a text: they keep no running states."""
+
+    @property
+    def row_bytes(self) -> int:
+        """None."""
+        return 0
+
+    if TYPE_CHECKING:
+
+        def held(self, row: Row) -> int: ...
+
+    def reach(self, row: Row, length: int) -> int:
+        """As :meth:`KeepsTexts.reach`."""
+        return min(length, self.held(row))
+
+    def mark(self, row: Row) -> None:
+        """It needs none."""
+
+    def forget_marks(self) -> None:
+        """It has none."""
+
+
 @runtime_checkable
 class KeepsTexts(Runner, Protocol):
     """A runner whose memory of texts that have ended serves later ones that begin alike."""
@@ -144,8 +167,22 @@ class KeepsTexts(Runner, Protocol):
             text: what :class:`Prefix` then names; it has the same tokens, and is never a row of a batch.
         """
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of what a row has in memory whatever the length of its text; 0 without running states."""
+
     def held(self, row: Row) -> int:
         """Number of a row's first tokens that are in memory, of a present row or a kept text; 0 of any other."""
+
+    def reach(self, row: Row, length: int) -> int:
+        """Of a row's first ``length`` tokens, those that another row can share: up to the last one behind which running
+        states are kept."""
+
+    def mark(self, row: Row) -> None:
+        """Keep the running states of a row that comes later behind what was read of it, for rows that share so much."""
+
+    def forget_marks(self) -> None:
+        """Free those of the present rows."""
 
 
 @runtime_checkable
@@ -172,6 +209,7 @@ class TargetRunner(ModelRunner, Protocol):
         same_bits: the scores of a token are the same bits whatever else a forward reads.
         network: the module that is called once per forward, with the keyword ``input_ids``.
         token_bytes: bytes of a token's keys and values; 0 if unknown.
+        row_bytes: as for :class:`KeepsTexts`.
     """
 
     same_bits: bool
@@ -181,6 +219,9 @@ class TargetRunner(ModelRunner, Protocol):
 
     @property
     def token_bytes(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> int: ...
 
     def another(self) -> TargetRunner:
         """A runner of the same network with a memory of its own, which holds no rows."""

@@ -28,7 +28,7 @@ from draftwood.runners.context import (
     unknown_sizes,
     vocabulary,
 )
-from draftwood.runners.protocols import Hidden, ModelRunner, TargetRunner
+from draftwood.runners.protocols import Hidden, ModelRunner, SharesBeginnings, TargetRunner
 from draftwood.runners.windows import FULL, SLIDING
 from draftwood.sampling.rows import Row
 
@@ -49,7 +49,7 @@ _TEXT = 48  # tokens of the text of :func:`check_scores`
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
-class CausalRunner:
+class CausalRunner(SharesBeginnings):
     """What runners of causal models have in common. Their rows and kept texts are those of a table with the same methods.
 
     Args:

@@ -20,7 +20,7 @@ from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.network import Engine
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, SharesBeginnings
 from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
 
@@ -62,7 +62,7 @@ class Passes(ABC):
 D = TypeVar("D", bound=DrafterModule)
 
 
-class HiddenRunner(ABC, Generic[D]):
+class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
     """A :class:`draftwood.runners.protocols.Runner` of a drafter whose memory is made of the target's hidden states.
 
     Scores are those of the tokens that the drafter can propose. They are -inf in rows whose hidden states are not known yet:

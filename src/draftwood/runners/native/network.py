@@ -40,12 +40,13 @@ def succeed(result: int) -> None:
 
 @final
 class RowMemory:
-    """Keys and values of a row of the engine with the handle ``engine``."""
+    """Keys, values and running states of a row of the engine with the handle ``engine``."""
 
     def __init__(self, handle: int | None, engine: int) -> None:
         if handle is None:
             raise CacheError(f"the native engine: {library().error().decode()}")
         self.handle, self._engine = handle, engine
+        self._marks: list[RowMemory] = []  # of its beginnings
         self._end = weakref.finalize(self, library().free_row, handle)
 
     def __len__(self) -> int:
@@ -53,8 +54,27 @@ class RowMemory:
         return int(library().length(self.handle))
 
     def fork(self, length: int) -> RowMemory:
-        """A memory with the first ``length`` tokens of this one."""
-        return RowMemory(library().fork(self.handle, length), self._engine)
+        """A memory with the first ``length`` tokens of this one, or as many as it can :meth:`reach`."""
+        marks = [mark for mark in self._marks if len(mark) <= length]
+        source = self if not marks or library().reach(self.handle, length) == length else marks[-1]
+        found = RowMemory(library().fork(source.handle, length if source is self else len(source)), self._engine)
+        found._marks = marks
+        return found
+
+    def reach(self, length: int) -> int:
+        """Of the first ``length`` tokens, those that a fork can share: not behind all of them are running states kept."""
+        own = int(library().reach(self.handle, length))
+        return max([own, *(len(mark) for mark in self._marks if len(mark) <= length)])
+
+    def mark(self) -> None:
+        """Keep a copy of what there is, for later forks. The first mark and the last one stay."""
+        if not any(len(mark) == len(self) for mark in self._marks):
+            copy = self.fork(len(self))
+            copy._marks, self._marks = [], [*self._marks[:1], copy]
+
+    def forget_marks(self) -> None:
+        """Free them."""
+        self._marks = []
 
     def of(self, engine: Engine) -> int:
         """The handle, for a call of this engine; raises a ValueError if the row is another one's."""
@@ -64,6 +84,7 @@ class RowMemory:
 
     def cut(self, length: int) -> None:
         """Keep the first ``length`` tokens, and no node."""
+        self._marks = [mark for mark in self._marks if len(mark) <= length]
         succeed(library().cut(self.handle, length))
 
     def commit(self, nodes: Sequence[int]) -> None:
@@ -154,6 +175,11 @@ class Engine:
     def token_bytes(self) -> int:
         """Bytes of a page for each of its tokens: large pages of the system may be wider than what they hold."""
         return int(library().token_bytes(self.handle))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of what a row keeps whatever the length of its text: running states, and entries; 0 without them."""
+        return int(library().row_bytes(self.handle))
 
     def reach(self, positions: int) -> None:
         """Make the table of rotations cover so many positions, as far as the model has them."""

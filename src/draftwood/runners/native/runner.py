@@ -65,6 +65,22 @@ class NativeRunner(CausalRunner):
     def token_bytes(self) -> int:
         return self.network.engine.token_bytes
 
+    @property
+    def row_bytes(self) -> int:
+        return self.network.engine.row_bytes
+
+    def reach(self, row: Row, length: int) -> int:
+        memory = self._rows.memory_of(row)
+        return 0 if memory is None else memory.reach(min(length, len(memory)))
+
+    def mark(self, row: Row) -> None:
+        if (memory := self._rows.memory_of(row)) is not None:
+            memory.mark()
+
+    def forget_marks(self) -> None:
+        for memory in self._rows.memories:
+            memory.forget_marks()
+
     def _begin(self) -> None:
         self.forward_seconds = 0.0
         self._rows = MemoryTable(self.network.engine)

@@ -1,4 +1,4 @@
-"""The texts that are written now, and when one may join them: while the keys and values of all fit in memory."""
+"""The texts that are written now, and when one may join them: while the keys, values and states of all fit in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _JOINS, _WRITES = 256, 64
 
 @final
 class Admission:
-    """The rows of a batch, the memory for their keys and values, and what texts need of it.
+    """The rows of a batch, the memory for their keys, values and running states, and what texts need of it.
 
     All rows of a batch have as many slots as the longest one, so ``n`` texts need ``n`` times the memory of the longest. A
     text has what it needs now and a little more, not what its limit allows: one without a limit would take all.
@@ -40,6 +40,7 @@ class Admission:
     Attributes:
         rows: the most texts that are written at a time.
         token: bytes of a token's keys and values, in target and draft; 0 where the models do not tell.
+        states: bytes of a text's running states; 0 without.
         budget: bytes for all texts, without ``gibibytes`` half of the memory that is free now; None for no limit. What the
             prefix cache takes of them is free for texts at any time.
     """
@@ -47,20 +48,21 @@ class Admission:
     def __init__(self, pair: Pair, rows: int, gibibytes: float | None) -> None:
         self.rows = rows
         self.token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
+        self.states = pair.target.row_bytes + getattr(pair.draft, "row_bytes", 0)
         room = free_memory(pair.target.device)
         self.budget = (room and int(room * _SHARE)) if gibibytes is None else int(gibibytes * GIB)
 
     @property
     def longest(self) -> int | None:
         """Tokens of the longest text that fits alone, with its prompt; None for no limit."""
-        return self.budget // self.token if self.budget and self.token else None
+        return max(0, self.budget - self.states) // self.token if self.budget and self.token else None
 
     def share(self, jobs: Iterable[Job], ahead: int = 0) -> float:
         """The part of the budget that these texts need with this many more tokens of each; above 1 they do not fit."""
         lengths = [min(job.length + ahead, job.longest) for job in jobs]
         if not self.budget or not lengths:
             return 0.0
-        return len(lengths) * max(lengths) * self.token / self.budget
+        return len(lengths) * (max(lengths) * self.token + self.states) / self.budget
 
 
 def free_memory(device: torch.device) -> int | None:
