@@ -132,6 +132,13 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "mamba_d_state": 12,
         "mamba_n_groups": 2,
     },
+    "bamba": {
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 4,
+        "mamba_d_state": 12,
+        "mamba_n_groups": 2,
+        "mlp_bias": True,
+    },
     "qwen3_5_text": _RULE,
     "qwen3_5_moe_text": {**_RULE, **_EXPERTS},
     "qwen3_next": {**_RULE, **_EXPERTS, "norm_topk_prob": False},

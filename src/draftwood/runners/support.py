@@ -38,6 +38,8 @@ _REFUSED = {
     "mpt": _ALIBI,
     "gpt_neo": "its local attention depends on cache slots, not on positions",
     "reformer": "its attention depends on hash buckets of the text",
+    "falcon_h1": "each of its layers attends and keeps a running state, and those of the native engine do one of them",
+    "nemotron_h": "its layers mix tokens or are networks of squared ReLU, and those of the native engine do both",
 }
 _BY_CONTENT: Mapping[str, str] = {
     "keep_window_size": "beyond that many tokens each one attends only to others chosen by their content",
@@ -108,17 +110,20 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
         ModelError: an encoder-decoder, state-space or linear-attention model, or an attention that ignores masks.
     """
     config, kind = model.config, model_kind(model)
-    reason = _ALIBI if getattr(config, "alibi", False) else _REFUSED.get(kind)
+    reason = _ALIBI if getattr(config, "alibi", False) else None
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
     kinds = set(getattr(config, "layer_types", None) or ())
     if getattr(model, "_is_stateful", False) and not states and (not kinds or kinds - {FULL, SLIDING}):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
-    reason = attention_problem(config.get_text_config(), states) or reason
+    reason = _REFUSED.get(kind) or attention_problem(config.get_text_config(), states) or reason
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
-        raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
+        other = "" if kind in _REFUSED or not kinds - {FULL, SLIDING} else "--backend native with --device cpu, or "
+        raise ModelError(
+            f"model type {kind!r} cannot score a draft tree: {reason}. Use {other}a full-attention causal model"
+        )
 
 
 def refuse_varied(model: Any) -> None:

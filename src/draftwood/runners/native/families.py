@@ -36,6 +36,7 @@ class Family(NamedTuple):
         stated: what a file must say so that the class adds nothing to it; None if it adds in any case.
         full_unrotated: layers of full attention among others do not rotate queries and keys.
         rotary: the setting that says ``rope`` if any layer does.
+        partly: a part of each head is rotated, if the configuration says so.
         tempered: queries are multiplied by a factor that grows with their position.
         interleaved: neighbours in a head are rotated together, not those half a head apart.
         gguf: the architecture in GGUF files, by default the model type; None if they have none of its own.
@@ -74,6 +75,7 @@ class Family(NamedTuple):
     stated: tuple[str, ...] | None = None
     full_unrotated: bool = False
     rotary: str = ""
+    partly: bool = False
     tempered: bool = False
     interleaved: bool = False
     gguf: str | None = ""
@@ -121,7 +123,7 @@ _LOCAL: Final[Mapping[str, str | bool]] = {
 _QWEN35: Final = Family(
     "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
     states={"linear_attention": DELTA_RULE}, gguf="qwen35", stems={"ffn_norm": "post_attention_norm"}, whole="qwen3_5",
-    others=(MTP, "model.visual."),
+    others=(MTP, "model.visual."), partly=True,
 )  # fmt: skip
 _QWEN35_MOE: Final = _QWEN35._replace(
     name="Qwen3_5MoeForCausalLM", experts={**_NORMALISED, "normalise_experts": True}, gguf="qwen35moe", whole="qwen3_5_moe",
@@ -168,7 +170,14 @@ FAMILIES: Final = {
             "moe.output_linear.weight": "moe.experts.down_proj",
         },
     ),
-    "phi3": Family("Phi3ForCausalLM", fused=FUSED, windows=("sliding_window",)),
+    "bamba": Family(
+        "BambaForCausalLM", {"norm": "input_layernorm", "ffn_norm": "pre_ff_layernorm"}, windows=("layer_types",),
+        biases={**_ATTENTION, "feed_forward.": "mlp_bias"}, partly=True, states={"linear_attention": MAMBA}, gguf=None,
+        names={
+            **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")}, "last_norm": "model.final_layernorm",
+        },
+    ),
+    "phi3": Family("Phi3ForCausalLM", fused=FUSED, windows=("sliding_window",), partly=True),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"

@@ -11,7 +11,7 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.facts import is_sparse, shapes_of
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, FUSED, HEAD, LAYERS
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS
 from draftwood.runners.native.layers import borrowers, input_size, kinds_of
 from draftwood.runners.support import attention_problem, model_kind
 
@@ -41,8 +41,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     for rotary in rotary_settings(config):
         if (form := rotary.get("rope_type", "default")) not in (_BY_LAYER if own.varied else _ROTARY):
             return f"it has no code for rotary embeddings of type {form!r}"
-        parts = own.fused == FUSED or own.gated or form == "proportional"
-        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not parts:
+        if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.partly or form == "proportional"):
             return "it has no code for rotary embeddings of parts of a head"
         if own.tempered and (lacks := _TEMPER - rotary.keys()):
             return f"its rotary embedding does not say {min(lacks)}"
