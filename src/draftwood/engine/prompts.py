@@ -49,7 +49,7 @@ class Prompts:
         self._target = target
         self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
-        self._chunk, self._alone = chunk, alone
+        self._most = alone, chunk  # prompt tokens of a step without and with rows that write
         self._prefixes = prefixes
         self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
@@ -65,7 +65,7 @@ class Prompts:
             if not any(row is self._current for row in coming):
                 self._current = None
             self.clear()
-        self._left, self._given = self._chunk if rows else self._alone, len(rows)
+        self._left, self._given = self._most[bool(rows)], len(rows)
         self._drafts = any(entry.drafts for entry in (*rows, *coming))
         now, width = list(rows), 0
         for i, row in enumerate(coming):

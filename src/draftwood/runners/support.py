@@ -34,8 +34,7 @@ from draftwood.sampling.rows import Row
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
-    "bloom": _ALIBI,
-    "mpt": _ALIBI,
+    **dict.fromkeys(("bloom", "mpt"), _ALIBI),
     "gpt_neo": "its local attention depends on cache slots, not on positions",
     "reformer": "its attention depends on hash buckets of the text",
     "falcon_h1": "each of its layers attends and keeps a running state, and those of the native engine do one of them",
@@ -101,19 +100,15 @@ class CausalRunner(SharesBeginnings):
 
 
 def check_architecture(model: Any, states: Collection[str] = ()) -> None:
-    """Refuse models whose configuration shows that they cannot score a tree.
-
-    Args:
-        states: types of layers with a running state that the runner has code for.
+    """Refuse models whose configuration shows that they cannot score a tree, but for layers of types in ``states``.
 
     Raises:
         ModelError: an encoder-decoder, state-space or linear-attention model, or an attention that ignores masks.
     """
     config, kind = model.config, model_kind(model)
-    reason = _ALIBI if getattr(config, "alibi", False) else None
+    reason, kinds = _ALIBI if getattr(config, "alibi", False) else None, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
-    kinds = set(getattr(config, "layer_types", None) or ())
     if getattr(model, "_is_stateful", False) and not states and (not kinds or kinds - {FULL, SLIDING}):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
     reason = _REFUSED.get(kind) or attention_problem(config.get_text_config(), states) or reason
@@ -121,9 +116,8 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
         reason = "it has no language-model head"
     if reason is not None:
         other = "" if kind in _REFUSED or not kinds - {FULL, SLIDING} else "--backend native with --device cpu, or "
-        raise ModelError(
-            f"model type {kind!r} cannot score a draft tree: {reason}. Use {other}a full-attention causal model"
-        )
+        said = f"model type {kind!r} cannot score a draft tree: {reason}"
+        raise ModelError(f"{said}. Use {other}a full-attention causal model")
 
 
 def refuse_varied(model: Any) -> None:
