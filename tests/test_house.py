@@ -55,11 +55,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_177
 """Lines of C++ of the native engine, at most."""
-TESTS = 37_127
+TESTS = 37_180
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_270
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 99_949
+ALL_TEXT = 100_060
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

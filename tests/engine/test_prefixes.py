@@ -11,6 +11,7 @@ import torch
 
 import draftwood
 from draftwood import Grammar, LoadOptions
+from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
 from draftwood.engine import prefixes
 from draftwood.engine.decode import Decoder
@@ -151,6 +152,11 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
     write([*system, *some(90, 4)], 0)  # nobody has left here before
     for seed in range(5, 8):
         write([*system, *some(20 * seed, seed)], len(system))
+    document = [*system, *some(300, 8)]  # behind what all texts share
+    write([*document, *some(60, 9)], len(system))
+    write([*document, *some(60, 10)], len(system))
+    for seed in range(11, 14):
+        write([*document, *some(60, seed)], len(document))
     memory = engine.pipeline.target.memory_bytes
     engine.prefixes.clear()
     assert engine.pipeline.target.memory_bytes == 0 < memory
@@ -160,6 +166,17 @@ def test_control_without_marks_such_texts_read_all_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(RowMemory, "mark", lambda self: None)
     with pytest.raises(AssertionError):
         test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
+
+
+def test_a_text_goes_on_where_there_is_no_memory_for_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = hybrid("states")
+    wanted = alone(engine, request(some(150, 2), 20), Sampling(), None)
+
+    def full(self: RowMemory) -> None:
+        raise CacheError("the native engine: there is not enough memory")
+
+    monkeypatch.setattr(RowMemory, "mark", full)
+    assert engine.generate([request(some(150, 2), 20)], Sampling(), reuse=True)[0].token_ids == wanted
 
 
 def test_marks_go_where_rows_need_the_memory() -> None:

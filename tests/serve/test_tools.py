@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -112,13 +112,15 @@ class Script:
 @contextmanager
 def writing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str = TEMPLATE, *, special: list[str] | None = None,
-    length: int = 2048, opened: Any = serving, **options: Any,
+    length: int = 2048, opened: Any = serving, ends: Sequence[str] = (), **options: Any,
 ) -> Iterator[tuple[Any, Script]]:  # fmt: skip
-    """A server whose model writes a script, in texts of this length. ``special`` are further special tokens."""
+    """A server whose model writes a script, in texts of this length. ``special`` are further special tokens, some of which
+    may be ``ends`` of a text."""
     tokenizer = chat_tokenizer(template)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>", *(special or ())]})
+    generation = DRAWS | ({"eos_token_id": [0, *tokenizer.convert_tokens_to_ids(list(ends))]} if ends else {})
     folders = [
-        save_chat(folder / name, tokenizer=tokenizer, generation=DRAWS, layers=layers, max_position_embeddings=length)
+        save_chat(folder / name, tokenizer=tokenizer, generation=generation, layers=layers, max_position_embeddings=length)
         for name, layers in (("target", 2), ("draft", 1))
     ]
     pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
@@ -807,6 +809,29 @@ def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monke
     with writing(tmp_path / "b", monkeypatch, HARMONY, reasoning_parser="none") as (client, script):
         text = CHANNEL + "<|channel|>final<|message|>the fox"
         assert told(client, script, text)["message"]["content"] == "the henthe fox"
+
+
+def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs, thought = list(FORMATS["harmony"].signs), HARMONY.replace("<end>\n{% endfor", "<|end|>\n{% endfor")
+    with writing(tmp_path, monkeypatch, thought, special=signs, ends=["<|call|>"], thinking_budget="force") as (
+        client,
+        script,
+    ):
+        assert told(client, script, CHANNEL + "<|channel|>final<|message|>the fox")["message"]["content"] == "the fox"
+        assert calls_of(told(client, script, harmony("get_time", "{}") + "<|call|>")) == [("get_time", "{}")]
+        for text in (harmony("get_weather", CITY), "<|channel|>final<|message|>the fox ran to the hen"):
+            for budget in range(1, 12):  # nothing thinks, so nothing is closed
+                found = told(client, script, text, thinking_token_budget=budget)
+                assert calls_of(found) or found["message"]["content"] == "the fox ran to the hen", budget
+        message = told(client, script, CHANNEL[:30] + "a" * 30, thinking_token_budget=2)["message"]
+        assert (message["content"], message["reasoning_content"]) != ("", "a" * 30)
+        script.text = None
+        for seed in range(3):
+            found = answer(client, chat(tools=TOOLS, tool_choice="required", max_tokens=400, seed=seed))["choices"][0]
+            assert calls_of(found)
+            assert found["finish_reason"] == "length" or valid(found)
 
 
 def test_a_grammar_holds_content(thinking: dict[str, Served]) -> None:

@@ -136,7 +136,9 @@ class ChatTemplate:
             return ()
         first = self._ids(after.lstrip())[:1] if found else []
         special = self._tokenizer.added_tokens_decoder
-        return tuple(token for token in first if token < self._vocab and token in special and special[token].special)
+        ends = [token for token in first if token < self._vocab and token in special and special[token].special]
+        inner = "<|end|>" if self.reads("<|channel|>") else ""  # in channels it ends thoughts too
+        return tuple(token for token in ends if special[token].content != inner)
 
     def _text(
         self, messages: Sequence[Message], variables: Mapping[str, Any], *, answer: bool, continues: bool = False

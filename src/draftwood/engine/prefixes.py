@@ -13,6 +13,8 @@ from draftwood.sampling.rows import Row
 SHARED: Final = 32
 """Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
 MEMORY: Final = 1 << 30
+MARKS: Final = 3
+"""Copies of a row's running states, at most (:meth:`draftwood.runners.native.network.RowMemory.mark`)."""
 MOST: Final = 512
 """Texts, at most: each is compared with a new one that begins with the same tokens."""
 
@@ -107,7 +109,7 @@ def _written(runner: KeepsTexts, rows: Sequence[Row]) -> int:
     """Bytes of the keys, values and running states of rows."""
     lengths = [len(row.tokens) for row in rows]
     tokens = len(lengths) * max(lengths, default=0) if runner.pads else sum(lengths)
-    return runner.token_bytes * tokens + runner.row_bytes * len(rows)
+    return runner.token_bytes * tokens + (1 + MARKS) * runner.row_bytes * len(rows)
 
 
 def alike(tokens: Sequence[int], other: Sequence[int]) -> bool:

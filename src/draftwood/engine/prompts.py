@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import torch
 
+from draftwood.core.errors import CacheError
 from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry
@@ -25,6 +27,14 @@ AGAIN: Final = 32
 prompt, as the next turn of a chat does, or where another one has left it before."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
+
+
+class _Part(NamedTuple):
+    """A prompt that is read in part: its row, how many tokens were read, and the stops behind them."""
+
+    entry: Entry
+    done: int
+    stops: list[int]
 
 
 @final
@@ -51,8 +61,7 @@ class Prompts:
         self._drafting = drafting
         self._most = alone, chunk  # prompt tokens of a step without and with rows that write
         self._prefixes = prefixes
-        self._current: Entry | None = None  # the row whose prompt is read in part
-        self._done = 0  # tokens of it that were read
+        self._part: _Part | None = None
         self._stops: list[int] = []  # behind so many tokens of a prompt its running states are kept
         self._left = math.inf  # tokens of this step
         self._drafts = True  # for some row of this step
@@ -63,13 +72,13 @@ class Prompts:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
         if not rows:
             if not any(row is self._current for row in coming):
-                self._current = None
+                self._part = None
             self.clear()
         self._left, self._given = self._most[bool(rows)], len(rows)
         self._drafts = any(entry.drafts for entry in (*rows, *coming))
         now, width = list(rows), 0
         for i, row in enumerate(coming):
-            prefix = None if row is self._current else self._prefix(row, now)
+            prefix = self._prefix(row, now)
             unread = len(row.context) - (0 if prefix is None else prefix.length - 1)
             wider, padded = self._widened(width, unread, len(now))
             if self._joins_unread(row, unread, coming[i + 1 :], padded):
@@ -86,22 +95,27 @@ class Prompts:
                 self._set_rows([*now, row], clock)
                 self._left -= width
             now.append(row)
+            self.trim(now)  # marks may take more than there is
         self._set_rows(now, clock)
         return now[len(rows) :]
 
     @property
     def reading(self) -> tuple[int, int] | None:
         """The number of the row whose prompt is read in part, and the tokens of it that were read; None without one."""
-        return None if self._current is None else (self._current.row.number, self._done)
+        return None if self._part is None else (self._part.entry.row.number, self._part.done)
+
+    @property
+    def _current(self) -> Entry | None:
+        return None if self._part is None else self._part.entry
 
     def forget(self, entry: Entry) -> None:
         """A row that may have been read in part comes no more."""
         if entry is self._current:
-            self._current = None
+            self._part = None
 
     def clear(self) -> None:
         """Remove all rows of both models; a prompt that was read in part stays."""
-        if self._current is None:
+        if self._part is None:
             self._target.clear()
             self._drafting.clear()
         else:
@@ -116,7 +130,7 @@ class Prompts:
     def trim(self, entries: Sequence[Entry]) -> None:
         """Forget what was kept for later rows, as far as the present ones need the memory."""
         if self._prefixes is not None and self._keeper is not None:
-            coming = [] if self._current is None else [self._current]
+            coming = [] if self._part is None else [self._part.entry]
             self._prefixes.trim(self._keeper, self._drafting.runner, [entry.row for entry in (*entries, *coming)])
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
@@ -129,6 +143,9 @@ class Prompts:
     def _prefix(self, row: Entry, now: Sequence[Entry]) -> Prefix | None:
         """The longest beginning of a prompt that was read in present rows or in texts that have ended; sets its stops."""
         self._stops = []
+        if self._part is not None and row is self._part.entry:
+            self._stops = self._part.stops
+            return None
         if self._keeper is None:
             return None
         draft = self._drafting.runner
@@ -159,14 +176,13 @@ class Prompts:
         if self._left <= 0:
             return False
         length = len(row.context)
-        if row is not self._current:
-            self._current, self._done = row, 0 if prefix is None else prefix.length
-        end = int(min(length, self._done + self._left))
+        if self._part is None or row is not self._part.entry:
+            self._part = _Part(row, 0 if prefix is None else prefix.length, self._stops)
+        done = self._part.done
+        end = int(min(length, done + self._left))
         self._prefill(row, end, prefix, clock)
-        self._left -= end - self._done
-        self._done = end
-        if end == length:
-            self._current = None
+        self._left -= end - done
+        self._part = None if end == length else _Part(row, end, self._stops)
         return end == length
 
     def _prefill(self, entry: Entry, end: int, prefix: Prefix | None, clock: Clock) -> None:
@@ -196,7 +212,8 @@ class Prompts:
                 clock.seconds["draft"] += perf_counter() - read
         for runner in (self._target, draft) if end in self._stops else ():
             if isinstance(runner, KeepsTexts):
-                runner.mark(row)
+                with suppress(CacheError, MemoryError, RuntimeError):  # there is no memory for it
+                    runner.mark(row)
 
     def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
         """Give both models their rows, if new ones are among them; the clock takes the encoder's seconds."""

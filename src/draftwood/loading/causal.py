@@ -83,6 +83,10 @@ def load_causal(name: str | Path, plan: Plan) -> Any:
             _check_room(name, sum(size for _, size in found.sizes()))
             return found
     if options.weights != "same":
+        if (why := plan.engine.library.why_not(plan.device)) is not None:
+            raise ModelError(
+                f"weights {options.weights!r} need the native engine, which does not run here ({why}): leave --weights out"
+            )
         raise ModelError(
             f"weights {options.weights!r} are for models that the native engine reads from their files, and {str(name)!r} "
             f"(model type {raw_config(name, options).get('model_type')!r}) is not one: leave --weights out"

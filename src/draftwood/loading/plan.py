@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from draftwood.core.draft_kind import CAUSAL, MTP, OWN_KINDS, SEQ2SEQ, DraftKind
+from draftwood.core.draft_kind import CAUSAL, HIDDEN_BLOCK, MASKED_BLOCK, MTP, SEQ2SEQ, DraftKind
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import CONFIG, folder_of, has_head
 from draftwood.loading.gguf_config import stored_config
@@ -72,7 +72,8 @@ def _kind_of(name: str | Path, target: str | Path, options: LoadOptions, kind: D
     if Path(name) == Path(target) and has_head(name):
         return MTP
     config = raw_config(name, options)
-    found = OWN_KINDS.get(str(config.get("model_type"))) or (published_format(config)[0] if kind is CAUSAL else None)
+    trained = {one.name: one for one in (MASKED_BLOCK, HIDDEN_BLOCK)}  # whose folders this package writes
+    found = trained.get(str(config.get("model_type"))) or (published_format(config)[0] if kind is CAUSAL else None)
     if found is not None and found.reads_source == kind.reads_source:
         return found
     return SEQ2SEQ if kind is SEQ2SEQ and is_encoder_decoder(name, options) else CAUSAL

@@ -115,9 +115,11 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
-        other = "" if kind in _REFUSED or not kinds - {FULL, SLIDING} else "--backend native with --device cpu, or "
+        other = ", or --backend native with --device cpu if it has code for this type"
         said = f"model type {kind!r} cannot score a draft tree: {reason}"
-        raise ModelError(f"{said}. Use {other}a full-attention causal model")
+        raise ModelError(
+            f"{said}. Use a full-attention causal model{other * (kind not in _REFUSED and bool(kinds - {FULL, SLIDING}))}"
+        )
 
 
 def refuse_varied(model: Any) -> None:

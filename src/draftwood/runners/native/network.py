@@ -67,10 +67,10 @@ class RowMemory:
         return max([own, *(len(mark) for mark in self._marks if len(mark) <= length)])
 
     def mark(self) -> None:
-        """Keep a copy of what there is, for later forks. The first mark and the last one stay."""
+        """Keep a copy of what there is, for later forks. The first mark and the last two stay."""
         if not any(len(mark) == len(self) for mark in self._marks):
             copy = self.fork(len(self))
-            copy._marks, self._marks = [], [*self._marks[:1], copy]
+            copy._marks, self._marks = [], [*self._marks[:1], *self._marks[1:][-1:], copy]
 
     def forget_marks(self) -> None:
         """Free them."""

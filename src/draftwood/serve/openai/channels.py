@@ -56,11 +56,11 @@ class ChannelReader:
         if not mark:
             self.unread = "" if last else self.unread  # a header that is cut says nothing
             return False
-        self.unread, to, channel = rest, _TO.search(head), _CHANNEL.search(head)
+        self.unread, to, channels = rest, _TO.search(head), _CHANNEL.findall(head)
         if to is not None and to[1] in self._reading.names:
             self._begin(Call(name=to[1]))
         else:
-            thinks = channel is not None and channel[1] == "analysis" and self._reading.thinks is not None
+            thinks = channels[-1:] == ["analysis"] and self._reading.thinks is not None
             self._kind = "thought" if thinks else "content"
         return True
 

@@ -21,7 +21,7 @@ from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.channels import THINKING
 from draftwood.serve.openai.formats import FORMATS, ToolFormat, format_of
-from draftwood.serve.openai.reading import THINK, Reading, Thinking
+from draftwood.serve.openai.reading import THINK, Reading
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
 from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held, written_out
 
@@ -115,14 +115,22 @@ class Chats:
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
 
-    def budgeted(self, budget: int, prompt: int, sampling: Sampling, thinking: Thinking) -> tuple[Sampling, list[str]]:
+    def budgeted(self, budget: int, prompt: int, sampling: Sampling, reading: Reading) -> tuple[Sampling, list[str]]:
         """The sampling of answers that may think, whose thoughts are closed after so many tokens; or a remark on why not."""
         if self._options.thinking_budget != "force":
             return sampling, [
                 f"the thought may have more than {budget} tokens: --thinking-budget force would close it there"
             ]
-        tokenizer = self._pair.tokenizer
-        close = list(tokenizer(thinking.close, add_special_tokens=False)["input_ids"])
+        tokenizer, thinking = self._pair.tokenizer, reading.thinking
+
+        def thinks(written: list[int]) -> bool:
+            text = str(tokenizer.decode(written))
+            return (bool(reading.thinks) or text.lstrip().startswith(thinking.begin)) and thinking.end not in text
+
+        close, begin = (
+            list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (thinking.close, thinking.begin)
+        )
+        budget += 0 if reading.thinks else len(begin)
 
         def closing(ids: Tensor, scores: Tensor) -> Tensor:
             at = ids.shape[1] - prompt - budget
@@ -130,7 +138,7 @@ class Chats:
                 return scores
             found = scores.clone()
             for row, written in enumerate(ids[:, prompt:].tolist()):
-                if written[budget:] == close[:at] and thinking.end not in tokenizer.decode(written[:budget]):
+                if written[budget:] == close[:at] and thinks(written[:budget]):
                     found[row] = -inf
                     found[row, close[at]] = 0
             return found
@@ -148,7 +156,7 @@ class Chats:
     def _messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, continues: bool) -> list[dict[str, Any]]:
         given = [message.to_template() for message in messages]
         if self._channels:
-            given = [_thinking_of(one) for one in given]
+            given = [_thinking_of(one) for one in checked(given, continues=continues)]
         wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
         template = self._pair.template
         if not wanted or self._options.no_tools or self._reads_tools or (not tools and template.reads("tool_calls")):
@@ -190,4 +198,4 @@ def _thinking_of(message: dict[str, Any]) -> dict[str, Any]:
     thought = message.get("reasoning_content") or message.get("reasoning") or ""
     if one.get("tool_calls") and one.get("content"):
         thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
-    return one | ({"thinking": thought} if thought else {})
+    return one | ({"thinking": thought} if thought and one.get("tool_calls") else {})

@@ -139,7 +139,7 @@ _HARMONY: Final = ToolFormat(
     mark="<|channel|>",
     channels=True,
     head=re.compile(r"(?!)"),
-    frame=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>"),
+    frame=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),  # <|call|> ends the text
     outer=("", "<|start|>assistant", ""),
     signs=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
 )
@@ -154,10 +154,9 @@ def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
     """The wanted format; with ``auto`` the one that the chat template writes, by what it holds. None if it is not known."""
     if wanted == "auto":
         wanted = next((name for sign, name in _SIGNS.items() if holds(sign)), "")
+        wanted = "deepseek_v3" if wanted == "deepseek_v31" and holds("```json") else wanted
     if wanted == "mistral" and holds("[ARGS]"):
         return _ARGS
-    if wanted == "deepseek_v31" and holds("```json"):
-        return _DEEPSEEK_V3
     return FORMATS.get(wanted)
 
 

@@ -126,7 +126,7 @@ class Preparation:
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
         sampling, said = prepared.sampling, self._unread(body)
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
-            sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading.thinking)
+            sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
             said += more
         warnings = [*prepared.warnings, *said]
         return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
