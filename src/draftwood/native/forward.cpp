@@ -191,8 +191,8 @@ struct Forward : DeltaRule<N> {
 
     // All layers, or those until the last one that keeps something of a token.
     void layers() {
-        const int count = work.scored || ends ? facts.layers : model.keeping;
-        for (int l = 0; l < count; l++) layer(l);
+        const int last = work.scored || ends ? facts.layers : model.keeping;
+        for (int l = 0; l < last; l++) layer(l);
     }
 
     void scores() {
