@@ -28,7 +28,7 @@ struct LayerSource {
     // what the residual stream is multiplied by at last, or null.
     Matrix input_gate, input_projection;
     const float *input_norm, *scalar;
-    // Norms of a mixture beside the network above: of what that and the mixture make, of inputs of experts and of the router; and
+    // Norms of a mixture next to the network above: of what that and the mixture make, of inputs of experts and of the router; and
     // what weights of experts are multiplied by, [expert]; or null.
     const float *dense_norm, *mixture_norm, *experts_norm, *router_norm, *expert_scales;
     Matrix mixed, mixed_gate, share, decay;

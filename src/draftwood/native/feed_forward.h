@@ -142,7 +142,7 @@ struct FeedForward : Attention<N> {
         else if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
     }
 
-    // The network of all tokens beside a mixture, whose sums are where the first of a token's choices was: each is normed, and both
+    // The network of all tokens next to a mixture, whose sums are where the first of a token's choices was: each is normed, and both
     // together.
     void network_beside(const Layer& layer, float* made) {
         linear(layer.gate_up, count, normed, 0, [&] { norm_all(layer.ffn_norm); }, [&](int s, int r, const float* sums) {

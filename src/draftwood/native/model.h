@@ -79,7 +79,7 @@ struct Layer {
     size_t entries;                  // place in a block of entries
     Linear input_gate, input_projection;  // of what the layer adds of a token alone, without weights if it adds nothing
     float *input_norm, *scalar;      // of that; what the residual stream is multiplied by at last, or null
-    // Of a mixture beside a network of all tokens, or null: norms of what either makes, and of inputs of experts and of the router.
+    // Of a mixture next to a network of all tokens, or null: norms of what either makes, and of inputs of experts and of the router.
     float *dense_norm, *mixture_norm, *experts_norm, *router_norm;
     float* expert_scales;            // what weights of experts are multiplied by, or null
     // [tap][channel]; [channel] or null; [head], below 0; [head]; of a head's output, or of all of Mamba-2; [head] of Mamba-2.

@@ -41,7 +41,7 @@ inline void quantise_row(const float* from, int row, const Inputs& to) {
 #else
     const bool paired = false;
 #endif
-    int8_t own[QUANT], *codes = to.codes + (paired ? row / 2 * 2 * QUANT + row % 2 * 8 : row * QUANT);
+    int8_t alone[QUANT], *codes = to.codes + (paired ? row / 2 * 2 * QUANT + row % 2 * 8 : row * QUANT);
     InputGroup* group = to.groups + row;
     for (int g = 0; g < to.size / QUANT; g++, from += QUANT, codes += to.rows * QUANT, group += to.rows) {
         const Lanes a = load(from), b = load(from + LANES), zero = splat(0.f);
@@ -49,9 +49,10 @@ inline void quantise_row(const float* from, int row, const Inputs& to) {
         const float invalid = sum(a * zero + b * zero);  // NaN, or zero
         const bool empty = !(top >= 1e-30f) || invalid != 0;
         const Lanes factor = splat(empty ? 0.f : 127 / top);
+        int8_t* own = paired ? alone : codes;
         store_codes(own, a * factor);
         store_codes(own + LANES, b * factor);
-        for (int i = 0; i < QUANT; i += 8) memcpy(codes + (paired ? 2 * i : i), own + i, 8);
+        for (int i = 0; paired && i < QUANT; i += 8) memcpy(codes + 2 * i, own + i, 8);
         int half = 0, rest = 0;
         for (int i = 0; i < LANES; i++) half += own[i], rest += own[i + LANES];
         const float scale = empty ? invalid : top / 127;

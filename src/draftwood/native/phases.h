@@ -4,7 +4,7 @@
 #include "panels.h"
 
 namespace {
-// Of a mixture of experts beside a network of all tokens: qkv, heads, attention, out, its norm, router, up, down, sum, three of that
+// Of a mixture of experts next to a network of all tokens: qkv, heads, attention, out, its norm, router, up, down, sum, three of that
 // network, and three of a layer's own inputs.
 const int PHASES_OF_LAYER = 15;
 const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
