@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,12 @@ if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
     rooms += ["draft", "verify", "runners", "tune"]
     install_import_hook([f"draftwood.{room}" for room in rooms], "beartype.beartype")
+
+
+def pytest_collection_finish() -> None:
+    """Libraries and tests stay: the garbage of a test is found without walking a million objects of theirs."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,6 @@ SAME, REUSED, SORTED, EASY, ALL, FLATTER, FAVOURED = BREAKS
 DEFAULT, DRAWN = Method(), Method(method="rsd-s")
 SHARED = Method(method="shared-noise", nodes=6)
 LEAVES = Method(method="rsd-c", verifier="traversal", shape="2-2-1")
-CHAIN = Method(method="chain")
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +62,8 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
 
 
 @pytest.mark.parametrize(("method", "name", "test"), [
-    (DEFAULT, FLATTER, "choice"), (DRAWN, FLATTER, "scores, factor"), (LEAVES, FLATTER, "scores, factor"),
-    (DEFAULT, FAVOURED, "choice"), (DRAWN, FAVOURED, "scores, one token"),
+    (DEFAULT, FLATTER, "choice"), (LEAVES, FLATTER, "scores, factor"), (DEFAULT, FAVOURED, "choice"),
+    (DRAWN, FAVOURED, "scores, one token"),
 ])  # fmt: skip
 def test_a_fault_of_the_scores_of_trees_is_found(pair, method, name, test):
     assert test in {one.name for one in found(pair, method, BREAKS[name]).tests if one.fails}
@@ -101,10 +100,9 @@ def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
     assert found(pair, DEFAULT, BREAKS[SORTED]).exact
 
 
-@pytest.mark.parametrize("method", [
-    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="dynamic"), Method(method="ngram"),
-    Method(method="shared-noise", shape="2-2"),
-], ids=lambda m: f"{m.method}-{m.verifier}")  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [DEFAULT, LEAVES, Method(method="dynamic"), Method(method="ngram")], ids=lambda m: f"{m.method}-{m.verifier}"
+)
 def test_sound_engines_are_called_exact(pair, method):
     report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))
     assert report.exact, report.summary()

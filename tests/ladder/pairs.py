@@ -67,9 +67,9 @@ def self_drafting(kind: str) -> tuple[Runner, Runner]:
     return tiny_runner(VOCAB, 1), tiny_runner(VOCAB, 1)
 
 
-def requests_of(kind: str) -> list[Request]:
+def requests_of(kind: str, length: int = 24) -> list[Request]:
     """Requests with prompts or sources and lengths that differ."""
     if kind not in SEQ2SEQ:
-        return ragged()
-    limits = [Limits(max_new_tokens=20 - 3 * i) for i in range(len(SOURCES))]
+        return ragged(length)
+    limits = [Limits(max_new_tokens=length - 4 - 3 * i) for i in range(len(SOURCES))]
     return [Request(prompt=(START,), source=SOURCES[i], seed=11 + i, limits=limits[i]) for i in range(len(SOURCES))]

@@ -91,7 +91,7 @@ def drafted_beam(width, samples):
 @pytest.mark.parametrize("width", [2, 3])
 def test_drafted_beams_have_the_distribution_of_the_race(width):
     """For which ``test_rung1_fractions.py`` proves that the output is the target's."""
-    samples = 40_000
+    samples = 20_000
     assert largest(z_scores(drafted_beam(width, samples), exact_beam(width), samples)) < Z
 
 

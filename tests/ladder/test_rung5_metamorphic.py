@@ -70,13 +70,13 @@ def test_control_a_drafter_that_keeps_other_nodes_is_seen():
 
 
 WAYS = [
-    ("auto", 0.0, ()), ("auto", 1.0, ()), ("auto", 1.0, (0, 1, 2)), ("recursive", 1.0, ()), ("traversal", 0.0, ()),
-    ("traversal", 1.0, ()),
+    ("auto", 0.0, ()), ("auto", 1.0, ()), ("auto", 1.0, (0, 1, 2)), ("traversal", 0.0, ()), ("traversal", 1.0, ()),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "method", "shape", "nodes", "verifier", "temperature", "eos"), [
     *(("model", *tree, *way) for tree in METHODS for way in WAYS if way[0] == "auto" or tree[0] not in MATCHED),
+    ("model", "ngram", "3", None, "recursive", 1.0, ()),  # "auto" of the other drawn trees is that
     *(("block", *tree, None, "auto", 1.0, eos) for eos in [(), (0, 1, 2)] for tree in [
         ("block", None), ("block", "3"), ("rsd-s", "2x4"), ("shared-noise", None),
     ]),
@@ -92,7 +92,7 @@ def test_a_batch_is_its_rows_one_by_one(kind, method, shape, nodes, verifier, te
     sampling = Sampling(temperature=temperature, top_p=0.9, repetition_penalty=1.1)
     runners = pair(kind, VOCAB, 15 if kind in HIDDEN else None)
     engine = decoder(*runners, method, shape, verifier, nodes=nodes, greedy=sampling.greedy, eos=eos)
-    requests = requests_of(kind)
+    requests = requests_of(kind, 16)
     together = texts(engine, sampling, requests)
     assert [texts(engine, sampling, [request])[0] for request in requests] == together
     assert texts(engine, sampling, requests[::-1]) == together[::-1]

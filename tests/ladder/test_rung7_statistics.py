@@ -25,10 +25,7 @@ from tests.ladder.test_rung3_tape import tampered
 from tests.tables import TableRunner
 
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
-METHODS = [
-    ("chain", "3", "recursive"), ("rsd-c", "2-2-1", "recursive"), ("rsd-s", "3x3", "recursive"),
-    ("rsd-s", "3x3", "traversal"), ("iid", "2x3", "traversal"), ("shared-noise", None, "coupled"),
-]  # fmt: skip
+METHODS = [("rsd-c", "2-2-1", "recursive"), ("rsd-s", "3x3", "traversal"), ("shared-noise", None, "coupled")]
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +111,9 @@ def far_off(drawn):
     return (chi - (len(cells) - 1)) / np.sqrt(2 * (len(cells) - 1))
 
 
-@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-@pytest.mark.parametrize(("method", "shape"), [
-    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x2"),
+@pytest.mark.parametrize(("method", "shape", "verifier"), [
+    ("chain", "2", "recursive"), ("rsd-c", "2-1", "traversal"), ("rsd-s", "2x2", "recursive"), ("iid", "2x2", "traversal"),
+    ("rsd-s", "2x2", "traversal"),
 ])  # fmt: skip
 def test_the_joint_distribution_of_many_rounds_with_a_reversed_draft(method, shape, verifier):
     engine = decoder(TableRunner(TARGET), TableRunner(REVERSED), method, shape, verifier)
