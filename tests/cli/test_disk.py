@@ -70,9 +70,7 @@ def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path: P
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-@pytest.mark.parametrize(
-    ("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1"), (["--json", "the fox"], "")]
-)
+@pytest.mark.parametrize(("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1")])
 def test_a_full_standard_output_is_named(
     pair: list[str], prompts: Path, environment: dict[str, str], options: list[str], unbuffered: str
 ) -> None:

@@ -63,9 +63,9 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
 
 @pytest.mark.parametrize(("method", "name", "test"), [
     (DEFAULT, FLATTER, "choice"), (LEAVES, FLATTER, "scores, factor"), (DEFAULT, FAVOURED, "choice"),
-    (DRAWN, FAVOURED, "scores, one token"),
+    (DRAWN, FAVOURED, "scores, one token"), (SHARED, ALL, "choice"), (DRAWN, ALL, "accepted"),
 ])  # fmt: skip
-def test_a_fault_of_the_scores_of_trees_is_found(pair, method, name, test):
+def test_a_gross_break_is_found_and_so_is_a_fault_of_the_scores_of_trees(pair, method, name, test):
     assert test in {one.name for one in found(pair, method, BREAKS[name]).tests if one.fails}
 
 
@@ -84,11 +84,6 @@ def test_a_check_without_accepted_drafts_proves_nothing(pair, monkeypatch):
     assert (report.exact, report.unproven, report.drafted) == (False, True, 0)
     assert report.summary().startswith("NO PROOF, since no drafted token was accepted: ")
     assert found(pair, Method(method="ar")).exact  # which drafts nothing
-
-
-@pytest.mark.parametrize("method", [SHARED, DRAWN], ids=lambda m: m.method)
-def test_a_gross_break_is_found(pair, method):
-    assert not found(pair, method, BREAKS[ALL]).exact
 
 
 def test_noise_that_repeats_is_found_in_trees_that_pay(pair):
