@@ -1,4 +1,5 @@
-"""How fast a file is written again with a renamed symbol, as agents edit: plain, by default, and with the old file given.
+"""How fast a file is written again with a renamed symbol, as agents edit: plain, by default, with the old file given, and
+when the same is asked again.
 
 A model that cannot edit is led: the score of the token that the new file has next is raised after every forward, so that
 forwards, drafts and verification are those of a model that edits. Every method must write the new file.
@@ -19,6 +20,7 @@ from benchmarks.edits_config import EditsConfig
 from benchmarks.record import head_of, machine_lines
 from benchmarks.report import table
 from draftwood.api import Pair
+from draftwood.core.history import History
 from draftwood.core.scores import Peaks, Scores
 from draftwood.core.settings import Method
 from draftwood.hardware.machine import load_average
@@ -28,9 +30,11 @@ from draftwood.sampling.rows import Row
 
 _CERTAIN: Final = 1e4
 _PLAIN: Final = "plain decoding"
+_AGAIN: Final = "default, asked again"
 _SYSTEMS: Final[Mapping[str, tuple[Any, bool]]] = {
     _PLAIN: ("ar", False),
     "default": (None, False),
+    _AGAIN: (None, False),
     "default, old file given": (None, True),
     "lookup of 16": (Method(method="ngram", shape="16"), False),
     "lookup of 16, old file given": (Method(method="ngram", shape="16"), True),
@@ -93,6 +97,8 @@ def measure(config: EditsConfig, pair: Pair, advance: Callable[[], object]) -> d
         prompt = list(pair.chat_request([{"role": "user", "content": f"Rename a symbol.\n```\n{old}```"}]).prompt)
         pair.generate(prompt, temperature=0.0, max_new_tokens=1)  # the drafter reads it too
         for name, (method, given) in _SYSTEMS.items():
+            if name != _AGAIN:
+                pair.prefixes.history = History()
             began = perf_counter()
             result = pair.generate(
                 prompt, method=method, draft_text=old if given else None, temperature=0.0, max_new_tokens=len(led.text)

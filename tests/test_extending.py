@@ -79,8 +79,8 @@ def test_drawn_tokens_follow_the_target(page, which, verifier):
 class Stubborn:
     """Proposes more than it may, and tokens that the target lacks."""
 
-    def __init__(self, source):
-        self.source = list(source)
+    def __init__(self, row):
+        self.source = list(row.source)
 
     def propose(self, text, count):
         return [*self.source, VOCAB, 1, 2][: count + 2]

@@ -102,7 +102,7 @@ def test_sizes_of_batches_have_their_own_costs_and_share_what_a_draft_brings():
 @pytest.mark.parametrize(("change", "message"), [
     ({"by_rows": {"none": {}}}, "by_rows is"),
     ({"by_rows": {"4": {}}}, "Learnt was read from"),
-    ({"hits": [1.0]}, r"hits is \[1.0\], but must be a list of 16 numbers"),
+    ({"hits": [1.0]}, r"hits is \[1.0\], but must be a list of 32 numbers"),
     ({"guesses": [-1.0] * 16}, "guesses"),
     ({"acceptance": None}, "acceptance is None"),
 ])  # fmt: skip

@@ -17,7 +17,7 @@ from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.ngram_index import NgramIndex, ngram
+from draftwood.draft.ngram_index import Match, NgramIndex, ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.counter_rng import CounterRng
@@ -40,7 +40,7 @@ VOCAB = 12
     ([1], 2, [], 0),
 ])  # fmt: skip
 def test_what_followed_the_latest_longest_match(text, count, found, agreed):
-    assert NgramIndex().follow(text, count, VOCAB) == (found, agreed)
+    assert NgramIndex().matches(text, count) == [Match(found, agreed)]
 
 
 def searched(source, text, count, max_ngram):
@@ -60,7 +60,7 @@ def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
     source = [rng.randrange(4) for _ in range(rng.randrange(9))]
     text, index, hits = [rng.randrange(4) for _ in range(3)], NgramIndex(source), 0
     while len(text) < 60:
-        found, agreed = index.follow(text, 5, VOCAB)
+        [(found, agreed, _)] = index.matches(text, 5)
         assert found == searched(source, text, 5, 3)
         assert (agreed > 0) == bool(found)
         hits += len(found) == 5
@@ -70,8 +70,6 @@ def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
 
 def test_nothing_is_guessed_that_the_target_never_writes():
     """An encoder may know more tokens than its decoder."""
-    assert NgramIndex([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
-    assert NgramIndex([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
     drafter = ngram(3)
     sampler = distribution_of([3], sources=[[3, 4, 90, 4]])
     assert drafter.draft([3], sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]

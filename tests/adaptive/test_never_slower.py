@@ -14,7 +14,7 @@ from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.learnt import Learnt
-from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.lookup import KINDS, PromptLookup
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
@@ -62,7 +62,7 @@ def test_in_a_later_process_a_text_is_not_slower(name, world):
 
 
 def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
-    lookup = PromptLookup(hits=[20.0] * 16, guesses=[20.0] * 16)
+    lookup = PromptLookup(hits=[20.0] * KINDS, guesses=[20.0] * KINDS)
     assert min(lookup.probabilities) > 0.7
     sampler = sampler_of(Sampling(), [[1, 2, 1]], VOCAB)
     lookup.guess(sampler, [4])
@@ -74,7 +74,7 @@ def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
 
 
 def test_guesses_that_were_seldom_right_in_earlier_texts_are_not_shown_until_a_text_repeats_itself():
-    lookup = PromptLookup(hits=[11.0] * 16, guesses=[100.0] * 16)
+    lookup = PromptLookup(hits=[11.0] * KINDS, guesses=[100.0] * KINDS)
     sampler = sampler_of(Sampling(), [[1, 2, 3, 4, 5, 1]], VOCAB)
     [guess] = lookup.guess(sampler, [4])
     assert max(guess.probabilities) < 0.13

@@ -58,7 +58,7 @@ def test_without_a_profile_nothing_is_read_or_written(cache):
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "{", "[]", '{"format": 3, "learnt": {}}', '{"format": 4, "learnt": {"adaptive": {}}}']
+    "damaged", ["", "{", "[]", '{"format": 3, "learnt": {}}', '{"format": 5, "learnt": {"adaptive": {}}}']
 )
 def test_a_damaged_file_gives_a_warning_and_is_replaced(damaged):
     path = default_path(KEY)

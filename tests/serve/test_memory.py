@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Method, Pair
+from draftwood.core.errors import ConfigError
 from draftwood.engine.prompts import AGAIN
 from draftwood.native.library import LIBRARY
 from draftwood.serve.decoding import rows as rows_module
@@ -22,7 +24,7 @@ from draftwood.serve.decoding.rows import Admission
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
 from tests.native.test_mtp import checkpoint, random_head
 from tests.native.test_states import random_model
-from tests.serve.client import answer, chat, completion, metric, refused, streamed, text_of, written
+from tests.serve.client import answer, chat, choice, completion, metric, refused, streamed, text_of, written
 from tests.serve.conftest import make_service, serving, until
 from tests.tiny_chat import chat_tokenizer, save_chat
 
@@ -318,6 +320,31 @@ def test_keys_share_beginnings_only_on_request(own: Pair, share: bool) -> None:
         for key, hit in (("one", False), ("two", share), ("one", True)):
             client.headers["Authorization"] = f"Bearer {key}"
             assert (cached(answer(client, completion(prompt=PROMPT))) > 0) == hit
+
+
+@pytest.mark.parametrize(("history", "hits"), [
+    ("none", [False, False, False]),
+    ("key", [False, False, True]),
+    ("all", [False, True, True]),
+])  # fmt: skip
+def test_speed_tells_of_earlier_texts_of_ones_own_key_and_of_others_only_on_request(
+    own: Pair, history: str, hits: list[bool]
+) -> None:
+    """At temperature 2 a text seldom repeats itself, so nearly all that is accepted stands in an earlier one."""
+    body = completion(prompt=PROMPT, temperature=2.0, max_tokens=40, ignore_eos=True)
+    with serving(make_service(own, method=Method(method="ngram"), history=history), keys=("one", "two")) as client:
+        accepted, texts = [0.0], set()
+        for key in ("one", "two", "two"):
+            client.headers["Authorization"] = f"Bearer {key}"
+            texts.add(text_of(choice(client, body)))
+            accepted.append(metric(client, "spec_decode_num_accepted_tokens_total"))
+        assert [after - before > 20 for before, after in pairwise(accepted)] == hits
+        assert len(texts) == 1
+
+
+def test_a_history_of_no_texts_is_refused(own: Pair) -> None:
+    with pytest.raises(ConfigError, match=r"--history keeps texts .* --no-prefix-cache keeps none: leave one of them out"):
+        make_service(own, history="key", no_prefix_cache=True)
 
 
 def test_texts_that_are_kept_make_room_for_those_that_are_written(own: Pair) -> None:

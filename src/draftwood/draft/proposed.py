@@ -10,6 +10,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree, TreeBuilder
+from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 
 
@@ -33,14 +34,14 @@ class ProposedChains:
 
     Args:
         name: the name on the command line.
-        make: makes a row's proposer from what it may repeat: the encoder's input, and the request's draft text.
+        make: makes the proposer of a row.
         length: the most tokens of a draft.
     """
 
     draw = Draw.POINT_MASS
     runner = None
 
-    def __init__(self, name: str, make: Callable[[Sequence[int]], Proposer], length: int) -> None:
+    def __init__(self, name: str, make: Callable[[Row], Proposer], length: int) -> None:
         self.name = name
         self.length = length
         self._make = make
@@ -56,7 +57,7 @@ class ProposedChains:
     def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
         """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""
         row, count = sampler.rows[number], min(self.length, limit)
-        proposed = row.state(self, lambda: self._make([*row.source, *row.draft_text])).propose(row.tokens, count)[:count]
+        proposed = row.state(self, lambda: self._make(row)).propose(row.tokens, count)[:count]
         tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))
         return tokens[: sampler.permitted(number, tokens)]
 

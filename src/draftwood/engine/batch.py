@@ -93,7 +93,7 @@ class Batch:
             ConfigError, CacheError: as :meth:`draftwood.engine.pipeline.Pipeline.open`.
         """
         number = self._next
-        self._waiting[number] = self.pipeline.open(number, request, sampling, method)
+        self._waiting[number] = self.pipeline.open(number, request, sampling, method, self._prompts.history)
         self._next += 1
         return number
 

@@ -115,8 +115,8 @@ class Decoder:
     ) -> Generator[list[Piece]]:
         """Yield one list of pieces per round, with a piece for every unfinished row; close the iterator to cancel.
 
-        ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` the keys and
-        values of texts that end stay in the prefix cache, and a prompt is only read from where it differs from them. With
+        ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` texts that end
+        stay in the prefix cache: a prompt is only read from where it differs from them, and drafts are taken from them. With
         ``rows`` so many texts are written at a time, and the next request takes the place of a text that ends.
 
         Raises:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.history import History
 from draftwood.core.rounds import Stats
 from draftwood.core.verifiers import check_pairing, check_temperature
 from draftwood.draft import Drafter
@@ -98,8 +99,13 @@ class Pipeline:
         if self.verifier.greedy_only:
             check_temperature(self.verifier.name, sampling.temperature)
 
-    def open(self, number: int, request: Request, sampling: Sampling, method: str | None) -> Entry:
+    def open(
+        self, number: int, request: Request, sampling: Sampling, method: str | None, history: History | None = None
+    ) -> Entry:
         """The entry of a request.
+
+        A verifier that reads probabilities takes no drafts from earlier texts: a text would depend on them, and a seed that
+        comes again on its own draws.
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, a source that is missing or has no encoder, a seed out of range, a
@@ -124,6 +130,8 @@ class Pipeline:
             number=number,
             source=request.source,
             draft_text=request.draft_text,
+            history=history if self.verifier.reads == "argmax" else None,
+            owner=request.cache_salt if request.owner is None else request.owner,
             stops=stops,
             nodes=request.nodes,
         )

@@ -1,4 +1,4 @@
-"""The prefix cache: texts that have ended, whose keys and values serve later texts that begin alike."""
+"""The prefix cache: texts that have ended, whose keys and values serve later ones that begin alike, and all as drafts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final, cast, final
 
 from draftwood.core.errors import CacheError
+from draftwood.core.history import History
 from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
 from draftwood.runners.rows import common_length
 from draftwood.sampling.rows import Row
@@ -28,11 +29,13 @@ class PrefixCache:
             used ones go.
         least: number of texts that stay at any size, the last ones.
         kept: bytes of the kept texts alone, where the last one stays at any size; None for no limit but ``memory``.
+        history: the tokens of texts that have ended, from which later ones take drafts; None for no such drafts.
     """
 
     def __init__(self) -> None:
         self.memory, self.least = MEMORY, 1
         self.kept: int | None = None
+        self.history: History | None = History()
         self._texts: dict[Row, Hashable] = {}
         self._alike: dict[Hashable, list[Row]] = {}
         self._fits: tuple[int, ...] = ()  # when nothing had to be forgotten last
@@ -44,6 +47,8 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget all texts and free their memory; between two calls of the models."""
         self._texts, self._alike = {}, {}
+        if self.history is not None:
+            self.history.clear()
 
     def keep(self, row: Row, salt: str, target: KeepsTexts, draft: Runner | None) -> None:
         """Keep the memory of a present row, between two rounds. A text that it continues goes; :meth:`trim` comes next.

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 import torch
 
 from draftwood.core.errors import CacheError
+from draftwood.core.history import History
 from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry
@@ -122,8 +123,15 @@ class Prompts:
             self._target.set_rows([])
             self._drafting.set_rows([])
 
+    @property
+    def history(self) -> History | None:
+        """Earlier texts, from which drafts are taken; None for no such drafts."""
+        return None if self._prefixes is None else self._prefixes.history
+
     def keep(self, entry: Entry) -> None:
-        """Keep the memory of a row that leaves between two rounds for later ones."""
+        """Keep the text of a row that leaves between two rounds, and its memory, for later ones."""
+        if (history := entry.row.history) is not None:
+            history.add([*entry.row.source, *entry.row.tokens], entry.row.owner)
         if self._prefixes is not None and self._keeper is not None:
             self._prefixes.keep(entry.row, entry.request.cache_salt, self._keeper, self._drafting.runner)
 

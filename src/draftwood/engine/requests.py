@@ -29,6 +29,7 @@ class Request:
         logprobs: the log-probabilities that pieces and the result report; None for none.
         nodes: the most nodes of its draft trees, the root not counted; trees of a fixed shape keep whole levels.
         cache_salt: the prefix cache serves a text with those of the same salt only.
+        owner: drafts are taken from earlier texts of the same owner only; None for those of the same salt.
         shown: special tokens whose names are part of the text.
     """
 
@@ -42,6 +43,7 @@ class Request:
     logprobs: LogprobSettings | None = None
     nodes: int | None = None
     cache_salt: str = ""
+    owner: str | None = None
     shown: frozenset[int] = frozenset()
 
 

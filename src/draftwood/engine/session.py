@@ -223,7 +223,7 @@ class Session(ABC):
 
     @property
     def prefixes(self) -> PrefixCache:
-        """Texts that have ended, whose keys and values serve later calls."""
+        """Texts that have ended, which serve later calls with their keys and values, and as drafts."""
         return self._decoders.prefixes
 
     @overload

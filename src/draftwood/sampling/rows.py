@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
+from draftwood.core.history import History
 from draftwood.grammar.constraint import Constraint
 from draftwood.sampling.processors import for_request
 from draftwood.sampling.settings import Sampling
@@ -24,6 +25,7 @@ class Row:
         number: of its request.
         source: the encoder's input; empty without an encoder.
         draft_text: tokens that the text may repeat.
+        history: earlier texts that the text may repeat, those of its ``owner``; None for none.
         stops: tokens that end the text. Nothing is drafted below them, and no processor runs there.
         constraint: the text under the grammar of its settings; None without one.
         nodes: the most nodes of its trees, the root not counted; None for no limit.
@@ -35,6 +37,8 @@ class Row:
     number: int = 0
     source: Sequence[int] = ()
     draft_text: Sequence[int] = ()
+    history: History | None = None
+    owner: str = ""
     stops: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     nodes: int | None = None

@@ -150,8 +150,9 @@ class Routes:
         shape: type[Shape] = ChatShape if chats else CompletionShape
         shortened = partial(_shorter, prepare) if wire.truncates else prepare
         prepared = await asyncio.to_thread(shortened, body)
-        salt = "" if options.share_prefixes else request.scope.get(SALT, "")
-        requests = [replace(one, cache_salt=salt) for one in prepared.requests]
+        key = request.scope.get(SALT, "")
+        salt, owner = "" if options.share_prefixes else key, "" if options.history == "all" else key
+        requests = [replace(one, cache_salt=salt, owner=owner) for one in prepared.requests]
         reading = replace(prepared.reading, whole=wire.whole_calls)
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings], reading=reading)
         prepared = await service.scored(prepared)

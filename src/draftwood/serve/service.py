@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from draftwood import __version__
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.core.history import History
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine import tracing
@@ -78,6 +79,7 @@ class Service:
             decoder.prefixes.memory = admission.budget
         decoder.prefixes.least, decoder.prefixes.kept = 0, int(options.prefix_memory * GIB)
         reuse = not options.no_prefix_cache
+        decoder.prefixes.history = None if options.history == "none" else History()
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
         self._decoder = decoder
         self.preparation = Preparation(

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive import constants
-from draftwood.draft.alignment import MAX_AGREED
+from draftwood.draft.adaptive.lookup import KINDS
 
 
 @final
@@ -105,7 +105,7 @@ class Knowledge:
     Attributes:
         by_rows: rows of a batch, rounded up to a power of two -> the knowledge of its controller.
         acceptance: the acceptance model's weights.
-        hits: by tokens that agree, less 1, prompt lookup's weights of right guesses.
+        hits: prompt lookup's weights of right guesses, by their kind.
         guesses: the weights of all guesses.
     """
 
@@ -128,8 +128,8 @@ class Knowledge:
         return cls(
             by_rows={int(rows): Learnt.from_json(learnt) for rows, learnt in by_rows.items()},
             acceptance=_numbers("acceptance", found["acceptance"], len(constants.ACCEPTANCE_START), minimum=-math.inf),
-            hits=_numbers("hits", found["hits"], MAX_AGREED),
-            guesses=_numbers("guesses", found["guesses"], MAX_AGREED),
+            hits=_numbers("hits", found["hits"], KINDS),
+            guesses=_numbers("guesses", found["guesses"], KINDS),
         )
 
 

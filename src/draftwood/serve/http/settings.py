@@ -20,6 +20,7 @@ ToolParser: TypeAlias = Literal[
 ]
 ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
+HistoryOf: TypeAlias = Literal["none", "key", "all"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
 _NUMBER: Final = r"(?:\d+\.?\d*|\.\d+)"
 _DURATION: Final = re.compile(rf"[-+]?(?:{_NUMBER}|(?:{_NUMBER}(?:ns|us|µs|μs|ms|s|m|h))+)")
@@ -63,6 +64,9 @@ class ServeOptions:
     )
     no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
     share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
+    history: HistoryOf = setting(
+        "none", "drafts from earlier texts: none, those of the same key, or of all keys, to whom speed then tells of them"
+    )
     max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
     no_tools: bool = setting(False, "refuse requests with tools")
@@ -95,6 +99,7 @@ class ServeOptions:
             raise ConfigError(f"keep_alive is {self.keep_alive!r}: {error}") from None
         choice("log", self.log, get_args(LogFormat))
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
+        choice("history", self.history, get_args(HistoryOf))
         choice("tool_parser", self.tool_parser, get_args(ToolParser))
         choice("thinking_budget", self.thinking_budget, get_args(ThinkingBudget))
         choice("reasoning_parser", self.reasoning_parser, get_args(ReasoningParser))
@@ -107,6 +112,10 @@ class ServeOptions:
                 raise ConfigError(
                     f"cors_origin is {origin!r}: give a scheme and a host as browsers send them, without a path"
                 )
+        if self.no_prefix_cache and self.history != "none":
+            raise ConfigError(
+                "--history keeps texts that have ended, and --no-prefix-cache keeps none: leave one of them out"
+            )
         if "*" in self.cors_origin and self.api_key_file is not None:
             raise ConfigError("cors_origin is *, but there are keys, which any page could then try: name the origins")
         if self.api_key_file is not None and self.no_key:
