@@ -23,6 +23,7 @@ from draftwood.cli.group import Commands
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),
         "ray": ("draftwood.cli.ray:group", "Serve or write texts with several processes, on a cluster of Ray."),
+        "adapt": ("draftwood.cli.adapt:command", "Train a model's drafter further on your own texts."),
         "train": ("draftwood.cli.train:group", "Train a small language model, or a drafter for a model."),
     },
     elsewhere={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.hardware.machine import cache_folder
 from draftwood.loading.checkpoint import CONFIG, check_path, has_head
 from draftwood.loading.gguf_header import MAGIC, PART, read_header
 from draftwood.loading.gguf_names import SIDE, download, file_here, on_hub, repository
@@ -94,11 +96,12 @@ def _has_head(name: str | Path) -> bool:
     return has_head(gguf_file_of(name) or name)
 
 
-def bundled_drafter(name: str | Path) -> Path | None:
-    """The drafter in this package for a model; None if there is none.
+def bundled_drafter(name: str | Path, *, adapted: bool = True) -> Path | None:
+    """The drafter in this package for a model, or the one that ``draftwood adapt`` made of it; None if there is none.
 
     Args:
         name: a short name, the same model's name on the hub, or a GGUF file of its architecture, sizes and vocabulary.
+        adapted: False for the one in the package.
 
     Raises:
         ModelError: as :func:`gguf_file_of`, or a file that cannot be read.
@@ -109,8 +112,15 @@ def bundled_drafter(name: str | Path) -> Path | None:
         if not (folder / "model.safetensors").is_file():
             continue
         if str(name) in (short, model.hub) or (path is not None and _fits(path, folder)):
-            return folder
+            own = adapted_drafter(folder)
+            return own if adapted and (own / "model.safetensors").is_file() else folder
     return None
+
+
+def adapted_drafter(folder: Path) -> Path:
+    """Where ``draftwood adapt`` keeps what it makes of a drafter in this package; its configuration is part of the name."""
+    digest = hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()[:8]
+    return cache_folder() / "adapted" / f"{folder.name}-{digest}"
 
 
 def _fits(path: Path, folder: Path) -> bool:

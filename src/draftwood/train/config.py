@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from draftwood.core.checks import integer, setting
 from draftwood.core.errors import ConfigError
 from draftwood.sampling.settings import Sampling
 
 Optimizer = Literal["muon", "adamw"]
+LEAST_TOKENS: Final = 2_000
+"""Fewer tokens of texts show nothing about a drafter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,23 @@ class DrafterConfig(RunConfig):
     draft_vocab: int = setting(8192, "most tokens that the drafter can propose")
     optimizer: Optimizer = setting("adamw", "muon takes half of the time of such short steps")
     weight_decay: float = setting(0.01, "decoupled weight decay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptConfig:
+    """Settings of a drafter that is trained further on its user's own texts."""
+
+    target: str = field(metadata={"help": "the model: a short name, or a GGUF file, whose drafter this package holds"})
+    texts: tuple[Path, ...] = setting((), "a file or a folder of texts; may be given several times")
+    minutes: float = setting(10.0, "time limit of the training; reading the texts comes before it")
+    tokens: int = setting(60_000, "most tokens of the texts, 5 kB of temporary files each for smollm2")
+    seed: int = setting(0, "seed of all random choices")
+
+    def __post_init__(self) -> None:
+        if integer("tokens", self.tokens) < LEAST_TOKENS:
+            raise ConfigError(f"tokens is {self.tokens}: give {LEAST_TOKENS} or more")
+        if not self.minutes > 0:
+            raise ConfigError(f"minutes is {self.minutes}: give more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
@@ -17,7 +17,7 @@ from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
-from draftwood.train.callbacks import measured, show
+from draftwood.train.callbacks import Report, measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
@@ -57,32 +57,54 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     else:
         started.check_target(target, vocabulary_digest(tokenizer))
         drafter = started
-    found = _train(config, drafter, target, features, training, held_out)
+    lookups = lookups_of(drafter, target)
+    found = fit_drafter(
+        config, drafter, features, training, partial(figures, **lookups, features=features, held_out=held_out), lookups
+    )
     loop.save_weights(drafter, config.out)
     metrics = loop.record(config, drafter, {"chats": sum(features.lengths[i] for i in held_out)}, found)
     print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
 
 
-def _train(
-    config: DrafterConfig,
-    drafter: HiddenBlockDrafter,
-    target: Any,
-    features: Features,
-    training: Sequence[int],
-    held_out: Sequence[int],
-) -> dict[str, Any]:
+class Lookups(TypedDict):
+    """What a drafter takes from its target.
+
+    Attributes:
+        embed: the embeddings.
+        head: the output weights of the tokens that the drafter proposes.
+        index: int64 [vocab], the number of each token in the drafter's vocabulary, -1 where it has none.
+    """
+
+    embed: nn.Module
+    head: Tensor
+    index: Tensor
+
+
+def lookups_of(drafter: HiddenBlockDrafter, target: Any) -> Lookups:
     tokens = drafter.draft_tokens.long()
     index = torch.full((drafter.config.vocab_size,), -1)
     index[tokens.cpu()] = torch.arange(len(tokens))
-    embed, head = target.get_input_embeddings(), target.get_output_embeddings().weight[tokens].clone()
-    report = partial(figures, embed=embed, head=head, features=features, held_out=held_out, index=index)
+    head = target.get_output_embeddings().weight[tokens].clone()
+    return Lookups(embed=target.get_input_embeddings(), head=head, index=index)
+
+
+def fit_drafter(
+    config: DrafterConfig,
+    drafter: HiddenBlockDrafter,
+    features: Features,
+    training: Sequence[int],
+    report: Report,
+    lookups: Lookups,
+) -> dict[str, Any]:
+    """Train on these examples; returns what :func:`draftwood.train.loop.fit` does, and the last report as ``held_out``."""
     steps = round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps
-    dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=drafter.config.block, index=index)
+    block, index = drafter.config.block, lookups["index"]
+    dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=block, index=index)
 
     def loss(model: Any, inputs: Batch, state: object) -> Tensor:
         with autocast(model.device):
-            return block_loss(model, embed, head, inputs)
+            return block_loss(model, lookups["embed"], lookups["head"], inputs)
 
     what = f"{len(training):,} chats, {len(dataset):,} steps"
     result = loop.fit(config, drafter, dataset, report, loss=loss, what=what)

@@ -1,0 +1,199 @@
+"""``draftwood adapt``: the drafter of a model trained further on its user's own texts, and kept if it drafts better there.
+
+Any drafter is exact, so only the speed depends on it. The target reads the texts; the loss compares its distributions with
+the drafter's, as in :mod:`draftwood.train.hidden`. Sources: Liu et al. 2023, "Online Speculative Decoding" (2310.07177).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple, final
+
+import torch
+from filelock import FileLock, Timeout
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.drafts import load_hidden_drafter
+from draftwood.loading.models import load_model, load_tokenizer
+from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.pairing import vocabulary_digest
+from draftwood.train import loop
+from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
+from draftwood.train.chats import write_chats
+from draftwood.train.config import LEAST_TOKENS, AdaptConfig, ChatsConfig, DrafterConfig
+from draftwood.train.drafter import Lookups, fit_drafter, lookups_of
+from draftwood.train.features import Features, write_features
+from draftwood.train.hidden import figures
+from draftwood.train.number_format import number_format
+from draftwood.train.own_texts import LONGEST, Text, examples, read_texts
+
+_BETTER: Final = 1.02  # ratio of tokens of a pass on held-out texts from which a drafter is kept
+_LOSS: Final = 0.03  # tokens of a pass that it may lose on chats of the target
+_CHATS: Final = 0.25  # tokens of such chats for each token of the texts, so that the drafter does not forget them
+_LEAST_CHATS: Final = 4_000  # tokens of such chats: fewer show no loss
+_CHAT: Final = LONGEST  # tokens of such a chat, at most
+_RATE: Final = 5e-4  # a quarter of a new drafter's learning rate
+_EPOCHS: Final = 1_000.0  # the minutes end the training
+_NEVER: Final = 1 << 30  # steps
+_PART: Final = 64  # examples of a file
+
+
+@final
+class Adapted(NamedTuple):
+    """Tokens of a pass with a chain on held-out texts and on held-out chats of the target, before and after.
+
+    Attributes:
+        folder: where the drafter is; None if it was not kept.
+    """
+
+    texts: tuple[float, float]
+    chats: tuple[float, float]
+    folder: Path | None
+
+
+def shipped_drafter(target: str) -> Path:
+    """The drafter of a target in this package.
+
+    Raises:
+        ConfigError: there is none.
+        ModelError: as :func:`draftwood.loading.names.bundled_drafter`.
+    """
+    found = bundled_drafter(target, adapted=False)
+    if found is None:
+        raise ConfigError(
+            f"this package holds no drafter for {target!r}: train one with 'draftwood train drafter --target {target}', and "
+            "train it further with --start"
+        )
+    return found
+
+
+def remove(target: str) -> bool:
+    """Remove what :func:`adapt` has kept for a target; False if there is nothing. Raises as :func:`shipped_drafter`."""
+    folder = adapted_drafter(shipped_drafter(target))
+    if not folder.exists():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def adapt(config: AdaptConfig) -> Adapted:
+    """Train the drafter of a target further, from the last one that was kept, and keep it if it is better.
+
+    All but the kept drafter is in a temporary folder, which goes at the end. A stopped run leaves nothing.
+
+    Raises:
+        ConfigError: no usable text, fewer than 2,000 tokens of them, no drafter for the target, or another run for it.
+        ModelError: the target cannot be loaded.
+    """
+    loop.require("accelerate", "training")
+    shipped, texts = shipped_drafter(config.target), read_texts(config.texts)
+    kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
+    with _alone(kept), TemporaryDirectory(prefix="draftwood-adapt-") as folder:
+        work = Path(folder)
+        device, name, chats = loop.device(), locate(config.target), work / "chats"
+        tokenizer = load_tokenizer(name, LoadOptions())
+        groups = _write_examples(config, _examples(texts, tokenizer, config), chats, len(tokenizer))
+        target = load_model(name, LoadOptions(), device, number_format(device.type)).requires_grad_(False)
+        drafter = load_hidden_drafter(start, device, torch.float32)
+        drafter.check_target(target, vocabulary_digest(tokenizer))
+        write_features(target, drafter.config.target_layers, chats, work / "features")
+        features, lookups = Features(chats, work / "features"), lookups_of(drafter, target)
+        training = [i for group in groups.values() for i in group.training]
+        run = DrafterConfig(
+            target=Path(config.target), out=work / "run", minutes=config.minutes, epochs=_EPOCHS, seed=config.seed,
+            learning_rate=_RATE, report_every=_NEVER, save_every=_NEVER,
+        )  # fmt: skip
+        report = partial(_report, lookups=lookups, features=features, groups=groups)
+        found = fit_drafter(run, drafter, features, training, report, lookups)
+        before, after = found["history"][0]["report"], found["held_out"]
+        texts_, chats_ = ((before[name]["chain"], after[name]["chain"]) for name in ("texts", "chats"))
+        better = is_better(texts_, chats_)
+        if better:
+            _keep(drafter, start, kept, {"texts": texts_, "chats": chats_, "tokens": config.tokens})
+    return Adapted(texts_, chats_, kept if better else None)
+
+
+def is_better(texts: tuple[float, float], chats: tuple[float, float]) -> bool:
+    """Whether a drafter is kept, by tokens of a pass before and after; see :class:`Adapted`."""
+    return texts[1] >= _BETTER * texts[0] and chats[1] >= chats[0] - _LOSS
+
+
+class _Group(NamedTuple):
+    """Numbers of the examples of one kind."""
+
+    training: Sequence[int]
+    held_out: Sequence[int]
+
+
+def _examples(texts: Sequence[Text], tokenizer: Any, config: AdaptConfig) -> list[Chat]:
+    """Pieces of the texts in random order of the texts, as many as the settings allow; what is held out comes first."""
+    random.Random(config.seed).shuffle(order := list(texts))
+    found, count = list[Chat](), 0
+    for piece in (piece for text in order for piece in examples(text, tokenizer)):
+        if count >= config.tokens:
+            break
+        found.append(piece)
+        count += len(piece.tokens)
+    if count < LEAST_TOKENS:
+        raise ConfigError(f"the texts have {count} tokens: give texts of {LEAST_TOKENS} tokens or more")
+    return found
+
+
+def _write_examples(config: AdaptConfig, own: Sequence[Chat], chats: Path, vocab: int) -> dict[str, _Group]:
+    """Write chats of the target and the user's own texts into a folder; their numbers there."""
+    tokens = max(_LEAST_CHATS, int(_CHATS * sum(len(piece.tokens) for piece in own)))
+    target = Path(config.target)
+    write_chats(
+        ChatsConfig(
+            target=target, out=chats, tokens=tokens, rows=32, longest=_CHAT, temperature=(0.0, 1.0), seed=config.seed
+        )
+    )
+    begin = len(read_chats(chats))
+    part = len(list(chats.glob("[0-9]*.npz")))
+    for number, at in enumerate(range(0, len(own), _PART), part):
+        save_part(chats / f"{number:05d}.npz", own[at : at + _PART], vocab)
+    training, held_out = held_out_of(len(own))
+    moved = _Group([begin + i for i in training], [begin + i for i in held_out])
+    return {"texts": moved, "chats": _Group(*held_out_of(begin))}
+
+
+def _report(model: Any, *, lookups: Lookups, features: Features, groups: dict[str, _Group]) -> dict[str, Any]:
+    return {name: figures(model, **lookups, features=features, held_out=one.held_out) for name, one in groups.items()}
+
+
+def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any]) -> None:
+    """Put a drafter in the place of the last one, readable for its user alone."""
+    part = kept.with_name(kept.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700)
+    loop.save_weights(drafter, part)
+    loop.write_json(part / "metrics.json", metrics)
+    if (calibration := start / "calibration.json").is_file():
+        shutil.copy(calibration, part)
+    for file in part.iterdir():
+        file.chmod(0o600)
+    shutil.rmtree(kept, ignore_errors=True)
+    part.rename(kept)
+
+
+@contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Keep other runs away from this drafter."""
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = FileLock(kept.with_name(kept.name + ".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(f"another run adapts this drafter, and holds {lock.lock_file}: wait for it, or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()

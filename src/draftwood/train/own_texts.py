@@ -1,0 +1,88 @@
+"""A user's own texts as training data: files of plain text, and chats and texts as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from draftwood.core.errors import ConfigError
+from draftwood.train.chat_files import Chat
+
+LONGEST: Final = 384
+"""Tokens of an example, at most."""
+_WANTED = 'a JSON object with "messages", or with "text", in each line'
+Text: TypeAlias = str | list[dict[str, Any]]
+"""A plain text, or the messages of a chat."""
+
+
+def read_texts(paths: Sequence[Path]) -> list[Text]:
+    """The texts of files, and of all files of folders: of ``.jsonl`` one a line, of ``.json`` one, else the file as it is.
+
+    Files of a folder whose names begin with a dot, or that hold no UTF-8 text, are left out.
+
+    Raises:
+        ConfigError: no such file, a named one that is no text, JSON of another form, or no text at all.
+    """
+    texts: list[Text] = []
+    for path in paths:
+        files = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] != ".") if path.is_dir() else [path]
+        for file in files:
+            try:
+                content = file.read_bytes().decode("utf-8")
+            except OSError as error:
+                raise ConfigError(f"texts {file} cannot be read: {error.strerror}") from error
+            except UnicodeDecodeError:
+                if path.is_dir():
+                    continue
+                raise ConfigError(f"texts {file} is no text in UTF-8: give plain text, or {_WANTED}") from None
+            texts += _texts_of(file, content)
+    texts = [text for text in texts if text]
+    if not texts:
+        raise ConfigError(f"no text in {', '.join(map(str, paths)) or 'nothing'}: give --texts, files or folders of texts")
+    return texts
+
+
+def _texts_of(file: Path, content: str) -> Iterator[Text]:
+    lines = {".jsonl": content.splitlines(), ".json": [content]}.get(file.suffix.lower())
+    if lines is None:
+        yield content.strip()
+        return
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"line {number} of {file} is not JSON ({error}): give {_WANTED}") from error
+        messages = found.get("messages") if isinstance(found, Mapping) else None
+        if isinstance(messages, list) and all(isinstance(one, dict) and "role" in one for one in messages):
+            yield messages
+        elif isinstance(found, Mapping) and isinstance(found.get("text"), str):
+            yield found["text"].strip()
+        else:
+            raise ConfigError(f"line {number} of {file} holds neither messages nor a text: give {_WANTED}")
+
+
+def examples(text: Text, tokenizer: Any) -> Iterator[Chat]:
+    """Pieces of a text of at most 384 tokens; of a chat one for each answer, with what comes before it."""
+    if isinstance(text, str):
+        ids = tokenizer(text)["input_ids"]
+        for begin in range(0, len(ids), LONGEST):
+            piece = ids[begin : begin + LONGEST]
+            yield Chat(piece, [True] * len(piece))
+        return
+    for at, message in enumerate(text):
+        if message["role"] == "assistant":
+            prompt = _rendered(tokenizer, text[:at], True)
+            whole = _rendered(tokenizer, text[: at + 1], False)
+            answered = [False] * len(prompt) + [True] * (len(whole) - len(prompt))
+            if whole[: len(prompt)] == prompt:  # else the template rewrites what came before
+                yield Chat(whole[-LONGEST:], answered[-LONGEST:])
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, Any]], generation: bool) -> list[int]:
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+    found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return found

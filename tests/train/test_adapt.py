@@ -1,0 +1,167 @@
+"""A drafter learns from its user's own texts, and is kept only if it drafts better."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from filelock import FileLock
+
+from draftwood.cli import main
+from draftwood.core.errors import ConfigError
+from draftwood.loading import names
+from draftwood.loading.names import ShortName, adapted_drafter, bundled_drafter, named_or_bundled
+from draftwood.train import adapt as room
+from draftwood.train.adapt import adapt, is_better, remove
+from draftwood.train.config import AdaptConfig, DrafterConfig
+from draftwood.train.drafter import train_drafter
+from draftwood.train.own_texts import examples, read_texts
+from tests.faults.folders import tiny_llama
+from tests.tiny_chat import chat_tokenizer
+from tests.train.conftest import tale
+from tests.train.test_drafter import stop_at
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in the place of the package, with a target ``fox`` and a drafter of it."""
+    root, tokenizer = tmp_path_factory.mktemp("package"), chat_tokenizer()
+    torch.manual_seed(1)
+    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(root / "fox")
+    tokenizer.save_pretrained(root / "fox")
+    train_drafter(
+        DrafterConfig(
+            target=root / "fox",
+            out=root / "drafters" / "fox",
+            tokens=1_000,
+            steps=1,
+            batch=4,
+            anchors=8,
+            block=3,
+            rank=4,
+            draft_vocab=100,
+        )
+    )
+    return root
+
+
+@pytest.fixture
+def fox(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped drafter of the target ``fox``."""
+    short = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub=str(package / "fox"))
+    monkeypatch.setattr(names, "SHORT_NAMES", {"fox": short})
+    monkeypatch.setattr(names, "files", lambda _: package)
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(room, "_EPOCHS", 5.0)
+    monkeypatch.setattr(room, "_LEAST_CHATS", 300)
+    monkeypatch.setattr(room, "_CHATS", 0.1)
+    monkeypatch.setattr(room, "_CHAT", 40)
+    monkeypatch.setattr("draftwood.train.chats._PART", 16)
+    monkeypatch.setattr(room, "_RATE", 2e-2)
+    return package / "drafters" / "fox"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder, rng = tmp_path / "texts", random.Random(1)
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.txt").write_text("\n".join(tale(rng) for _ in range(2)), encoding="utf-8")
+    (folder / "picture.png").write_bytes(b"\x89PNG\xff")
+    return folder
+
+
+def config(*texts: Path) -> AdaptConfig:
+    return AdaptConfig(target="fox", texts=texts, tokens=2_500)
+
+
+def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_LOSS", 3.0)  # a random target says nothing of what such a drafter forgets
+    assert bundled_drafter("fox") == fox
+    found = adapt(config(texts))
+    assert found.folder == adapted_drafter(fox)
+    assert found.texts[1] > 1.02 * found.texts[0]
+    assert {file.stat().st_mode & 0o777 for file in found.folder.iterdir()} == {0o600}
+    assert named_or_bundled("language", "fox", None) == ("fox", found.folder)
+    assert bundled_drafter("fox", adapted=False) == fox
+    monkeypatch.setattr(room, "_EPOCHS", 0.5)
+    assert adapt(config(texts)).texts[0] == pytest.approx(found.texts[1], abs=0.01)  # it goes on from there, as bfloat16
+    assert remove("fox")
+    assert bundled_drafter("fox") == fox
+    assert not remove("fox")
+
+
+def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_EPOCHS", 0.2)
+    monkeypatch.setattr(room, "_BETTER", 9.0)
+    assert adapt(config(texts)).folder is None
+    assert bundled_drafter("fox") == fox
+
+
+@pytest.mark.parametrize(
+    ("texts", "chats", "better"),
+    [((2.0, 2.05), (1.8, 1.78), True), ((2.0, 2.03), (1.8, 1.9), False), ((2.0, 2.4), (1.8, 1.76), False)],
+)
+def test_a_better_one_gains_on_texts_and_loses_little_on_chats(
+    texts: tuple[float, float], chats: tuple[float, float], better: bool
+) -> None:
+    assert is_better(texts, chats) is better
+
+
+def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        adapt(config(texts))
+    assert bundled_drafter("fox") == fox
+    assert not list(tmp_path.glob("draftwood-adapt-*"))
+
+
+def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
+    kept = adapted_drafter(fox)
+    kept.parent.mkdir(parents=True)
+    with FileLock(kept.with_name(kept.name + ".lock")), pytest.raises(ConfigError, match="another run adapts"):
+        adapt(config(texts))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"One short text.", "the texts have"),
+        ("a.txt", b"  \n", "no text in"),
+        ("a.bin", b"\xff\xfe\x00", "no text in UTF-8"),
+        ("a.jsonl", b'{"text": "x"}\n{"prompt": "y"}', "line 2 of .* neither messages nor a text"),
+        ("a.jsonl", b"{", "line 1 of .* not JSON"),
+        ("a.json", b'{"messages": ["Hello"]}', "neither messages"),
+    ],
+)
+def test_texts_that_cannot_be_used_are_refused(fox: Path, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        adapt(config(tmp_path / name))
+
+
+def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
+    def run(*options: str) -> str:
+        return CliRunner().invoke(main, ["adapt", *options]).output
+
+    assert "no text in" in run("--target", "fox", "--texts", str(tmp_path))
+    assert "cannot be read" in run("--target", "fox", "--texts", str(tmp_path / "no"))
+    assert "There was nothing to remove." in run("--target", "fox", "--remove")
+    assert "no drafter for" in run("--target", f"{fox.parent.parent / 'fox'}/", "--remove")
+    assert "give 2000 or more" in run("--target", "fox", "--tokens", "1")
+
+
+def test_of_a_chat_the_answers_are_learnt(tmp_path: Path) -> None:
+    tokenizer, file = chat_tokenizer(), tmp_path / "chats.jsonl"
+    turns = [("user", "the cat"), ("assistant", "sat"), ("user", "on"), ("assistant", "a mat")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    file.write_text(json.dumps({"messages": messages}) + "\n\n" + json.dumps({"text": "the cat"}), encoding="utf-8")
+    chat, text = read_texts([file])
+    answers = [[i for i, own in zip(*one, strict=True) if own] for one in examples(chat, tokenizer)]
+    assert [tokenizer.decode(ids, skip_special_tokens=True).split() for ids in answers] == [["sat"], ["a", "mat"]]
+    assert [all(one.answered) for one in examples(text, tokenizer)] == [True]
