@@ -51,11 +51,11 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2480, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7891, "draft": 2880,
     "verify": 660, "loading": 4250, "trace": 2875, "engine": 3025, "hf": 340, "train": 2940, "exactness": 1500, "tune": 455,
-    "serve": 6460, "ray": 695, "cli": 3890,
+    "serve": 6510, "ray": 695, "cli": 3890,
 }  # fmt: skip
 NATIVE = 5_177
 """Lines of C++ of the native engine, at most."""
-TESTS = 37_580
+TESTS = 37_610
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_270
 """Lines of the benchmarks, at most: one whose question no page asks goes."""

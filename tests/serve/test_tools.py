@@ -57,11 +57,12 @@ CALLS = (
     "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
 SIGNS = FORMATS["deepseek_v31"].signs
-HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY = (
+HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY, GEMMA = (
     NATIVE + CALLS + "{# " + sign + " #}"
     for sign in (
         "<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]", "<tool_call><function=a><parameter=b>",
         "<tool_call><function=a>", "<tool_call><arg_key>", SIGNS[2] + "```json", SIGNS[2], "<|channel|> {{ m['thinking'] }}",
+        "<|tool_call> <|channel>thought tool_call_id",
     )
 )  # fmt: skip
 
@@ -339,6 +340,11 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
      [("get_weather", CITY), ("get_time", "{}")]),
     (HARMONY, harmony("get_weather", CITY), [("get_weather", CITY)]),
     (HARMONY, " to=functions.get_time<|channel|>commentary json<|message|>{}", [("get_time", "{}")]),
+    (GEMMA, '<|tool_call>call:get_weather{city:<|"|>Bern}<tool_call|>"<|"|>,days:2}<tool_call|><|tool_call>call:get_time{}'
+     "<tool_call|>", [("get_weather", '{"city": "Bern}<tool_call|>\\"", "days": 2}'), ("get_time", "{}")]),
+    (GEMMA, f"<|tool_call>call:get_weather{CITY}<tool_call|>", [("get_weather", CITY)]),
+    *((GEMMA, f"<|tool_call>{text}", []) for text in ("call:get_weather{}<tool_call|>", "call:get_time{", "call:get_time{a}",
+                                                      "call: none", "call:get_time{a:[}<tool_call|> so")),
     (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
 ])  # fmt: skip
@@ -800,8 +806,13 @@ def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monke
         "[{{ call", "<|channel|>{{ m['thinking'] }}[{{ call"
     )
     with writing(tmp_path, monkeypatch, template, special=list(FORMATS["harmony"].signs)) as (client, script):
-        history = [*MESSAGES, said, {"role": "tool", "tool_call_id": "a", "content": "noon"}]
-        assert "\n<|channel|>the hen\nI look.[get_time {}]" in prompt_of(client, script, messages=history)
+        other = {**call, "id": "b", "function": {"name": "get_snow", "arguments": "{}"}}
+        results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in (("b", "none"), ("a", "noon"))]
+        history = [*MESSAGES, {**said, "tool_calls": [call, other]}, *results]
+        assert (  # each call is followed by its result, as such a template writes one call of a message
+            "<s>assistant\n<|channel|>the hen\nI look.[get_time {}]<end>\n<s>tool\nnoon<end>\n"
+            "<s>assistant\n<|channel|>[get_snow {}]<end>\n<s>tool\nnone<end>\n"
+        ) in prompt_of(client, script, messages=history)
         script.text = "the fox"
         messages = [*MESSAGES, {"role": "assistant", "content": "so"}]
         body = chat(messages=messages, continue_final_message=True, thinking_token_budget=5)
@@ -809,6 +820,40 @@ def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monke
     with writing(tmp_path / "b", monkeypatch, HARMONY, reasoning_parser="none") as (client, script):
         text = CHANNEL + "<|channel|>final<|message|>the fox"
         assert told(client, script, text)["message"]["content"] == "the henthe fox"
+
+
+GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the message of their calls
+    "{% for m in messages %}{% if m['role'] != 'tool' %}<|turn>{{ m['role'] }}\n"
+    "{% for t in (tools or []) if loop.first %}<|tool>declaration:{{ t['function']['name'] }}{}<tool|>{% endfor %}"
+    "{% for c in m['tool_calls'] or [] %}<|tool_call>call:{{ c['function']['name'] }}{{ '{' }}"
+    "{% for k, v in c['function']['arguments'] | dictsort %}{{ k }}:{{ '<|\"|>' + v + '<|\"|>' if v is string else v }},"
+    "{% endfor %}}<tool_call|>{% endfor %}{% for r in m['tool_responses'] or [] %}<|tool_response>response:{{ r['name'] }}"
+    "{value:<|\"|>{{ r['response'] }}<|\"|>}<tool_response|>{% endfor %}{{ m['content'] }}<turn|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|turn>model\n<|channel>thought\n{{ '' if hard else '<channel|>' }}{% endif %}"
+)
+
+
+def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": CITY}}
+    history = [
+        {"role": "system", "content": "Be brief."}, *MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": 'sun<|"|>'},
+    ]  # fmt: skip
+    special = ["<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_response>", *FORMATS["gemma4"].signs]
+    with writing(tmp_path, monkeypatch, GEMMA_TURNS, special=special, ends=["<|tool_response>"]) as (client, script):
+        assert prompt_of(client, script, messages=history, tools=TOOLS) == (
+            "<|turn>system\n<|tool>declaration:get_weather{}<tool|><|tool>declaration:get_time{}<tool|>Be brief.<turn|>\n"
+            "<|turn>user\nthe fox ran<turn|>\n<|turn>assistant\n"
+            '<|tool_call>call:get_weather{city:<|"|>Bern<|"|>,days:2,}<tool_call|>'
+            '<|tool_response>response:get_weather{value:<|"|>sun<|"|><|"|>}<tool_response|><turn|>\n'
+            "<|turn>model\n<|channel>thought\n<channel|>"
+        )
+        calls = '<|tool_call>call:get_time{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Bern<|"|>}<tool_call|>'
+        for begin, hard in (("<|channel>thought\n", False), ("", True)):
+            text = f"{begin}the hen\n<channel|>It is {calls}<|tool_response>"
+            found = told(client, script, text, chat_template_kwargs={"hard": hard})
+            assert calls_of(found) == [("get_time", "{}"), ("get_weather", '{"city": "Bern"}')]
+            assert (found["message"]["reasoning_content"], found["message"]["content"]) == ("the hen", "It is")
 
 
 def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(

@@ -29,7 +29,7 @@ def checked(messages: object, *, continues: bool = False) -> list[dict[str, Any]
     if not messages:
         raise ConfigError(f"messages is empty: give {wanted}")
     found = [_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
-    ends = found[-1]["role"] == "assistant"
+    ends = found[-1]["role"] == "assistant" and "tool_responses" not in found[-1]  # in which results follow calls
     if ends and not continues:
         raise ConfigError(
             "the last message is the assistant's, and its answer comes next: end with a user's message, or set "

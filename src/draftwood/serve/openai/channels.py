@@ -6,11 +6,8 @@ import re
 from typing import Final, Literal, final
 
 from draftwood.serve.openai.nesting import Nesting
-from draftwood.serve.openai.reading import Arguments, Call, Part, Reading, Thinking, Thought, begun, is_object
+from draftwood.serve.openai.reading import Arguments, Call, Part, Reading, Thought, begun, is_object
 
-THINKING: Final = Thinking(
-    "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
-)
 _BODY: Final = "<|message|>"
 _ENDS: Final = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS: Final = ("<|start|>", "<|channel|>", "to=")  # a text that begins otherwise is content

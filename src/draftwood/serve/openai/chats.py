@@ -19,11 +19,11 @@ from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
-from draftwood.serve.openai.channels import THINKING
-from draftwood.serve.openai.formats import FORMATS, ToolFormat, format_of
-from draftwood.serve.openai.reading import THINK, Reading
+from draftwood.serve.openai.formats import FORMATS, THINK, Thinking, ToolFormat, format_of, thinking_of
+from draftwood.serve.openai.histories import in_channels, with_responses, written_out
+from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
-from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held, written_out
+from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held
 
 
 @final
@@ -94,17 +94,14 @@ class Chats:
         """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
         tools = self._tools(body)
         form = self._calls if tools or self._channels else None
-        form = FORMATS["hermes"] if held and form is not None and form.tags is not None else form
-        thinks = None
-        if self._options.reasoning_parser == "auto" and not held:
-            if self._channels:
-                thinks = None if body.continue_final_message else False
-            elif any(map(self._pair.template.reads, (THINK.begin, THINK.end))):
-                thinks = self._begins_thinking(body, prompt)
-        signs = {*(() if form is None else form.signs), *(() if thinks is None else THINK)}
+        form = form.held or form if held and form is not None else form
+        thinks, marks = None, thinking_of(self._calls, self._pair.template.reads)
+        if self._options.reasoning_parser == "auto" and not held and marks is not None:
+            thinks = self._begins_thinking(body, prompt, marks)
+        signs = {*(() if form is None else form.signs), *(() if thinks is None or marks is None else marks.signs)}
         return Reading(
             thinks=thinks,
-            thinking=THINKING if self._channels else THINK,
+            thinking=marks or THINK,
             channels=self._channels,
             continues=bool(body.continue_final_message),
             form=form,
@@ -145,20 +142,24 @@ class Chats:
 
         return replace(sampling, processors=[*(sampling.processors or ()), Stateless(closing)]), []
 
-    def _begins_thinking(self, body: ChatBody, prompt: Sequence[int]) -> bool | None:
+    def _begins_thinking(self, body: ChatBody, prompt: Sequence[int], marks: Thinking) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""
+        if self._channels:
+            return None if body.continue_final_message else False
         end = str(self._pair.tokenizer.decode(list(prompt)))
-        end = end[max(0, end.rfind(THINK.begin)) :]
+        end = end[max(0, end.rfind(marks.begin)) :]
         if not body.continue_final_message:
-            return end.rstrip().endswith(THINK.begin)
-        return True if THINK.begin in end and THINK.end not in end else None
+            return end.rstrip().endswith(marks.begin)
+        return True if marks.begin in end and marks.end not in end else None
 
     def _messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, continues: bool) -> list[dict[str, Any]]:
         given = [message.to_template() for message in messages]
         if self._channels:
-            given = [_thinking_of(one) for one in checked(given, continues=continues)]
+            return in_channels(checked(given, continues=continues))
         wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
         template = self._pair.template
+        if template.reads("tool_responses") and not template.reads("tool_call_id"):
+            return with_responses(checked(given, continues=continues))
         if not wanted or self._options.no_tools or self._reads_tools or (not tools and template.reads("tool_calls")):
             return given
         return written_out(checked(given, continues=continues), [tool.to_template() for tool in tools])
@@ -190,12 +191,3 @@ def _values(body: TemplateFields) -> dict[str, Any]:
             param="reasoning_effort",
         )
     return values
-
-
-def _thinking_of(message: dict[str, Any]) -> dict[str, Any]:
-    """A message for templates of channels. They take what precedes a call as one thought, under another name."""
-    one = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
-    thought = message.get("reasoning_content") or message.get("reasoning") or ""
-    if one.get("tool_calls") and one.get("content"):
-        thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
-    return one | ({"thinking": thought} if thought and one.get("tool_calls") else {})

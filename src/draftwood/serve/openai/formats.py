@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from draftwood.grammar.grammar import json_rule
-from draftwood.serve.openai.tagged import GLM, QWEN, Tags
+from draftwood.serve.openai.tagged import GEMMA, GLM, QWEN, Tags
 
 _HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 _NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
@@ -20,14 +20,15 @@ _NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\]
 class ToolFormat:
     """A format of tool calls. Each holds an object with the function's name and its arguments, or both without an object.
 
-    Arguments in tags are texts, which no grammar of JSON holds. Answers that a grammar holds are then in Hermes's format.
+    Arguments that are no JSON are held by no grammar: answers that one holds are in another format (``held``).
 
     Attributes:
         mark: comes before the calls.
         unmarked: an answer that begins as an object may be a call too.
         head: a regular expression of what follows the mark, up to the arguments.
         begun: a regular expression of texts that may become a head without an object.
-        tags: around the arguments, each a text; None where they are JSON.
+        tags: how the arguments are written; None where they are JSON.
+        held: the format of answers that a grammar holds, if it is another one.
         channels: calls have a channel of their own, as thoughts and answers have (:mod:`draftwood.serve.openai.channels`).
         close: what may come after the calls.
         between: what is between two calls that share a mark.
@@ -41,6 +42,7 @@ class ToolFormat:
     head: re.Pattern[str]
     begun: re.Pattern[str] = re.compile(r"\s*")
     tags: Tags | None = None
+    held: ToolFormat | None = None
     channels: bool = False
     close: str = ""
     between: str = ""
@@ -76,78 +78,84 @@ class ToolFormat:
 
 
 _HERMES: Final = ToolFormat(
-    mark="<tool_call>",
-    head=re.compile(_HEAD),
-    close="</tool_call>",
-    frame=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"),
-    outer=("", "\n", ""),
-    signs=("<tool_call>", "</tool_call>"),
-)
+    mark="<tool_call>", head=re.compile(_HEAD), close="</tool_call>", outer=("", "\n", ""),
+    frame=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"), signs=("<tool_call>", "</tool_call>"),
+)  # fmt: skip
 _TAGGED: Final = replace(
-    _HERMES, tags=QWEN, head=re.compile(r"\s*<function=(?P<name>[^>\s]+)>"), begun=re.compile(r"\s*(?:<[^>]*)?")
-)
+    _HERMES, tags=QWEN, held=_HERMES, head=re.compile(r"\s*<function=(?P<bare>[^>\s]+)>"),
+    begun=re.compile(r"\s*(?:<[^>]*)?"),
+)  # fmt: skip
 _GLM: Final = replace(
-    _HERMES,
-    tags=GLM,
-    close="",
-    head=re.compile(r"\s*(?P<name>[^\s<]+)\s*(?=<(?:arg_key>|/tool_call>))"),
-    begun=re.compile(r"\s*[^\s<]*\s*(?:<[^<>]*)?"),
-)
+    _HERMES, tags=GLM, held=_HERMES, close="", begun=re.compile(r"\s*[^\s<]*\s*(?:<[^<>]*)?"),
+    head=re.compile(r"\s*(?P<bare>[^\s<]+)\s*(?=<(?:arg_key>|/tool_call>))"),
+)  # fmt: skip
 _LLAMA: Final = ToolFormat(
-    mark="<|python_tag|>",
-    unmarked=True,
-    head=re.compile(_HEAD),
-    between=";",
-    frame=('{"name": "', '", "parameters": ', "}"),
-    outer=("", "; ", ""),
-    signs=("<|python_tag|>",),
-)
+    mark="<|python_tag|>", unmarked=True, head=re.compile(_HEAD), between=";", outer=("", "; ", ""),
+    frame=('{"name": "', '", "parameters": ', "}"), signs=("<|python_tag|>",),
+)  # fmt: skip
 _LIST: Final = ToolFormat(
-    mark="[TOOL_CALLS]",
-    head=re.compile(rf"\s*\[?(?:{_HEAD})|\s*{_NAMED}"),
-    begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"),
-    close="]",
-    between=",",
-    frame=('{"name": "', '", "arguments": ', "}"),
-    outer=("[TOOL_CALLS][", ", ", "]"),
-    signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-)
+    mark="[TOOL_CALLS]", head=re.compile(rf"\s*\[?(?:{_HEAD})|\s*{_NAMED}"), close="]", between=",",
+    begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"), frame=('{"name": "', '", "arguments": ', "}"),
+    outer=("[TOOL_CALLS][", ", ", "]"), signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+)  # fmt: skip
 _ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
 _CALLS, _CALL, _SEP, _END, _ENDS = (  # DeepSeek's names have a wide bar and a block in place of a bar and a blank
     f"<{name.replace(' ', chr(0x2581)).join([chr(0xFF5C)] * 2)}>"
     for name in ("tool calls begin", "tool call begin", "tool sep", "tool call end", "tool calls end")
 )
 _DEEPSEEK: Final = ToolFormat(
-    mark=_CALLS,
-    head=re.compile(rf"\s*{_CALL}(?P<bare>[^\s<]+){_SEP}(?=\{{)"),
-    begun=re.compile(r"\s*(?:<[^<{]*){0,2}"),
-    close=_END + _ENDS,
-    between=_END,
-    frame=(_CALL, _SEP, _END),
-    outer=(_CALLS, "", _ENDS),
+    mark=_CALLS, head=re.compile(rf"\s*{_CALL}(?P<bare>[^\s<]+){_SEP}(?=\{{)"), between=_END, close=_END + _ENDS,
+    begun=re.compile(r"\s*(?:<[^<{]*){0,2}"), frame=(_CALL, _SEP, _END), outer=(_CALLS, "", _ENDS),
     signs=(_CALLS, _CALL, _SEP, _END, _ENDS),
-)
+)  # fmt: skip
 _DEEPSEEK_V3: Final = replace(
-    _DEEPSEEK,
-    head=re.compile(rf"\s*{_CALL}function{_SEP}(?P<bare>[^\s<]+)\n```json\n(?=\{{)"),
-    close=f"```{_END}{_ENDS}",
-    between=f"```{_END}",
-    frame=(f"{_CALL}function{_SEP}", "\n```json\n", f"\n```{_END}"),
+    _DEEPSEEK, head=re.compile(rf"\s*{_CALL}function{_SEP}(?P<bare>[^\s<]+)\n```json\n(?=\{{)"), between=f"```{_END}",
+    close=f"```{_END}{_ENDS}", frame=(f"{_CALL}function{_SEP}", "\n```json\n", f"\n```{_END}"),
     outer=(_CALLS, "\n", _ENDS),
-)
+)  # fmt: skip
 _HARMONY: Final = ToolFormat(
-    mark="<|channel|>",
-    channels=True,
-    head=re.compile(r"(?!)"),
+    mark="<|channel|>", channels=True, head=re.compile(r"(?!)"), outer=("", "<|start|>assistant", ""),
     frame=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),  # <|call|> ends the text
-    outer=("", "<|start|>assistant", ""),
     signs=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+)  # fmt: skip
+_GEMMA: Final = ToolFormat(
+    mark="<|tool_call>", head=re.compile(r"\s*call:(?P<bare>[^\s{<]+)(?=\{)"), begun=re.compile(r"\s*[^\s{<]*"),
+    close="<tool_call|>", frame=("<|tool_call>call:", "", "<tool_call|>"), outer=("", "", ""),
+    signs=("<|tool_call>", "<tool_call|>", GEMMA.quote),
+)  # fmt: skip
+
+
+class Thinking(NamedTuple):
+    """What is around the reasoning, and what closes it before its end."""
+
+    begin: str
+    end: str
+    close: str
+
+    @property
+    def signs(self) -> list[str]:
+        """Names that are special tokens of some models."""
+        return re.findall(r"<[^<>]*>", self.begin + self.end)
+
+
+THINK: Final = Thinking("<think>", "</think>", "\n</think>\n\n")
+_ANALYSIS: Final = Thinking(
+    "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
 )
+_THOUGHT: Final = Thinking("<|channel>thought", "<channel|>", "\n<channel|>")
 FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
     "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
+    "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""),
 }  # fmt: skip
 """By the names of ``--tool-parser``."""
+
+
+def thinking_of(form: ToolFormat | None, holds: Callable[[str], bool]) -> Thinking | None:
+    """The marks of the reasoning that a chat template knows, by the format of its calls and by what it holds."""
+    if form is not None and form.channels:
+        return _ANALYSIS
+    return next((one for one in (THINK, _THOUGHT) if any(map(holds, one[:2]))), None)
 
 
 def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
@@ -167,6 +175,7 @@ _SIGNS: Final = {  # what a chat template holds, and its format
     "<arg_key>": "glm45",
     _SEP: "deepseek_v31",
     "<|channel|>": "harmony",
+    "<|tool_call>": "gemma4",
     "<tool_call>": "hermes",
     "<|python_tag|>": "llama3_json",
     "Environment: ipython": "llama3_json",

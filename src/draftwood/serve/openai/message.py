@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.openai.channels import ChannelReader
-from draftwood.serve.openai.reading import THINK, Arguments, Call, CallReader, Part, Reading, Thought, begun
+from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, Thought, begun
 
 Delta: TypeAlias = dict[str, Any]
 """A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
@@ -23,7 +23,7 @@ class AnswerReader:
 
     def __init__(self, reading: Reading) -> None:
         self._form = reading.form
-        self._thoughts = _Thoughts(None if reading.channels else reading.thinks)
+        self._thoughts = _Thoughts(reading)
         self._reader: CallReader | ChannelReader | None = None
         if reading.channels:
             self._reader = ChannelReader(reading)
@@ -115,7 +115,9 @@ class ThoughtTokens:
 class _Thoughts:
     """Splits the reasoning off a text that grows."""
 
-    def __init__(self, thinks: bool | None) -> None:
+    def __init__(self, reading: Reading) -> None:
+        self._begin, self._end, _ = reading.thinking
+        thinks = None if reading.channels else reading.thinks
         states: dict[bool | None, Literal["begins", "blank", "over"]] = {None: "over", False: "begins", True: "blank"}
         self._state: Literal["begins", "blank", "thinks", "ends", "over"] = states[thinks]
         self._held = ""
@@ -125,17 +127,17 @@ class _Thoughts:
         text, self._held, thought = self._held + text, "", ""
         if self._state == "begins":
             inner = text.lstrip()
-            if not inner.startswith(THINK.begin) and THINK.begin.startswith(inner) and not last:
+            if not inner.startswith(self._begin) and self._begin.startswith(inner) and not last:
                 self._held = text
                 return "", ""
-            begins = inner.startswith(THINK.begin)
-            self._state, text = ("blank", inner.removeprefix(THINK.begin)) if begins else ("over", text)
+            begins = inner.startswith(self._begin)
+            self._state, text = ("blank", inner.removeprefix(self._begin)) if begins else ("over", text)
         if self._state == "blank" and (text := text.lstrip()):
             self._state = "thinks"
         if self._state == "thinks":
-            thought, mark, rest = text.partition(THINK.end)
+            thought, mark, rest = text.partition(self._end)
             if not mark and not last:
-                size = len(thought) - begun(thought, THINK.end)
+                size = len(thought) - begun(thought, self._end)
                 self._held = thought[size:]
                 return thought[:size], ""
             self._state, thought, text = "ends", thought.rstrip(), rest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from draftwood.serve.openai.formats import ToolFormat
+from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
 from draftwood.serve.openai.nesting import Nesting
 from draftwood.serve.openai.tagged import Tags
 
@@ -41,17 +41,6 @@ class Thought(NamedTuple):
 
 Part: TypeAlias = str | Call | Arguments | Thought
 """A part of an answer: content, a call that begins, arguments of the last one, and reasoning."""
-
-
-class Thinking(NamedTuple):
-    """What is around the reasoning, and what closes it before its end."""
-
-    begin: str
-    end: str
-    close: str
-
-
-THINK: Final = Thinking("<think>", "</think>", "\n</think>\n\n")
 
 
 @final
@@ -189,10 +178,10 @@ class CallReader:
         """Read a call whose arguments stand in tags, when it has ended."""
         text, form, reading = self.unread, self._form, self._reading
         head = form.head.match(text, at)
-        end = -1 if head is None else text.find(tags.end, head.end())
+        end = -1 if head is None else tags.end_in(text, head.end())
         if head is None or end < 0:
             return False if self._last or (head is None and not form.begun.fullmatch(text, at)) else None
-        name = head["name"]
+        name = head["bare"]
         found = tags.arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
         if found is None or (not found and name in reading.needing):
             return False

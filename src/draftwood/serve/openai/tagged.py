@@ -1,11 +1,12 @@
-"""Arguments of a call that stand in tags, each as a text."""
+"""Arguments of a call that are no JSON: each a text in tags, or texts in quotes of a model's own."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, final
 
 _WORDS: Final = {"True": True, "False": False, "None": None}
@@ -17,25 +18,56 @@ class Tags:
     """How arguments are written.
 
     Attributes:
-        argument: a regular expression of one: its name and its value.
+        arguments_of: the arguments in a text, of the types of a function's schema; None if there is anything else in it.
         end: comes after the last one.
+        quote: is around texts, within which an end is none.
     """
 
-    argument: re.Pattern[str]
+    arguments_of: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
     end: str
+    quote: str = ""
 
-    def arguments_of(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments in a text, of the types of a function's schema; None if there is anything else in it."""
-        if self.argument.sub("", text).strip():
-            return None
-        known = schema.get("properties") or {}
-        return {name: _value(written, known.get(name, {})) for name, written in self.argument.findall(text)}
+    def end_in(self, text: str, at: int) -> int:
+        """The place of the end of the arguments that begin at a place; negative if there is none yet."""
+        end = text.find(self.end, at)
+        while self.quote and end >= 0 and text.count(self.quote, at, end) % 2:
+            end = text.find(self.end, end + 1)
+        return end
 
 
-QWEN: Final = Tags(re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL), "</function>")
+def _of_tags(argument: re.Pattern[str], text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments whose names and values a regular expression finds."""
+    if argument.sub("", text).strip():
+        return None
+    known = schema.get("properties") or {}
+    return {name: _value(written, known.get(name, {})) for name, written in argument.findall(text)}
+
+
+def _of_quotes(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An object whose names have no quotes, and whose texts have those of Gemma 4; JSON is one too."""
+
+    def as_json(found: re.Match[str]) -> str:
+        word = found[0].strip()
+        if found[1] is not None or not word or word[0] == '"':
+            return word if found[1] is None else json.dumps(found[1])
+        return json.dumps(word if text.startswith(":", found.end()) else _value(word, {"type": "number"}))
+
+    try:
+        given = json.loads(_WORD.sub(as_json, text))
+    except (ValueError, RecursionError):
+        return None
+    return given if isinstance(given, dict) else None
+
+
+_WORD: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|[^{}\[\],:"<]+', re.DOTALL)
+_QWEN: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_GLM: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+QWEN: Final = Tags(partial(_of_tags, _QWEN), "</function>")
 """As Qwen3-Coder and Qwen3.5 write them."""
-GLM: Final = Tags(re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL), "</tool_call>")
+GLM: Final = Tags(partial(_of_tags, _GLM), "</tool_call>")
 """As GLM 4.5 and later ones write them."""
+GEMMA: Final = Tags(_of_quotes, "<tool_call|>", '<|"|>')
+"""As Gemma 4 writes them."""
 
 
 def _value(text: str, schema: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
@@ -119,52 +118,3 @@ def grammar_of_calls(
             except ConfigError as reason:
                 raise bad(f"the parameters of the function {short_repr(name)}: {reason}", param="tools") from reason
         raise
-
-
-# ---- for chat templates without tools, in Hermes's format ----
-
-_SAYS: Final = """# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{tools}
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
-
-
-def written_out(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a chat template that knows no tools: a system text says how to call, and calls and answers are texts.
-
-    The contents of the messages are texts.
-    """
-    found: list[dict[str, Any]] = []
-    answered = False  # the last message is one of answers
-    for message in messages:
-        one = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
-        text = message["content"]
-        if message["role"] == "tool":
-            one = {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
-            if answered:
-                one["content"] = f"{found.pop()['content']}\n{one['content']}"
-        elif calls := message.get("tool_calls"):
-            one["content"] = "\n".join([*([text] if text else []), *map(_call, calls)])
-        answered = message["role"] == "tool"
-        found.append(one)
-    if tools:
-        says = _SAYS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-        system = found.pop(0) if found and found[0]["role"] in ("system", "developer") else {"role": "system", "content": ""}
-        given = system["content"]
-        found.insert(0, {**system, "content": f"{given}\n\n{says}" if given else says})
-    return found
-
-
-def _call(call: Mapping[str, Any]) -> str:
-    function = call["function"]
-    written = json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
-    return f"<tool_call>\n{written}\n</tool_call>"

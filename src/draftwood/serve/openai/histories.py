@@ -1,0 +1,93 @@
+"""The messages of a chat, in words that a chat template has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+def in_channels(messages: Messages) -> list[dict[str, Any]]:
+    """Messages for templates of channels: one call each, followed by its result; what precedes it is one thought."""
+    found: list[dict[str, Any]] = []
+    for message, results in _answered(messages):
+        one = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+        thought = message.get("reasoning_content") or message.get("reasoning") or ""
+        *before, last = message.get("tool_calls") or [None]
+        if last is not None and one.get("content"):
+            thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
+        one |= {"thinking": thought} if thought and last is not None else {}
+        for call in before:
+            own = next((result for result in results if result.get("tool_call_id") == call.get("id")), None)
+            found += [{**one, "tool_calls": [call]}, *([] if own is None else [own])]
+            one, results = {"role": one["role"], "content": ""}, [each for each in results if each is not own]
+        found += [one if last is None else {**one, "tool_calls": [last]}, *results]
+    return found
+
+
+def with_responses(messages: Messages) -> list[dict[str, Any]]:
+    """Messages for templates that read results in the message of their calls, as the first ones of Gemma 4."""
+    found = []
+    for message, results in _answered(messages):
+        names = {call.get("id"): call["function"]["name"] for call in message.get("tool_calls") or ()}
+        responses = [
+            {"name": names.get(one.get("tool_call_id"), one.get("name", "unknown")), "response": one["content"]}
+            for one in results
+        ]
+        found.append({**message, **({"tool_responses": responses} if responses else {})})
+    return found
+
+
+def _answered(messages: Messages) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each message with the results of tools that follow it."""
+    found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for message in messages:
+        if found and message["role"] == "tool" and found[-1][0]["role"] != "tool":
+            found[-1][1].append(dict(message))
+        else:
+            found.append((dict(message), []))
+    return found
+
+
+_SAYS: Final = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def written_out(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for a chat template that knows no tools: a system text says how to call, in Hermes's format, and calls and
+    their results are texts."""
+    found: list[dict[str, Any]] = []
+    for message, results in _answered(messages):
+        if message["role"] == "tool":
+            results = [message]
+        else:
+            calls, text = message.pop("tool_calls", ()), message["content"]
+            found.append({**message, "content": "\n".join([text, *map(_call, calls)] if text else map(_call, calls))})
+        if results:
+            said = "\n".join(f"<tool_response>\n{one['content']}\n</tool_response>" for one in results)
+            found.append({"role": "user", "content": said})
+    if tools:
+        says = _SAYS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+        system = found.pop(0) if found and found[0]["role"] in ("system", "developer") else {"role": "system", "content": ""}
+        given = system["content"]
+        found.insert(0, {**system, "content": f"{given}\n\n{says}" if given else says})
+    return found
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    written = json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
+    return f"<tool_call>\n{written}\n</tool_call>"
