@@ -19,7 +19,7 @@ from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import AGAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
-from draftwood.runners.native.network import RowMemory
+from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.table import MemoryTable
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
@@ -188,7 +188,7 @@ def test_marks_go_where_rows_need_the_memory() -> None:
             for seed in range(3):
                 batch.add(request(some(100, seed), 30), Sampling())
             batch.step()
-            found.append((target.memory_bytes, [bool(one._marks) for one in target._rows.memories]))
+            found.append((target.memory_bytes, [bool(one.marks) for one in target._rows.memories]))
     (marked, with_marks), (bare, without) = found
     assert (with_marks, without) == ([True] * 3, [False] * 3)
     assert bare < marked

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Final, cast, final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast, final
 
 from draftwood.core.errors import CacheError
 from draftwood.core.history import History
+from draftwood.engine.prefix_folder import PrefixFolder
 from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
 from draftwood.runners.rows import common_length
 from draftwood.sampling.rows import Row
@@ -20,6 +21,14 @@ MOST: Final = 512
 """Texts, at most: each is compared with a new one that begins with the same tokens."""
 
 
+class _Key(NamedTuple):
+    """What texts have in common that may serve each other."""
+
+    salt: str
+    draft: Runner | None
+    beginning: tuple[int, ...]
+
+
 @final
 class PrefixCache:
     """Texts that have ended, the least recently used one first.
@@ -30,14 +39,17 @@ class PrefixCache:
         least: number of texts that stay at any size, the last ones.
         kept: bytes of the kept texts alone, where the last one stays at any size; None for no limit but ``memory``.
         history: the tokens of texts that have ended, from which later ones take drafts; None for no such drafts.
+        folder: where texts go that leave the memory, and are looked for; None for nowhere.
     """
 
     def __init__(self) -> None:
         self.memory, self.least = MEMORY, 1
         self.kept: int | None = None
         self.history: History | None = History()
-        self._texts: dict[Row, Hashable] = {}
-        self._alike: dict[Hashable, list[Row]] = {}
+        self.folder: PrefixFolder | None = None
+        self._texts: dict[Row, _Key] = {}
+        self._alike: dict[_Key, list[Row]] = {}
+        self._unsaved: dict[Row, None] = {}  # texts that are not in the folder
         self._fits: tuple[int, ...] = ()  # when nothing had to be forgotten last
 
     def __len__(self) -> int:
@@ -46,9 +58,35 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forget all texts and free their memory; between two calls of the models."""
-        self._texts, self._alike = {}, {}
+        self._texts, self._alike, self._unsaved = {}, {}, {}
         if self.history is not None:
             self.history.clear()
+
+    def save(self) -> bool:
+        """Write the oldest text that is not in the folder; False if there is none."""
+        if self.folder is None or not self._unsaved:
+            return False
+        text = next(iter(self._unsaved))
+        del self._unsaved[text]
+        self.folder.save(text, self._texts[text].salt, self._texts[text].draft)
+        return True
+
+    def restore(self, tokens: Sequence[int], salt: str, target: KeepsTexts, draft: Runner | None, known: int) -> bool:
+        """Take a text from the folder that has more of a new one's beginning than the tokens that are known, so much that
+        reading it pays; whether there was one."""
+
+        def room(needed: int) -> bool:
+            runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
+            while (full := sum(runner.memory_bytes for runner in runners) + needed > self.memory) and self._texts:
+                self._leave(next(iter(self._texts)))
+            return not full
+
+        if self.folder is None or not self.memory or len(tokens) < known + SHARED:
+            return False
+        if (text := self.folder.restore(tokens, salt, draft, known + SHARED, room)) is None:
+            return False
+        self._take(text, _key(tokens, salt, draft))
+        return True
 
     def keep(self, row: Row, salt: str, target: KeepsTexts, draft: Runner | None) -> None:
         """Keep the memory of a present row, between two rounds. A text that it continues goes; :meth:`trim` comes next.
@@ -76,6 +114,10 @@ class PrefixCache:
                     runner.keep(row, text)
         except (CacheError, MemoryError, RuntimeError):  # there is no memory for it
             return
+        self._take(text, key)
+        self._unsaved[text] = None
+
+    def _take(self, text: Row, key: _Key) -> None:
         self._texts[text] = key
         self._alike.setdefault(key, []).append(text)
 
@@ -92,7 +134,7 @@ class PrefixCache:
                     runner.forget_marks()
                 self._fits = now
                 return
-            self._forget(next(iter(self._texts)))
+            self._leave(next(iter(self._texts)))
 
     def alike(self, tokens: Sequence[int], salt: str, draft: Runner | None) -> Sequence[Row]:
         """Texts that begin with the same :data:`SHARED` tokens."""
@@ -103,7 +145,14 @@ class PrefixCache:
         if text in self._texts:
             self._texts[text] = self._texts.pop(text)
 
+    def _leave(self, text: Row) -> None:
+        """A text leaves the memory."""
+        if self.folder is not None and text in self._unsaved:
+            self.folder.save(text, self._texts[text].salt, self._texts[text].draft)
+        self._forget(text)
+
     def _forget(self, text: Row) -> None:
+        self._unsaved.pop(text, None)
         alike = self._alike[key := self._texts.pop(text)]
         alike.remove(text)
         if not alike:
@@ -151,5 +200,5 @@ def _gives(row: Row, length: int, target: KeepsTexts, draft: Runner | None) -> b
     return _reach(row, draft, length) == length and target.reach(row, length - 1) == length - 1
 
 
-def _key(tokens: Sequence[int], salt: str, draft: Runner | None) -> Hashable:
-    return salt, draft, tuple(tokens[:SHARED])
+def _key(tokens: Sequence[int], salt: str, draft: Runner | None) -> _Key:
+    return _Key(salt, draft, tuple(tokens[:SHARED]))

@@ -156,11 +156,18 @@ class Prompts:
             return None
         if self._keeper is None:
             return None
-        draft = self._drafting.runner
-        found = [other.row for other in now if _may_share(row, other) and alike(row.context, other.context)]
-        if self._prefixes is not None:
-            found += self._prefixes.alike(row.context, row.request.cache_salt, draft)
-        prefix, common = longest(row.context, found, self._keeper, draft if self._drafts else None)
+        draft, salt = self._drafting.runner, row.request.cache_salt
+        present = [other.row for other in now if _may_share(row, other) and alike(row.context, other.context)]
+
+        def found() -> tuple[Prefix | None, int]:
+            assert self._keeper is not None
+            kept = [] if self._prefixes is None else self._prefixes.alike(row.context, salt, draft)
+            return longest(row.context, [*present, *kept], self._keeper, draft if self._drafts else None)
+
+        prefix, common = found()
+        known = 0 if prefix is None else prefix.length
+        if self._prefixes is not None and self._prefixes.restore(row.context, salt, self._keeper, draft, known):
+            prefix, common = found()
         if self._prefixes is not None and self._keeper.row_bytes:
             done, length = 0 if prefix is None else prefix.length - 1, len(row.context)
             stops = {common - 1} if common - 1 > done + AGAIN else set()

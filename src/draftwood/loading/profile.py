@@ -113,12 +113,34 @@ def identity(name: str | Path) -> dict[str, str] | None:
         name: a folder, a GGUF file, or the name of a downloaded hub model.
     """
     if Path(name).is_file():
-        return {"name": str(Path(name).resolve()), "fingerprint": _digest([Path(name)])}
+        return {"name": str(Path(name).resolve()), "fingerprint": _digest(_files(name))}
     folder = folder_of(name)
     if folder is None:
         return None
-    digest = _digest(sorted([folder / "config.json", *folder.glob("*.safetensors")]))
-    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": digest}
+    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": _digest(_files(name))}
+
+
+def _files(name: str | Path) -> list[Path]:
+    """The files of a model."""
+    if Path(name).is_file():
+        return [Path(name)]
+    folder = folder_of(name)
+    return [] if folder is None else sorted([folder / "config.json", *folder.glob("*.safetensors")])
+
+
+def bits_keys(profile_key: ProfileKey) -> dict[str, list[Any]]:
+    """For ``target`` and ``draft``, what the bits of their keys and values depend on. The digest of a model's files has
+    samples of them, so when they were written counts too; raises an OSError if they have gone."""
+    engine = re.sub(rf"({_EIGHT})\w+$", r"\1", profile_key["engine"])  # integers are the same on every instruction set
+    files = [
+        [side["fingerprint"], *(path.stat().st_mtime_ns for path in _files(side["name"]))]
+        for name in ("target", "draft")
+        if (side := profile_key[name]) is not None
+    ]
+    return {
+        "target": [files[0], profile_key["dtype"], engine],
+        "draft": [files, profile_key["dtype"], profile_key["engine"]],
+    }
 
 
 def _digest(paths: Sequence[Path]) -> str:

@@ -91,6 +91,14 @@ void draftwood_free_row(void* row) {
 }
 int draftwood_length(const void* row) { return ((const Row*)row)->text; }
 int draftwood_reach(const void* row, int length) { return ((const Row*)row)->reach(length); }
+int draftwood_restore(void* row, int length) { return done([&] { ((Row*)row)->restore(length); }); }
+
+long draftwood_part(void* row, int index, void** start) {
+    const auto [place, bytes] = ((Row*)row)->part(index);
+    *start = place;
+    return bytes;
+}
+
 int draftwood_cut(void* row, int length) { return done([&] { ((Row*)row)->cut(length); }); }
 
 int draftwood_commit(void* row, const int* nodes, int count) { return done([&] { ((Row*)row)->commit(nodes, count); }); }

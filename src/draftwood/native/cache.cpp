@@ -75,6 +75,15 @@ void Row::cut(int length) {
 
 void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(new_page()); }
 
+void Row::restore(int length) { reserve(text = length); }
+
+std::pair<void*, long> Row::part(int index) {
+    if (states_ && index < States::PARTS) return states_->part(index);
+    const size_t page = index - (states_ ? States::PARTS : 0);
+    if (page >= pages_.size()) return {nullptr, -1};
+    return {pages_[page].get(), engine_->page_bytes()};
+}
+
 void Row::move(int from, int to) {
     const Model& m = engine_->model();
     char *source = pages_[from / PAGE].get(), *target = pages_[to / PAGE].get();

@@ -121,6 +121,9 @@ class States {
     void commit(int text, const int* nodes, int count);
     // Whether the next token of the first ``length`` of ``text`` tokens can be read.
     bool hold(int text, int length) const;
+    // The parts of its memory that text needs, and their bytes: states, which checkpoints they are, two blocks of entries.
+    static const int PARTS = 4;
+    std::pair<void*, long> part(int index);
 
   private:
     void add_block();
@@ -146,6 +149,10 @@ class Row {
     // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.
     void commit(const int* nodes, int count);
     void reserve(int slots);
+    // Take so many tokens, whose memory is written next.
+    void restore(int length);
+    // Its memory and the bytes of it, part by part: those of running states, then pages of the text; -1 bytes behind the last one.
+    std::pair<void*, long> part(int index);
     const std::shared_ptr<Engine>& shared() const { return engine_; }
     const Pages& pages() const { return pages_; }
     RowStates states(int most) { return states_ ? states_->reserve(most) : RowStates{}; }

@@ -163,6 +163,13 @@ void States::commit(int text, const int* nodes, int count) {
     }
 }
 
+std::pair<void*, long> States::part(int index) {
+    const Model& m = engine_.model();
+    if (index == 0) return {view_.states, bytes(m)};
+    if (index == 1) return {checkpoints_.data(), sizeof(int) * checkpoints_.size()};
+    return {blocks_[index - 2], block_bytes(m)};
+}
+
 bool States::hold(int text, int length) const {
     const int oldest = text - 2 * INTERVAL, checkpoint = checkpoint_of(length);
     if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -19,7 +21,10 @@ from draftwood.engine import tracing
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.pipeline import PLAIN
+from draftwood.engine.prefix_folder import PrefixFolder
+from draftwood.loading.profile import bits_keys
 from draftwood.runners.native.stored import weight_sizes
+from draftwood.runners.stored_texts import StoresTexts
 from draftwood.serve.decoding.metrics import Metrics
 from draftwood.serve.decoding.rows import GIB, Admission
 from draftwood.serve.decoding.scheduler import Scheduler
@@ -30,6 +35,7 @@ from draftwood.serve.openai.prepare import Preparation, Prepared
 from draftwood.serve.openai.sampling import most_nodes
 from draftwood.trace.settings import TraceSettings
 
+_LOG = logging.getLogger(__name__)
 MAX_ROUNDS: Final = 200
 """Rounds of a trace that are kept, the first ones."""
 
@@ -78,6 +84,7 @@ class Service:
         if admission.budget is not None:
             decoder.prefixes.memory = admission.budget
         decoder.prefixes.least, decoder.prefixes.kept = 0, int(options.prefix_memory * GIB)
+        decoder.prefixes.folder = _folder_of(pair, options)
         reuse = not options.no_prefix_cache
         decoder.prefixes.history = None if options.history == "none" else History()
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
@@ -134,3 +141,19 @@ class Service:
         )  # fmt: skip
         [trace] = recorder.traces()
         return LiveTrace(trace, recorder)
+
+
+def _folder_of(pair: Pair, options: ServeOptions) -> PrefixFolder | None:
+    """Where texts of a pair go that leave the memory; None, with a warning, where they cannot. Raises a ConfigError."""
+    if options.cache_dir is None:
+        return None
+    key, why = pair.known.profile_key, f"keys and values of {pair.target.engine} are not written to files"
+    if isinstance(pair.target, StoresTexts):
+        with suppress(OSError):
+            if key is not None:
+                return PrefixFolder(
+                    options.cache_dir / "prefixes", int(options.cache_size * GIB), pair.target, bits_keys(key)
+                )
+        why = "the model's files, by which texts are found again, are not there"
+    _LOG.warning("--cache-dir keeps nothing: %s", why)
+    return None

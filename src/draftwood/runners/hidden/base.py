@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, SharesBeginnings
 from draftwood.runners.rows import RowTable
+from draftwood.runners.stored_texts import TextMemory
 from draftwood.sampling.rows import Row
 
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
@@ -143,6 +144,22 @@ class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
         assert source is not None
         self._table.kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
         self._passes.table.keep(source.entries, kept.entries)
+
+    @property
+    def shift(self) -> int:
+        return int(self._passes.shift)
+
+    def memory_of(self, text: Row) -> TextMemory | None:
+        if not self.held(text):
+            return None
+        memory = self._passes.table.memory_of(self._table.kept[text].entries)
+        memory.cut(self._table.kept[text].cached)
+        return cast(TextMemory, memory)
+
+    def restore(self, text: Row, length: int) -> TextMemory:
+        self._table.kept[text] = kept = HiddenText(Row(tokens=text.tokens), self._passes.shift)
+        kept.restore(length)
+        return cast(TextMemory, self._passes.table.restore(kept.entries, length))
 
     def clear(self) -> None:
         self._passes.table.clear()

@@ -25,7 +25,8 @@ from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, RowMemory, free_threads, succeed
+from draftwood.runners.native.memory import RowMemory, succeed
+from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, free_threads
 from draftwood.runners.native.sources import Held
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
@@ -88,7 +89,7 @@ class NativeBlock(nn.Module):
             zip(memories, starts, hidden, input_ids.flatten().tolist(), strict=True)
         ):
             there = address(new, torch.float32, len(new), self.engine.sources_width)
-            given[row] = NewHidden(memory.of(self.engine), start, len(new), root, there)
+            given[row] = NewHidden(memory.of(self.engine.handle), start, len(new), root, there)
             self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
         scores = torch.empty(rows, self._block, self._vocab, dtype=torch.float32)
         succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))

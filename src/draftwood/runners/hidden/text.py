@@ -43,6 +43,11 @@ class HiddenText:
         self.waiting: list[Float[Tensor, "_token taps_width"]] = []
         self._set_entries()
 
+    def restore(self, count: int) -> None:
+        """The memory has the entries of the first tokens, so many, and nothing waits."""
+        self.known = count
+        self._set_entries()
+
     def _set_entries(self) -> None:
         self.entries.tokens = self.row.tokens[self.start + self._shift : self.known + 1]
 

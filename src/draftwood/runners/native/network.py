@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from draftwood.core.errors import CacheError, ModelError
+from draftwood.core.errors import ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.families import EMBEDDING
+from draftwood.runners.native.memory import RowMemory, succeed
 from draftwood.runners.native.sources import Held, LayerInputs, Part, Source
 from draftwood.runners.native.weights import sized
 
@@ -30,66 +31,6 @@ Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"
 def free_threads() -> int:
     """The number of threads of a forward: that of the round, or of this moment."""
     return RULE.now or RULE.count()
-
-
-def succeed(result: int) -> None:
-    """Raise a CacheError if a call has failed."""
-    if result < 0:
-        raise CacheError(f"the native engine: {library().error().decode()}")
-
-
-@final
-class RowMemory:
-    """Keys, values and running states of a row of the engine with the handle ``engine``."""
-
-    def __init__(self, handle: int | None, engine: int) -> None:
-        if handle is None:
-            raise CacheError(f"the native engine: {library().error().decode()}")
-        self.handle, self._engine = handle, engine
-        self._marks: list[RowMemory] = []  # of its beginnings
-        self._end = weakref.finalize(self, library().free_row, handle)
-
-    def __len__(self) -> int:
-        """Number of tokens of the text that it holds."""
-        return int(library().length(self.handle))
-
-    def fork(self, length: int) -> RowMemory:
-        """A memory with the first ``length`` tokens of this one, or as many as it can :meth:`reach`."""
-        marks = [mark for mark in self._marks if len(mark) <= length]
-        source = self if not marks or library().reach(self.handle, length) == length else marks[-1]
-        found = RowMemory(library().fork(source.handle, length if source is self else len(source)), self._engine)
-        found._marks = marks
-        return found
-
-    def reach(self, length: int) -> int:
-        """Of the first ``length`` tokens, those that a fork can share: not behind all of them are running states kept."""
-        own = int(library().reach(self.handle, length))
-        return max([own, *(len(mark) for mark in self._marks if len(mark) <= length)])
-
-    def mark(self) -> None:
-        """Keep a copy of what there is, for later forks. The first mark and the last two stay."""
-        if not any(len(mark) == len(self) for mark in self._marks):
-            copy = self.fork(len(self))
-            copy._marks, self._marks = [], [*self._marks[:1], *self._marks[1:][-1:], copy]
-
-    def forget_marks(self) -> None:
-        """Free them."""
-        self._marks = []
-
-    def of(self, engine: Engine) -> int:
-        """The handle, for a call of this engine; raises a ValueError if the row is another one's."""
-        if engine.handle != self._engine:
-            raise ValueError("a row of another model")
-        return self.handle
-
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens, and no node."""
-        self._marks = [mark for mark in self._marks if len(mark) <= length]
-        succeed(library().cut(self.handle, length))
-
-    def commit(self, nodes: Sequence[int]) -> None:
-        """End the round: these nodes, in this order, become text."""
-        succeed(library().commit(self.handle, (ctypes.c_int * len(nodes))(*nodes), len(nodes)))
 
 
 @final
@@ -259,8 +200,8 @@ class NativeNetwork(nn.Module):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
             place = 8 * nodes * row
             given[row] = NewTokens(
-                memory.of(self.engine), len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place, at + place,
-                sees + nodes * all_nodes * row,
+                memory.of(self.engine.handle), len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place,
+                at + place, sees + nodes * all_nodes * row,
                 None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self._widths[0]),
                 None if features is None else address(features[row], torch.float32, nodes, self._widths[1]),
             )  # fmt: skip

@@ -14,7 +14,8 @@ from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
 from draftwood.runners.native.families import with_states
-from draftwood.runners.native.network import NativeOutput, RowMemory, causal_network
+from draftwood.runners.native.memory import RowMemory
+from draftwood.runners.native.network import NativeOutput, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.native.table import MemoryTable
@@ -41,6 +42,7 @@ class NativeRunner(CausalRunner):
 
     pads = False
     same_bits = True
+    shift = 0
     _rows: MemoryTable
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
@@ -80,6 +82,12 @@ class NativeRunner(CausalRunner):
     def forget_marks(self) -> None:
         for memory in self._rows.memories:
             memory.forget_marks()
+
+    def memory_of(self, text: Row) -> RowMemory | None:
+        return self._rows.memory_of(text)
+
+    def restore(self, text: Row, length: int) -> RowMemory:
+        return self._rows.restore(text, length)
 
     def _begin(self) -> None:
         self.forward_seconds = 0.0

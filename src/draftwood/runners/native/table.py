@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from draftwood.runners.native.network import Engine, RowMemory
+from draftwood.runners.native.memory import RowMemory
+from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
@@ -69,6 +70,13 @@ class MemoryTable:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; full pages are shared."""
         memory = self.memories[self.rows.index(row)]
         self._table.kept[text] = memory.fork(len(memory))
+
+    def restore(self, text: Row, length: int) -> RowMemory:
+        """As :meth:`draftwood.runners.stored_texts.StoresTexts.restore`."""
+        memory = self._engine.row()
+        memory.restore(length)
+        self._table.kept[text] = memory
+        return memory
 
     def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""

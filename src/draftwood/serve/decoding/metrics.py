@@ -18,6 +18,7 @@ _COUNTERS: Final = {  # by name: the text, and a label
     "prompt_tokens": ("Tokens of prompts.",),
     "prefix_cache_hits": ("Tokens of prompts that were copied from other texts, not read.",),
     "prefix_cache_hit_requests": ("Texts whose beginning was copied from another one.",),
+    "prefix_cache_restored": ("Tokens of texts that were read from the cache folder.",),
     "generation_tokens": ("Written tokens.",),
     "request_cancelled": ("Texts whose client has gone.",),
     "num_preemptions": ("Pauses of texts that had no memory to go on.",),

@@ -95,6 +95,7 @@ class Rows:
         self._open = ExitStack()
         self._batch: Batch | None = None  # made for the first text, so that the models are free without one
         self._draft_errors = 0  # of the batch
+        self._restored = 0  # tokens
         self._reported = perf_counter()
 
     def __len__(self) -> int:
@@ -172,6 +173,10 @@ class Rows:
         for job in list(self._jobs):
             self._emit(job, error)
 
+    def save(self) -> bool:
+        """Write a text of the prefix cache to its folder, between two texts; False if there is none to write."""
+        return self._decoder.prefixes.save()
+
     def close(self) -> None:
         """Give the models back."""
         self._batch, self._draft_errors = None, 0
@@ -195,6 +200,9 @@ class Rows:
                 self._take(jobs[piece.row], piece)
             self._metrics.count("round_failure", batch.draft_errors - self._draft_errors, "drafter")
             self._draft_errors = batch.draft_errors
+        if (folder := self._decoder.prefixes.folder) is not None:
+            self._metrics.count("prefix_cache_restored", folder.tokens - self._restored)
+            self._restored = folder.tokens
         if not self._admitted:
             self.close()
         self._admit()

@@ -152,6 +152,8 @@ class Scheduler:
             self._run_command(wait=False)  # jobs that nobody has read yet
             self._rows.fail(unavailable("the server has stopped before this text ended: ask again"))
             self._rows.close()
+            while self._rows.save():
+                pass
 
     def _run_command(self, *, wait: bool) -> None:
         """Do what was submitted so far; with ``wait`` there will be at least one command."""
@@ -159,6 +161,8 @@ class Scheduler:
             try:
                 command = self._commands.get(timeout=IDLE_SECONDS)
             except Empty:
+                while self._commands.empty() and self._rows.save():
+                    pass
                 release_free_memory()
                 command = self._commands.get()
             command()

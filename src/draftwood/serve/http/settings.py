@@ -62,6 +62,10 @@ class ServeOptions:
         1.0,
         "GiB of these that texts may take after their end, for later ones that begin alike; the last one stays at any size",
     )
+    cache_dir: Path | None = setting(
+        None, "folder in which texts of the prefix cache stay when they leave the memory, also after the server's end"
+    )
+    cache_size: float = setting(8.0, "GiB of files in it; the least recently used ones go first")
     no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
     share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
     history: HistoryOf = setting(
@@ -89,7 +93,7 @@ class ServeOptions:
             raise ConfigError(f"port is {self.port}: give at most 65535")
         if number("drain", self.drain) < 0:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
-        for name in ("max_memory", "prefix_memory"):
+        for name in ("max_memory", "prefix_memory", "cache_size"):
             value = getattr(self, name)
             if value is not None and number(name, value) <= 0:
                 raise ConfigError(f"{name} is {value}: give more than 0 GiB, or leave it out")
@@ -118,6 +122,8 @@ class ServeOptions:
             )
         if "*" in self.cors_origin and self.api_key_file is not None:
             raise ConfigError("cors_origin is *, but there are keys, which any page could then try: name the origins")
+        if self.cache_dir is not None and self.no_prefix_cache:
+            raise ConfigError("--cache-dir and --no-prefix-cache exclude each other: give one of them")
         if self.api_key_file is not None and self.no_key:
             raise ConfigError("--api-key-file and --no-key exclude each other: give one of them")
         if not is_loopback(self.host) and self.api_key_file is None and not self.no_key:

@@ -1,0 +1,91 @@
+"""The memory of a row of the native engine."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from jaxtyping import UInt8
+
+from draftwood.core.errors import CacheError
+from draftwood.native.library import library
+
+
+def succeed(result: int) -> None:
+    """Raise a CacheError if a call has failed."""
+    if result < 0:
+        raise CacheError(f"the native engine: {library().error().decode()}")
+
+
+@final
+class RowMemory:
+    """Keys, values and running states of a row of the engine with the handle ``engine``.
+
+    Attributes:
+        marks: copies of its beginnings, the shortest one first.
+    """
+
+    def __init__(self, handle: int | None, engine: int) -> None:
+        if handle is None:
+            raise CacheError(f"the native engine: {library().error().decode()}")
+        self.handle, self._engine = handle, engine
+        self.marks: list[RowMemory] = []
+        self._end = weakref.finalize(self, library().free_row, handle)
+
+    def __len__(self) -> int:
+        """Number of tokens of the text that it holds."""
+        return int(library().length(self.handle))
+
+    def fork(self, length: int) -> RowMemory:
+        """A memory with the first ``length`` tokens of this one, or as many as it can :meth:`reach`."""
+        marks = [mark for mark in self.marks if len(mark) <= length]
+        source = self if not marks or library().reach(self.handle, length) == length else marks[-1]
+        found = RowMemory(library().fork(source.handle, length if source is self else len(source)), self._engine)
+        found.marks = marks
+        return found
+
+    def reach(self, length: int) -> int:
+        """Of the first ``length`` tokens, those that a fork can share: not behind all of them are running states kept."""
+        own = int(library().reach(self.handle, length))
+        return max([own, *(len(mark) for mark in self.marks if len(mark) <= length)])
+
+    def mark(self) -> None:
+        """Keep a copy of what there is, for later forks. The first mark and the last two stay."""
+        if not any(len(mark) == len(self) for mark in self.marks):
+            copy = self.fork(len(self))
+            copy.marks, self.marks = [], [*self.marks[:1], *self.marks[1:][-1:], copy]
+
+    def forget_marks(self) -> None:
+        """Free them."""
+        self.marks = []
+
+    def of(self, engine: int) -> int:
+        """The handle, for a call of the engine with this one; raises a ValueError if the row is another one's."""
+        if engine != self._engine:
+            raise ValueError("a row of another model")
+        return self.handle
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens, and no node."""
+        self.marks = [mark for mark in self.marks if len(mark) <= length]
+        succeed(library().cut(self.handle, length))
+
+    def commit(self, nodes: Sequence[int]) -> None:
+        """End the round: these nodes, in this order, become text."""
+        succeed(library().commit(self.handle, (ctypes.c_int * len(nodes))(*nodes), len(nodes)))
+
+    @property
+    def parts(self) -> list[UInt8[np.ndarray, "_byte"]]:
+        """The memory itself, which lives as long as this row: of running states, then pages of :data:`PAGE` tokens."""
+        found: list[UInt8[np.ndarray, "_byte"]] = []
+        start = ctypes.c_void_p()
+        while (size := library().part(self.handle, len(found), ctypes.byref(start))) >= 0:
+            found.append(np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start.value or 0)))
+        return found
+
+    def restore(self, length: int) -> None:
+        """Take so many tokens in place of none; what :attr:`parts` have of them is written next."""
+        succeed(library().restore(self.handle, length))

@@ -1,0 +1,202 @@
+"""The prefix cache on disk: texts after a restart have the bits that they have without it, and no file can change that."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.engine import prefix_files
+from draftwood.engine.decode import Decoder
+from draftwood.engine.prefix_folder import PrefixFolder
+from draftwood.engine.prompts import AGAIN
+from draftwood.runners.stored_texts import PAGE
+from draftwood.sampling.settings import Sampling
+from tests.engine.test_batch import alone
+from tests.engine.test_prefixes import engine_of, request, some
+
+TEXT = some(300, 1)
+
+
+def started(
+    path: Path, kind: str = "small", dtype: torch.dtype = torch.float32, *, size: int = 1 << 30, key: str = "a"
+) -> Decoder:
+    """An engine with a folder and an empty memory, as after a restart."""
+    engine = engine_of(kind, dtype)
+    engine.prefixes.folder = PrefixFolder(path, size, engine.pipeline.target, {"target": key, "draft": key})
+    return engine
+
+
+def ended(engine: Decoder) -> None:
+    """Write what is kept, as a server that ends."""
+    while engine.prefixes.save():
+        pass
+
+
+def write(engine: Decoder, prompt: list[int], new: int = 12, salt: str = "") -> tuple[list[int], int]:
+    """The tokens of a text, and how many of its prompt were known."""
+    [found] = engine.generate([request(prompt, new, cache_salt=salt)], Sampling(), reuse=True)
+    return found.token_ids, found.stats.cached_tokens
+
+
+def known_of(engine: Decoder, prompt: list[int]) -> int:
+    """How many tokens of a prompt an engine knows from its folder alone; the text is that of an engine without one."""
+    engine.prefixes.clear()
+    wanted = alone(engine, request(prompt, 20), Sampling(), None)
+    found, known = write(engine, prompt, 20)
+    engine.prefixes.clear()
+    assert found == wanted
+    return known
+
+
+AGAIN_BY_KIND = {"small": 2, "mtp": AGAIN + 2, "states": AGAIN + 2}
+"""Tokens that are read again, at most; drafters of hidden states read those of a text's last round."""
+
+
+@pytest.mark.parametrize("kind", ["small", "eagle3", "dflash", "mtp", "states"])
+def test_texts_have_the_same_bits_after_a_restart(tmp_path: Path, kind: str) -> None:
+    dtype = torch.bfloat16 if kind in ("small", "states") else torch.float32
+    first, again = started(tmp_path, kind, dtype), AGAIN_BY_KIND.get(kind, 6)
+    more, _ = write(first, TEXT, 40)
+    ended(first)
+    second, whole = started(tmp_path, kind, dtype), [*TEXT, *more]
+    for prompt, shared in (
+        ([*whole, 5, 6, 7], len(whole)),  # the next turn
+        ([*TEXT, *some(80, 2)], len(TEXT)),  # another answer
+        ([*TEXT[:200], *some(80, 3)], 200),  # its middle was compacted
+        ([*TEXT[: 2 * PAGE], *some(80, 4)], 2 * PAGE),  # at the end of a page
+        (some(150, 5), 0),
+    ):
+        states = kind in ("mtp", "states") and shared < len(TEXT)  # no running states are kept there
+        assert (0 if states else shared - again) <= known_of(second, prompt) <= shared
+    assert second.prefixes.folder is not None
+    assert second.prefixes.folder.tokens > 300
+
+
+# ---- files that cannot be used ----
+
+
+def files(path: Path) -> list[Path]:
+    return sorted(path.iterdir())
+
+
+def saved(path: Path, kind: str = "small", **given: Any) -> list[Path]:
+    """The files of a text."""
+    engine = started(path, kind, **given)
+    write(engine, TEXT, 5)
+    ended(engine)
+    return files(path)
+
+
+def broken(path: Path, how: str) -> None:
+    """Damage a file."""
+    data = bytearray(path.read_bytes())
+    if how == "value":
+        data[-1000] ^= 0x40
+    elif how == "header":
+        data[20] ^= 0x01
+    elif how == "version":
+        data = data.replace(prefix_files.FORMAT.encode(), b"draftwood prefix 0")
+    else:
+        del data[{"empty": 0, "cut": len(data) // 2}[how] :]
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["value", "header", "version", "empty", "cut"])
+def test_a_damaged_file_is_deleted_and_changes_no_text(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    for path in saved(tmp_path):
+        broken(path, how)
+    engine = started(tmp_path)
+    assert known_of(engine, [*TEXT, 5, 6]) == 0
+    assert all(("of another version" if how == "version" else "damaged") in line for line in caplog.messages)
+    assert 0 < len(caplog.messages) == len(set(caplog.messages)), "a line for each"
+    ended(engine)
+
+
+def test_control_without_its_checksum_a_damaged_value_changes_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_files, "_checksum", lambda *_: "none")
+    for path in saved(tmp_path):
+        data = bytearray(path.read_bytes())
+        data[-30000:] = bytes(30000)
+        path.write_bytes(data)
+    with pytest.raises(AssertionError):
+        known_of(started(tmp_path), [*TEXT, 5, 6])
+
+
+def test_a_file_under_another_name_is_none(tmp_path: Path) -> None:
+    first, *others = [path for path in saved(tmp_path) if path.stem.endswith(f"-{PAGE}")]
+    for path in others:
+        path.write_bytes(first.read_bytes())
+    assert known_of(started(tmp_path), [*TEXT, 5, 6]) <= PAGE
+
+
+def test_a_full_disk_is_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = started(tmp_path)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(prefix_files.os, "open", full)
+    wanted = alone(engine, request(TEXT, 12), Sampling(), None)
+    assert write(engine, TEXT)[0] == wanted
+    ended(engine)
+    assert ["No space left" in line for line in caplog.messages] == [True]
+    assert not files(tmp_path)
+
+
+# ---- what is kept, and for whom ----
+
+
+def test_files_are_bounded_and_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    size = sum(path.stat().st_size for path in saved(tmp_path / "one"))
+    path = tmp_path / "many"
+    engine = started(path, size=int(2.5 * size))
+    texts = [some(300, seed) for seed in range(20, 24)]
+    for number in (0, 1, 0, 2):
+        engine.prefixes.clear()
+        write(engine, texts[number], 5)
+        ended(engine)
+        assert sum(one.stat().st_size for one in files(path)) <= 2.5 * size
+    assert [known_of(engine, [*texts[number], 5, 6]) > 290 for number in (0, 1, 2)] == [True, False, True]
+    engine = started(tmp_path / "small", size=size // 5)
+    write(engine, TEXT, 5)
+    ended(engine)
+    assert not files(tmp_path / "small"), "one that is larger than all"
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder"
+    modes = {stat.S_IMODE(one.stat().st_mode) for one in saved(path)}
+    assert (modes, stat.S_IMODE(path.stat().st_mode)) == ({0o600}, 0o700)
+
+
+def test_texts_of_other_models_and_other_keys_share_nothing(tmp_path: Path) -> None:
+    engine = started(tmp_path)
+    write(engine, TEXT, salt="secret")
+    ended(engine)
+    assert not any(b"secret" in path.read_bytes() or "secret" in path.name for path in files(tmp_path))
+    for salt, known in (("", False), ("other", False), ("secret", True)):
+        assert (write(started(tmp_path), TEXT, salt=salt)[1] > 0) == known
+    assert write(started(tmp_path, key="b"), TEXT, salt="secret")[1] == 0
+    with pytest.raises(ConfigError, match="cannot be used"):
+        started(files(tmp_path)[0])
+
+
+def test_a_text_that_leaves_the_memory_comes_back_from_its_files(tmp_path: Path) -> None:
+    engine = started(tmp_path)
+    engine.prefixes.memory, engine.prefixes.least = 1, 0
+    write(engine, TEXT, 5)
+    assert len(engine.prefixes) == 0
+    assert write(engine, [*TEXT, 5, 6])[1] == 0, "there is no memory for it"
+    engine.prefixes.memory = 1 << 30
+    assert write(engine, [*TEXT, 5, 6])[1] >= len(TEXT) - 1

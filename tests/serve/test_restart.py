@@ -1,0 +1,74 @@
+"""A server with a cache folder that is started anew reads only what is new of a chat, and writes the same text."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from draftwood import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.native.library import LIBRARY
+from draftwood.serve.http.settings import ServeOptions
+from tests.serve.client import MESSAGES, chat, value_of
+from tests.serve.conftest import make_service
+
+TOLD = {"role": "user", "content": "the fox ran over the hill and the dog ran after the fox " * 3}
+
+
+@contextmanager
+def process(folders: tuple[Path, Path], *more: str) -> Iterator[httpx.Client]:
+    """A client of a server in a process of its own, which gets SIGTERM at the end."""
+    names = [part for option, path in zip(("--target", "--draft"), folders, strict=True) for part in (option, str(path))]
+    command = [sys.executable, "-m", "draftwood", "serve", *names, "--port", "0", "--name", "tiny", "--backend", "native"]
+    with subprocess.Popen([*command, "--profile", "none", *more], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        lines = iter(server.stderr.readline, "")
+        url = next(found[0] for line in lines if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        try:
+            with httpx.Client(base_url=url, timeout=60) as client:
+                yield client
+        finally:
+            server.send_signal(signal.SIGTERM)
+            list(lines)
+        assert server.wait(60) == 0
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="the native engine is not compiled")
+def test_a_server_that_is_started_anew_reads_only_what_is_new(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    texts, cached, said = list[str](), list[int](), [TOLD]
+    for number in range(3):
+        options = ["--cache-dir", str(tmp_path)] if number < 2 else []
+        with process(folders, *options) as client:
+            found = client.post("/v1/chat/completions", json=chat(messages=said)).raise_for_status().json()
+            texts.append(found["choices"][0]["message"]["content"])
+            cached.append(found["usage"]["prompt_tokens_details"]["cached_tokens"])
+            metrics = client.get("/metrics").text
+            assert value_of(metrics, "prefix_cache_hits_total") == cached[-1]
+            assert (value_of(metrics, "prefix_cache_restored_total") > 0) == (number == 1)
+        if number == 0:
+            length = found["usage"]["prompt_tokens"]
+            said = [*said, {"role": "assistant", "content": texts[0]}, *MESSAGES]
+    assert texts[1] == texts[2], "without the folder"
+    assert cached[::2] == [0, 0]
+    assert length - 2 <= cached[1] < found["usage"]["prompt_tokens"]
+
+
+def test_a_folder_is_for_the_native_engine_and_can_be_made(
+    served: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        make_service(served, cache_dir=tmp_path)
+    assert "--cache-dir keeps nothing: keys and values of torch are not written to files" in caplog.text
+    assert served.prefixes.folder is None
+    for given, says in (({"no_prefix_cache": True}, "exclude each other"), ({"cache_size": 0.0}, "cache_size is 0.0")):
+        with pytest.raises(ConfigError, match=says):
+            ServeOptions(cache_dir=tmp_path, **given)
