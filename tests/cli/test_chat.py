@@ -398,7 +398,7 @@ PROMPT = r"\x1b\[\?2004h.*?> ?\x08?\x1b\[2C"
 ENTER = "\r"
 
 
-def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal: Terminal) -> None:
+def test_ctrl_c_stops_an_answer_and_commands_and_their_errors_are_answered(terminal: Terminal) -> None:
     assert "Ctrl-C stops an answer" in terminal.until(PROMPT)
     for _ in range(2):
         terminal.type("the fox ran" + ENTER)
@@ -417,6 +417,14 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal: Terminal) -> None
     terminal.until("abc")
     terminal.type("\x03")
     terminal.until(PROMPT)
+    terminal.type("/help" + ENTER)
+    assert "/reset" in terminal.until(PROMPT)
+    terminal.type("/nothing" + ENTER)
+    assert "Error: there is no command /nothing" in terminal.until(PROMPT)
+    terminal.type(" hen\x01/system" + ENTER)  # Ctrl-A: the beginning of the line
+    terminal.until(PROMPT)
+    terminal.type("/system" + ENTER)
+    assert "hen\r\n" in terminal.until(PROMPT)
     terminal.type("\x04")
     assert terminal.exit_code() == 0
     assert "--resume" in terminal.seen
@@ -437,20 +445,6 @@ def test_a_message_may_have_several_lines(folder: Path, environment: dict[str, s
     terminal.close()
     messages = json.loads((tmp_path / "chat.json").read_text())["messages"]
     assert [message["content"] for message in messages[::2]] == ["the fox\nran\n/bye", "a dog\nran\nhome\\ "]
-
-
-def test_commands_and_errors_on_a_terminal(terminal: Terminal) -> None:
-    terminal.until(PROMPT)
-    terminal.type("/help" + ENTER)
-    assert "/reset" in terminal.until(PROMPT)
-    terminal.type("/nothing" + ENTER)
-    assert "Error: there is no command /nothing" in terminal.until(PROMPT)
-    terminal.type(" hen\x01/system" + ENTER)  # Ctrl-A: the beginning of the line
-    terminal.until(PROMPT)
-    terminal.type("/system" + ENTER)
-    assert "hen\r\n" in terminal.until(PROMPT)
-    terminal.type("/exit" + ENTER)
-    assert terminal.exit_code() == 0
 
 
 def test_a_chat_that_is_full_says_what_to_do(talk: Talk, tmp_path: Path) -> None:

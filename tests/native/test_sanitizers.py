@@ -48,9 +48,9 @@ def test_control_a_sanitizer_sees_a_wrong_step(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(build, "HERE", folder)
     monkeypatch.setattr(build, "digest", lambda: version)
     flags = ["-O1", "-fsanitize=address"]
-    made = build.build(tmp_path / "wrong.so", flags, only=("generic",))
+    made = build.build(tmp_path / "wrong.so", flags, only=(BEST,))
     with pytest.raises(AssertionError, match="AddressSanitizer"):
-        drive(made, flags=flags)
+        drive(made, BEST, flags)
 
 
 @pytest.mark.skipif("avx512bf16" not in instruction_sets(), reason="what surrounds the tiles of AMX needs AVX512-BF16")

@@ -28,7 +28,6 @@ from tests.native.test_stored import scores
 from tests.runners.zoo import NATIVE, tiny
 
 KINDS = ["qwen3_5_text", "lfm2", "granitemoehybrid", "bamba"]
-INTERVAL = 16
 PROMPT = [0, 2, 1, 1, 0] * 6
 EXACT, WRONG = 1e-5, 1e-3
 

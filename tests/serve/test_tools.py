@@ -612,14 +612,6 @@ def test_what_cannot_be_called_is_refused(plain: Served, fields: dict[str, Any],
     assert says in error["message"]
 
 
-DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
-
-
-def with_parameters(**properties: Any) -> dict[str, Any]:
-    parameters = {"type": ["object", "null"], "properties": properties, "required": list(properties)}
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
-
-
 LEFT = {"file": ({"type": "string", "format": "path"}, "format"), "price": ({"pattern": r"^(?!x)\d"}, "pattern")}
 
 
