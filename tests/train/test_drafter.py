@@ -29,6 +29,7 @@ from draftwood.train.hidden_batches import near_batches, possible_anchors
 from tests.differences import difference
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
+from tests.runners.zoo import NATIVE, tiny
 from tests.tiny_chat import chat_tokenizer
 
 
@@ -238,6 +239,12 @@ def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: P
         example = Features(folder, tmp_path / "features")[1]
         expected = plain_hidden(model, example.tokens.tolist(), layers)
         assert difference(example.hidden.float(), expected) < 0.02 * float(expected.abs().max())
+
+
+def test_a_drafter_of_a_model_with_unlike_layers_has_heads_as_the_last_one() -> None:
+    config = DrafterConfig(target=Path("."), out=Path("."), layers=1, block=3, rank=4)
+    drafter = new_drafter(config, tiny("gemma4_text", **NATIVE["gemma4_text"]), chat_tokenizer(), torch.arange(20))
+    assert (drafter.config.num_key_value_heads, drafter.config.head_dim) == (1, 40)
 
 
 def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Path) -> None:

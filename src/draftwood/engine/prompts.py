@@ -72,7 +72,7 @@ class Prompts:
     def join(self, coming: Sequence[Entry], rows: Sequence[Entry], clock: Clock) -> list[Entry]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
         if not rows:
-            if not any(row is self._current for row in coming):
+            if not any(map(self._part_of, coming)):
                 self._part = None
             self.clear()
         self._left, self._given = self._most[bool(rows)], len(rows)
@@ -105,13 +105,13 @@ class Prompts:
         """The number of the row whose prompt is read in part, and the tokens of it that were read; None without one."""
         return None if self._part is None else (self._part.entry.row.number, self._part.done)
 
-    @property
-    def _current(self) -> Entry | None:
-        return None if self._part is None else self._part.entry
+    def _part_of(self, entry: Entry) -> _Part | None:
+        """What was read of a row's prompt, if it is the one that is read in part."""
+        return self._part if self._part is not None and self._part.entry is entry else None
 
     def forget(self, entry: Entry) -> None:
         """A row that may have been read in part comes no more."""
-        if entry is self._current:
+        if self._part_of(entry) is not None:
             self._part = None
 
     def clear(self) -> None:
@@ -151,8 +151,8 @@ class Prompts:
     def _prefix(self, row: Entry, now: Sequence[Entry]) -> Prefix | None:
         """The longest beginning of a prompt that was read in present rows or in texts that have ended; sets its stops."""
         self._stops = []
-        if self._part is not None and row is self._part.entry:
-            self._stops = self._part.stops
+        if (part := self._part_of(row)) is not None:
+            self._stops = part.stops
             return None
         if self._keeper is None:
             return None
@@ -180,9 +180,8 @@ class Prompts:
         if self._target.kind.reads_source:
             return True
         copied = len(row.context) - unread
-        if row is self._current or any(
-            _may_share(row, other) and serves(row.context, copied, other.context) for other in later
-        ):
+        shared = (_may_share(row, other) and serves(row.context, copied, other.context) for other in later)
+        if self._part_of(row) is not None or any(shared):
             return False
         return padded - unread <= self._padding and padded <= self._left
 
@@ -191,8 +190,7 @@ class Prompts:
         if self._left <= 0:
             return False
         length = len(row.context)
-        if self._part is None or row is not self._part.entry:
-            self._part = _Part(row, 0 if prefix is None else prefix.length, self._stops)
+        self._part = self._part_of(row) or _Part(row, 0 if prefix is None else prefix.length, self._stops)
         done = self._part.done
         end = int(min(length, done + self._left))
         self._prefill(row, end, prefix, clock)

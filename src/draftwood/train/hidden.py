@@ -112,9 +112,10 @@ def _mask(anchors: Tensor, block: int, length: int) -> Tensor:
 
 def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens: Tensor) -> HiddenBlockDrafter:
     """A drafter whose layers begin as the target's last layers, where these have the same shapes."""
-    own = target.config
+    depth = target.config.num_hidden_layers
+    layers = getattr(target.config, "per_layer_config", None)  # of models whose layers are unlike
+    own = layers[depth - 1] if layers else target.config
     heads = own.num_attention_heads
-    depth = own.num_hidden_layers
     drafter = HiddenBlockDrafter(
         HiddenBlockConfig(
             target_layers=taps(depth, config.layers),
