@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,12 +25,14 @@ import draftwood
 from draftwood import LoadOptions, Pair
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
+from draftwood.serve import document
 from draftwood.serve import registry as registry_module
 from draftwood.serve.dialects.messages import Messages
 from draftwood.serve.http.settings import ServeOptions, Targets
 from draftwood.serve.registry import Registry
 from tests.browser import Browser, serious
-from tests.serve.client import MESSAGES, chunks, value_of
+from tests.serve import conftest
+from tests.serve.client import MESSAGES, chunks, raw, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
 from tests.tiny_chat import save_chat
 
@@ -393,6 +396,33 @@ def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(
         assert [one.result() for one in (other, *again)] == [texts["second"], texts["first"], texts["second"]]
         assert loads.names[:2] == ["first", "second"]
         assert set(loads.names[2:]) == {"second", "first"} or loads.names[2:] == ["first"]
+
+
+def test_a_client_that_does_not_read_keeps_no_other_model_from_loading(
+    home: Path, texts: dict[str, str], memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither side has large buffers, so that a short stream fills them."""
+    monkeypatch.setattr(document, "UNREAD_SECONDS", 2.0)
+    opened = conftest.listen
+
+    def small(*args: Any) -> socket.socket:
+        found = opened(*args)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return found
+
+    monkeypatch.setattr(conftest, "listen", small)
+    memory(1)
+    body = {"model": "first", "prompt": "a", "max_tokens": 60, "ignore_eos": True, "stream": True, "logprobs": 20, "n": 4}
+    with server(home) as client, ThreadPoolExecutor() as pool, socket.socket() as deaf:
+        written(client, "first", max_tokens=1)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect((client.base_url.host, client.base_url.port))
+        deaf.sendall(raw(body))
+        assert deaf.recv(99).startswith(b"HTTP/1.1 200")
+        other = pool.submit(written, client, "second")
+        sleep(1)
+        assert (other.done(), there(client)) == (False, ["first"]), "control: its texts have ended, and it is not gone yet"
+        assert other.result(30) == texts["second"]
 
 
 def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, final
 
 from pydantic.json_schema import models_json_schema
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from draftwood import __version__
 from draftwood.serve.http.fields import Body
@@ -19,6 +21,8 @@ from draftwood.serve.openai.streams import EVENTS
 
 LEASES: Final = "draftwood.leases"
 """The key of a request's scope: what ends with it."""
+UNREAD_SECONDS: Final = 60.0
+"""After so long without reading what it was sent, a client counts as gone. Slow ones read something in this time."""
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
 
@@ -40,9 +44,18 @@ class Described(Route):
         self.summary, self.body, self.query = summary, body, query
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, at whose end the models that it has taken may go."""
-        with ExitStack() as scope[LEASES]:
-            await super().handle(scope, receive, send)
+        """Answer a request, at whose end the models that it has taken may go. A client that reads nothing for long has gone:
+        others may wait for a model whose place is that of its own."""
+
+        async def send_soon(message: Message) -> None:
+            try:
+                async with asyncio.timeout(UNREAD_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
+
+        with ExitStack() as scope[LEASES], suppress(ClientDisconnect):
+            await super().handle(scope, receive, send_soon)
 
     @property
     def media(self) -> list[str]:
