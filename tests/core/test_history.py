@@ -87,7 +87,7 @@ def test_nobody_finds_a_text_of_another(owners: tuple[str, str]) -> None:
 
 
 def test_a_guess_takes_as_long_with_millions_of_tokens_as_with_few() -> None:
-    """Twenty microseconds on a quiet core, also with ten million; here others may use it."""
+    """Some 25 microseconds, also with ten million; here others may use the core."""
     rng, seconds, hits = random.Random(1), [], 0
     history, texts = History(1 << 22), np.random.default_rng(1).integers(50_000, size=(1000, 4000))
     for text in texts:

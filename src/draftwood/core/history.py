@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import Final, final
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy as np
 from draftwood.core.errors import ConfigError
 
 SIZES: Final = (4, 8, 16, 32)
-"""Tokens of the n-grams that are looked up. The longest reaches from the end of a chat's prompt into what was asked."""
+"""Tokens of the n-grams that are looked up. The longest reaches from the end of a chat's prompt into the question."""
 _LONGEST: Final = SIZES[-1]
+_MIX: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+_MASK: Final = (1 << 64) - 1
 _END: Final = 0  # of a text; a token is stored as its number plus 1
 
 
@@ -34,10 +37,9 @@ class History:
         if tokens < 2 * _LONGEST:
             raise ConfigError(f"a history has room for {tokens} tokens: give {2 * _LONGEST} or more")
         self._room = 1 << (tokens - 1).bit_length()
-        rng = np.random.default_rng(0)
-        self._factors = rng.integers(1 << 63, size=(len(SIZES), _LONGEST), dtype=np.uint64)
-        for factors, size in zip(self._factors, SIZES, strict=True):
-            factors[:-size] = 0
+        self._factors = np.random.default_rng(0).integers(1 << 63, size=_LONGEST, dtype=np.uint64)
+        self._python_factors: list[int] = self._factors.tolist()
+        self._shift = 65 - self._room.bit_length()
         self.clear()
 
     def clear(self) -> None:
@@ -62,10 +64,11 @@ class History:
             begin = 0
         self._begin, self._end = begin, (end := begin + len(new))
         self._tokens[begin:end], self._tokens[end], self._owners[begin:end] = new, _END, number
-        for table, factors, size in zip(self._tables, self._factors, SIZES, strict=True):
+        for table, size in zip(self._tables, SIZES, strict=True):
             if len(new) > size:
-                grams = np.lib.stride_tricks.sliding_window_view(new[:-1].astype(np.uint64), size)
-                table[self._slots(grams @ factors[-size:], number)] = np.arange(begin + size, end, dtype=np.int32)
+                sums = np.lib.stride_tricks.sliding_window_view(new[:-1].astype(np.uint64), size) @ self._factors[-size:]
+                slots = (sums + np.uint64(number)) * np.uint64(_MIX) >> np.uint64(self._shift)
+                table[slots] = np.arange(begin + size, end, dtype=np.int32)
 
     def find(self, ending: Sequence[int], owner: str) -> tuple[int, int]:
         """Where the end of a text stands in a text of its owner, as long an end as is known.
@@ -74,28 +77,28 @@ class History:
         """
         if (number := self._numbers.get(owner)) is None:
             return 0, 0
-        last = ending[-_LONGEST:]
-        wanted = np.full(_LONGEST, -1, np.int32)
-        wanted[_LONGEST - len(last) :] = last
-        wanted += 1
-        slots = self._slots(self._factors @ wanted.astype(np.uint64), number)
-        best = 0, 0
-        for place in dict.fromkeys(self._tables[range(len(SIZES)), slots].tolist()):
-            if place and self._owners[place - 1] == number:
-                most = min(place, len(last))
-                other = np.flatnonzero(self._tokens[place - most : place] != wanted[_LONGEST - most :])
-                agreed = most - 1 - int(other[-1]) if len(other) else most
-                if agreed >= max(SIZES[0], best[1]):
-                    best = place, agreed
-        return best
+        last, factors = [token + 1 for token in ending[-_LONGEST:]], self._python_factors
+        found = 0
+        for table, size in zip(self._tables, SIZES, strict=True):
+            if size > len(last):
+                break
+            mixed = (sum(map(mul, factors[-size:], last[-size:])) + number) * _MIX & _MASK
+            place = table.item(mixed >> self._shift)
+            if place and self._owners.item(place - 1) == number and self._at(place, size) == last[-size:]:
+                found = place
+        if not found:
+            return 0, 0
+        agreed, known = 0, self._at(found, min(found, len(last)))
+        while agreed < len(known) and known[-1 - agreed] == last[-1 - agreed]:
+            agreed += 1
+        return found, agreed
+
+    def _at(self, place: int, size: int) -> list[int]:
+        """What is stored before a place."""
+        found: list[int] = self._tokens[place - size : place].tolist()
+        return found
 
     def after(self, place: int, count: int) -> list[int]:
         """Up to ``count`` tokens of a text from a place on, which :meth:`find` has found since a text was added."""
         found: list[int] = (self._tokens[place : place + count] - 1).tolist()
         return found[: found.index(_END - 1)] if _END - 1 in found else found
-
-    def _slots(self, sums: np.ndarray, number: int) -> np.ndarray:
-        """The places of n-grams in a table."""
-        mixed = (sums + np.uint64(number)) * np.uint64(0x9E3779B97F4A7C15)
-        found: np.ndarray = mixed >> np.uint64(65 - self._room.bit_length())
-        return found
