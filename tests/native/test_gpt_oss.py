@@ -16,7 +16,6 @@ import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native import experts, sources
-from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import StoredModel
 from tests.differences import difference
@@ -96,10 +95,13 @@ def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path: Path) -> N
 def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     NativeRunner(model)
-    without_biases = {name: module for name, module in experts.experts_of(FAMILIES["gpt_oss"]).items() if "bias" not in name}
+
+    def without_biases(*given: Any) -> dict[str, Any]:
+        return {name: one for name, one in experts.expert_sources(*given).items() if "bias" not in name}
+
     for place, what, wrong in (
         (sources, "SINKS", "no weight"),
-        (experts, "experts_of", lambda own: without_biases),
+        (sources, "expert_sources", without_biases),
         (experts.Matrix, "ALTERNATING", 0),
     ):
         with monkeypatch.context() as patch:

@@ -34,7 +34,7 @@ from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.facts import facts_of
-from draftwood.runners.native.families import FAMILIES, MTP, experts_of, halves_of
+from draftwood.runners.native.families import FAMILIES, MTP
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
 from draftwood.runners.pairing import vocabulary_digest
@@ -101,7 +101,7 @@ def _head_tensors(name: str | Path, target: Any) -> dict[str, Tensor]:
     except ValueError as error:
         raise ModelError(_DAMAGED.format(str(name), f"{error}")) from error
     found = {tensor: weight.tensor(target.dtype) for tensor, weight in weights.items()}
-    joined, halves = experts_of(own)["experts_gate_up"], halves_of(own)
+    joined, halves = own.mixture()["experts_gate_up"], own.halves()
     for tensor in [tensor for tensor in found if tensor.endswith(joined)]:
         both, names = found.pop(tensor), (halves[f"experts_{part}"] for part in ("gate", "up"))
         parts = zip(names, both.chunk(2, both.ndim - 2), strict=False)

@@ -24,7 +24,7 @@ from draftwood.loading.gguf_layers import ROPE
 from draftwood.native.library import why_missing
 from draftwood.runners.native.experts import together
 from draftwood.runners.native.facts import is_sparse
-from draftwood.runners.native.families import FAMILIES, HEAD, last_norm, modules_of
+from draftwood.runners.native.families import FAMILIES, HEAD
 from draftwood.runners.native.layers import idle_weights
 from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, shapes_among
 from draftwood.runners.native.stored import StoredModel
@@ -79,7 +79,7 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
     found = StoredModel(config, generation, weights, dtype)
     found.name_or_path, found.mtp = str(header.path), _head(header, config, ahead) if has_head(header.path) else {}
     if found.mtp:
-        found.mtp.setdefault("norm.weight", weights[last_norm(FAMILIES[config.model_type])])
+        found.mtp.setdefault("norm.weight", weights[FAMILIES[config.model_type].last_norm()])
     return found
 
 
@@ -136,7 +136,7 @@ def _name(name: str, names: Mapping[str, str]) -> str:
 def _as_in_transformers(name: str, weight: Weight, config: Any) -> Weight:
     """A weight that files hold otherwise: norms that are added to one as the sum, and decays as what makes them."""
     own = FAMILIES[config.model_type]
-    if own.plus_one and (name == last_norm(own) or _split(name)[1] in modules_of(own)[1].values()):
+    if own.plus_one and (name == own.last_norm() or _split(name)[1] in own.modules()[1].values()):
         return _less_one(weight)
     return _numbers(weight, (-weight.tensor(torch.float32)).log()) if name.endswith(".A_log") else weight
 

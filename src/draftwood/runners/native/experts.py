@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.native.families import EXPERTS, Family, experts_of, halves_of
+from draftwood.runners.native.families import EXPERTS, Family
 from draftwood.runners.native.weights import Bytes, Weight, sized
 
 _INPUTS_FIRST: Final = ("experts_gate_up", "experts_down")  # of experts with ``Family.alternating``
@@ -36,7 +36,7 @@ def expert_sources(part: Callable[[str], Any], held: Any, facts: Facts, own: Fam
         ModelError: a weight has another shape than the facts say.
     """
     shapes, found = LayerSource.shapes(facts, facts.width), dict[str, Any]()
-    names = {**experts_of(own), **halves_of(own)}
+    names = {**own.mixture(), **own.halves()}
     weights = {name: sized(name, one, *shapes[name]) for name in names if (one := part(names[name])) is not None}
     if (both := weights.pop("experts_gate_up_bias", None)) is not None:
         numbers = held.tensor(both)

@@ -6,19 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.native.families import (
-    ACTIVATIONS,
-    EMBEDDING,
-    FAMILIES,
-    HEAD,
-    ROUTER,
-    SCALAR,
-    SINKS,
-    SWIGLU,
-    experts_of,
-    last_norm,
-    modules_of,
-)
+from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, ROUTER, SCALAR, SINKS, SWIGLU
 from draftwood.runners.native.layers import (
     LAYER_NORM,
     LAYER_PROJECTION,
@@ -101,7 +89,7 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
     """Names and shapes of the weights of a layer."""
     own, sparse, facts = FAMILIES[config.model_type], is_sparse(config, number), of_layer(config, number, facts)
     shapes, absent = LayerSource.shapes(facts, facts.width), set(absent_in(config, number))
-    products, norms = ({name: one for name, one in parts.items() if name not in absent} for parts in modules_of(own))
+    products, norms = ({name: one for name, one in parts.items() if name not in absent} for parts in own.modules())
     if (states := own.states.get(kinds_of(config)[number])) is not None:
         yield from states.shapes(facts).items()
         products = {name: products[name] for name in ("gate", "up", "down")}
@@ -125,7 +113,7 @@ def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str,
     if own.varied:
         yield SCALAR, shapes["scalar"]
     if sparse:
-        yield from ((module, shapes[name]) for name, module in experts_of(own).items())
+        yield from ((module, shapes[name]) for name, module in own.mixture().items())
         yield from ((module, shapes[name]) for name, module in ROUTER.items() if own.varied)
 
 
@@ -133,7 +121,7 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights of such a model, with a head of its own."""
     facts, width = facts_of(config), config.hidden_size
     outer = config.vocab_size, width
-    found = {EMBEDDING: outer, last_norm(FAMILIES[config.model_type]): (width,), HEAD: outer}
+    found = {EMBEDDING: outer, FAMILIES[config.model_type].last_norm(): (width,), HEAD: outer}
     if size := facts.layer_inputs:
         found |= {LAYER_TABLE: (config.vocab_size_per_layer_input, facts.layers * size), LAYER_NORM: (size,)}
         found[LAYER_PROJECTION] = facts.layers * size, width

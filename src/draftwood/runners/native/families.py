@@ -96,6 +96,28 @@ class Family(NamedTuple):
     whole: str = ""
     others: tuple[str, ...] = ()
 
+    def modules(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Names of the matrices and of the norms of a layer, by the engine's name."""
+        matrices = {**PRODUCTS, **(INPUTS if self.varied else {})}
+        products, norms = {**matrices, **self.names}, {**self.norms, **HEAD_NORMS, **self.names}
+        return {name: products[name] for name in matrices}, {name: norms[name] for name in (*self.norms, *HEAD_NORMS)}
+
+    def mixture(self) -> dict[str, str]:
+        """Names of the weights of a mixture in a layer, by the engine's name."""
+        gated = self.shared and not self.ungated
+        found = {name: self.names.get(name, module) for name, module in EXPERTS.items() if gated or name != "shared_gate"}
+        biases = {name for name in BIASES if self.alternating or name in self.names}
+        return {**found, **{name: self.names.get(name, module) for name, module in BIASES.items() if name in biases}}
+
+    def halves(self) -> dict[str, str]:
+        """The same of gates and ups where they are weights of their own."""
+        joined, parts = self.mixture()["experts_gate_up"], [(part, end) for end in ("", "_bias") for part in ("gate", "up")]
+        return {f"experts_{part}{end}": joined.replace("gate_up", part) + end for part, end in parts}
+
+    def last_norm(self) -> str:
+        """The name of the norm before the head."""
+        return f"{self.names['last_norm']}.weight" if "last_norm" in self.names else NORM
+
 
 SWIGLU: Final = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 """Settings of clamped SwiGLU, and their values in versions of ``transformers`` without them."""
@@ -251,36 +273,6 @@ SCALAR: Final = "layer_scalar"
 ROUTER: Final = {"router_norm": "router.scale", "expert_scales": "router.per_expert_scale"}
 HEAD_NORMS: Final = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
-
-
-def modules_of(own: Family) -> tuple[dict[str, str], dict[str, str]]:
-    """Names of the matrices and of the norms of a layer, by the engine's name."""
-    matrices = {**PRODUCTS, **(INPUTS if own.varied else {})}
-    products, norms = {**matrices, **own.names}, {**own.norms, **HEAD_NORMS, **own.names}
-    return {name: products[name] for name in matrices}, {name: norms[name] for name in (*own.norms, *HEAD_NORMS)}
-
-
-def experts_of(own: Family) -> dict[str, str]:
-    """Names of the weights of a mixture in a layer, by the engine's name."""
-    gated = own.shared and not own.ungated
-    found = {name: own.names.get(name, module) for name, module in EXPERTS.items() if gated or name != "shared_gate"}
-    return {
-        **found,
-        **{name: own.names.get(name, module) for name, module in BIASES.items() if own.alternating or name in own.names},
-    }
-
-
-def halves_of(own: Family) -> dict[str, str]:
-    """The same of gates and ups where they are weights of their own."""
-    joined = experts_of(own)["experts_gate_up"]
-    return {
-        f"experts_{part}{end}": joined.replace("gate_up", part) + end for end in ("", "_bias") for part in ("gate", "up")
-    }
-
-
-def last_norm(own: Family) -> str:
-    """The name of the norm before the head."""
-    return f"{own.names['last_norm']}.weight" if "last_norm" in own.names else NORM
 
 
 def with_states(config: Any) -> frozenset[str]:

@@ -11,19 +11,7 @@ from torch import Tensor
 from draftwood.native.library import LayerSource
 from draftwood.runners.native.experts import outputs_first
 from draftwood.runners.native.facts import facts_of, shapes_of
-from draftwood.runners.native.families import (
-    FAMILIES,
-    FUSED,
-    PRODUCTS,
-    ROUTER,
-    SCALAR,
-    SINKS,
-    Family,
-    experts_of,
-    halves_of,
-    last_norm,
-    modules_of,
-)
+from draftwood.runners.native.families import FAMILIES, FUSED, PRODUCTS, ROUTER, SCALAR, SINKS, Family
 from draftwood.runners.native.layers import kinds_of
 from draftwood.runners.native.states import TILED, mixed_rows
 
@@ -70,10 +58,10 @@ MTP_STEMS: Final = {
 def gguf_names(kind: str) -> dict[str, str]:
     """Names in GGUF files of the modules of this model type, and of weights of experts and of running states."""
     own = FAMILIES[kind]
-    products, norms = modules_of(own)
-    modules = {**products, **norms, "last_norm": last_norm(own).removesuffix(".weight")}
+    products, norms = own.modules()
+    modules = {**products, **norms, "last_norm": own.last_norm().removesuffix(".weight")}
     named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
-    named |= {module: {**_EXPERT_STEMS, **own.stems}[name] for name, module in {**experts_of(own), **halves_of(own)}.items()}
+    named |= {module: {**_EXPERT_STEMS, **own.stems}[name] for name, module in {**own.mixture(), **own.halves()}.items()}
     named |= {SINKS: "attn_sinks.weight", SCALAR: "layer_output_scale.weight"}
     named |= zip(ROUTER.values(), ("ffn_gate_inp.scale", "ffn_down_exps.scale"), strict=True)
     for layer in own.states.values():
@@ -97,12 +85,12 @@ class _Joined(NamedTuple):
 
 def _joined(own: Family) -> dict[str, _Joined]:
     """Such weights, by name."""
-    experts, halves = experts_of(own), halves_of(own)
+    experts, halves = own.mixture(), own.halves()
     found = {
         experts[f"experts_gate_up{end}"]: _Joined((halves[f"experts_gate{end}"], halves[f"experts_up{end}"]), 1)
         for end in ("", "_bias") if f"experts_gate_up{end}" in experts
     }  # fmt: skip
-    products, _ = modules_of(own)
+    products, _ = own.modules()
     for module, names in own.fused.items():
         if len(names) == 2:
             first, second = (f"{products[name]}.weight" for name in names)

@@ -11,17 +11,7 @@ from torch import Tensor
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native.experts import expert_sources
 from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
-from draftwood.runners.native.families import (
-    EMBEDDING,
-    FAMILIES,
-    HEAD,
-    ROUTER,
-    SCALAR,
-    SINKS,
-    Family,
-    last_norm,
-    modules_of,
-)
+from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, ROUTER, SCALAR, SINKS, Family
 from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE, kinds_of, lender_of, of_layer
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import StateLayer
@@ -101,7 +91,7 @@ class Source(NamedTuple):
     def norm(self) -> Any:
         """What the norm before the head multiplies by."""
         own = FAMILIES[self.config.model_type]
-        return factor(self.weights[last_norm(own)], own, self.dtype)
+        return factor(self.weights[own.last_norm()], own, self.dtype)
 
     def layers(self, facts: Facts) -> Iterator[LayerSource]:
         """The weights of the layers; the memory of one lives until the next one is taken."""
@@ -172,7 +162,7 @@ def _products(
     part: Callable[[str], Any], family: Family, shapes: Mapping[str, Any], head: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The matrices of a layer, apart where one weight has several, and their biases. Heads have the size ``head``."""
-    modules, _ = modules_of(family)
+    modules, _ = family.modules()
     found = {name: part(f"{module}.weight") for name, module in modules.items()}
     for module, names in family.fused.items():
         if (both := part(f"{module}.weight")) is not None:
@@ -224,7 +214,7 @@ def layer_source(
     joined = part("hidden_norm.weight")  # of a drafter that reads features
     shapes = LayerSource.shapes(facts, facts.width if joined is None else 2 * facts.width)
     products, biases = _products(part, family, shapes, facts.head_dim)
-    norms = {name: part(f"{module}.weight") for name, module in modules_of(family)[1].items()}
+    norms = {name: part(f"{module}.weight") for name, module in family.modules()[1].items()}
 
     def taken(take: Callable[[Any], Any], parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: take(sized(name, one, *shapes[name])) for name, one in parts.items() if one is not None}
