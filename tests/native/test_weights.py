@@ -12,11 +12,16 @@ import torch
 
 import draftwood
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.limits import Limits
+from draftwood.engine.requests import Request
+from draftwood.runners.factory import make_runners
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
+from draftwood.sampling.settings import Sampling
 from tests.differences import difference
 from tests.faults.folders import save_tiny
+from tests.helpers import decoder, tiny_hidden
 from tests.loading.gguf_files import Q4_1, source, write_gguf
 from tests.runners.zoo import tiny
 
@@ -53,6 +58,22 @@ def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: An
     assert 0 < difference(rounded, wanted) < 0.1 * float(wanted.std())
     found = pair.generate(TEXT, max_new_tokens=20, temperature=0, method="ar").token_ids
     assert pair.generate(TEXT, max_new_tokens=20, temperature=0, method="rsd-s").token_ids == found
+
+
+def test_a_drafter_of_hidden_states_is_rounded_where_its_target_multiplies_integers(folder: Path) -> None:
+    scores = []
+    for bits in (8, 16):
+        pair = draftwood.load(folder, options={"backend": "native", "weights": "int8", "activations": bits})
+        target, draft = make_runners(pair.model, tiny_hidden(pair.model, block=4), backend="native")[:2]
+        assert draft.engine.startswith("native int8 8-bit activations ") == (bits == 8)
+        draft.network.register_forward_hook(lambda _, __, found: scores.append(found[0].clone()))
+        request = Request(prompt=pair.encode(TEXT), limits=Limits(max_new_tokens=20))
+        first = len(scores)
+        methods = decoder(target, None, "ar"), decoder(target, draft, "chain", "4")
+        texts = [dict(one.results([request], Sampling(temperature=0.0)))[0].token_ids for one in methods]
+        assert texts[0] == texts[1]
+    rounded, exact = scores[0], scores[first]
+    assert 0 < difference(rounded, exact) < 0.5 * float(exact.std())
 
 
 def test_what_cannot_be_rounded_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from draftwood.runners.native.network import Engine
 from draftwood.runners.native.refusals import refuse, why_not_format
 from draftwood.runners.native.sources import Held, factor, layer_source
 from draftwood.runners.native.stored import source_of
-from draftwood.runners.native.weights import sized
+from draftwood.runners.native.weights import rounded, sized
 
 
 def drafter_engine(
@@ -31,7 +31,8 @@ def drafter_engine(
     """The engine of a drafter with layers of its family.
 
     Args:
-        drafter, target: a drafter and its target, whose weights it may share.
+        drafter, target: a drafter and its target, whose weights it may share. A drafter is rounded to eight bits
+            if its target multiplies codes by inputs of eight bits.
         held: keeps the memory of ``source`` alive.
         source: what it has in addition to its layers.
         taps: as for :class:`Engine`.
@@ -43,14 +44,19 @@ def drafter_engine(
     """
     refuse(why_not_format(drafter))
     config, family, weights = drafter.config, FAMILIES[drafter.family], drafter.state_dict()
-    head: Any = source_of(target).head if drafter.whole_head else drafter.head(target)
+    whole = source_of(target)
+    head: Any = whole.head if drafter.whole_head else drafter.head(target)
+    integers = whole.activations == 8 and drafter.dtype == torch.bfloat16
+    if integers:
+        weights = {name: _coded(weight) if name.startswith("layers.") else weight for name, weight in weights.items()}
+        head = _coded(head)
     if drafter.whole_head and lender is not None and lender.facts.bfloat16 == (drafter.dtype == torch.bfloat16):
         head = lender
     embedding, scale = weights.get("embed_tokens.weight"), 0.0
     if embedding is None:
-        embedding, scale = source_of(target).weights[EMBEDDING], source_of(target).embedding_scale()
+        embedding, scale = whole.weights[EMBEDDING], whole.embedding_scale()
     tokens = min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0]
-    facts = _facts(drafter, tokens=tokens, taps=len(taps), embedding_scale=scale)
+    facts = _facts(drafter, activations=8 if integers else 16, tokens=tokens, taps=len(taps), embedding_scale=scale)
 
     def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))
@@ -62,6 +68,12 @@ def drafter_engine(
     engine = Engine(facts, layers, taps, (embedding, head, norm), held, rotate, None)
     engine.drafts(source)
     return engine
+
+
+def _coded(weight: Any) -> Any:
+    """A matrix in codes of eight bits, as the target has its own: a pass reads half of the bytes. Other weights stay."""
+    matrix = isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[1] % 32 == 0
+    return rounded(weight, 8) if matrix else weight
 
 
 def _facts(drafter: DrafterModule, **more: Any) -> Facts:
@@ -76,7 +88,6 @@ def _facts(drafter: DrafterModule, **more: Any) -> Facts:
         vocab=len(drafter.draft_tokens),
         rotary_dim=2 * len(config.rope_frequencies),
         bfloat16=drafter.dtype == torch.bfloat16,
-        activations=16,
         epsilon=config.rms_norm_eps,
         scale=config.head_dim**-0.5,
         gated=family.gated,

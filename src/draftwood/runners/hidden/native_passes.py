@@ -101,7 +101,8 @@ class NativePasses(Passes):
 
     def __init__(self, network: NativeNetwork | NativeBlock, width: int) -> None:
         super().__init__(network, MemoryTable(network.engine), width, torch.float32, torch.device("cpu"))
-        self.engine = f"native {instruction_set()}"
+        eight = "int8 8-bit activations " if network.engine.facts.activations == 8 else ""
+        self.engine = f"native {eight}{instruction_set()}"
 
     def _memories(self, texts: Sequence[HiddenText]) -> list[RowMemory]:
         """The memories of entries, without what an interrupted pass has read."""
