@@ -36,6 +36,7 @@ from draftwood.loading.names import located, recommended
 from draftwood.loading.plan import plan_for
 from draftwood.loading.profile import profile_key_of
 from draftwood.runners.factory import Runners, runners_by
+from draftwood.runners.intersection import IntersectionRunner
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
@@ -75,7 +76,7 @@ def load(
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
         ModelError: a model or tokenizer that cannot be loaded, or a model that cannot score a tree.
-        PairingError: two models with different tokens.
+        PairingError: two models with too few tokens of the same text.
     """
     pair = load_session(Pair, target, draft, LoadOptions() if options is None else settings("options", options, LoadOptions))
     pair.measure_costs()
@@ -103,11 +104,17 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
     plan = plan_for(target, draft, options)
     if plan.kind.reads_source != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
-    tokenizer, model = load_tokenizer(target, options), load_target(plan)
+    tokenizer = load_tokenizer(target, options)
+    plan = plan.for_tokens(tokenizer)
+    model = load_target(plan)
 
     def with_draft(draft: str | Path | None) -> tuple[Any, Runners]:
         draft_model = None if draft is None else load_draft(plan, model, tokenizer)
-        return draft_model, runners_by(plan.engine, model, draft_model)
+        runners = runners_by(plan.engine, model, draft_model)
+        if draft is not None and plan.shared is not None:
+            made = IntersectionRunner(runners.draft, plan.shared, runners.target.vocab_size)
+            runners = runners._replace(draft=made)
+        return draft_model, runners
 
     try:
         draft_model, runners = with_draft(draft)

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from draftwood.cli import main
+from tests.other_tokens import pieces
 
 CONTEXT = 96
 Run: TypeAlias = Callable[..., Result]
@@ -53,11 +54,10 @@ def _model(vocab: int, seed: int, layers: int) -> Any:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders ``target``, ``draft``, ``stranger`` (another tokenizer) and ``bare`` (no beginning-of-text token)."""
+    """Folders ``target``, ``draft``, ``stranger`` (no token of the target's) and ``bare`` (no beginning-of-text token)."""
     folder = tmp_path_factory.mktemp("models")
     for name, seed, layers in (("target", 1, 2), ("draft", 1, 1), ("stranger", 3, 1), ("bare", 1, 1)):
-        words = ["zebras quiz vexed jocks of my big sphinx"] if name == "stranger" else WORDS
-        tokenizer = _tokenizer(name != "bare", words)
+        tokenizer = pieces("ζξψ") if name == "stranger" else _tokenizer(name != "bare", WORDS)
         _model(len(tokenizer), seed, layers).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder

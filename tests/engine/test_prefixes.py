@@ -26,6 +26,7 @@ from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
 from tests.engine.test_batch import alone, together
 from tests.helpers import decoder, hidden_pair, published_pair, rows_of
+from tests.other_tokens import ninety, runners_of
 from tests.runners.zoo import NATIVE, WINDOWED, tiny
 from tests.tiny_chat import save_chat
 
@@ -36,7 +37,7 @@ BITS = [torch.float32, torch.bfloat16]
 METHODS = {
     "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
     "hidden": ("rsd-s", "2x2", "recursive"), "eagle3": ("rsd-s", "2x2", "recursive"), "dflash": ("chain", "2", "recursive"),
-    "states": ("rsd-s", "2x2", "recursive"),
+    "states": ("rsd-s", "2x2", "recursive"), "other": ("rsd-s", "2x2", "recursive"),
     "dspark": ("rsd-s", "2x2", "recursive"), "mtp": ("rsd-s", "2x2", "recursive"), "adaptive": ("adaptive", None, "coupled"),
 }  # fmt: skip
 
@@ -49,6 +50,9 @@ def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "nat
         target, draft = hidden_pair(model, backend)
     elif kind in ("eagle3", "mtp", "dflash", "dspark"):
         target, draft = published_pair(model, kind, backend)
+    elif kind == "other":
+        small = tiny("llama", 2, dtype=dtype, vocab_size=1400, max_position_embeddings=1024, num_hidden_layers=1)
+        target, draft, _ = runners_of(model, small, ninety(), backend=backend)
     else:
         small = tiny("llama", 2, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, num_hidden_layers=1)
         target, draft, _ = make_runners(model, small, backend=backend)
@@ -100,7 +104,7 @@ def test_texts_have_the_same_bits_with_and_without_the_cache(kind, dtype):
     assert check_waves(engine_of(kind, dtype), 5) > 3
 
 
-@pytest.mark.parametrize("kind", ["small", "windowed", "hidden", "eagle3"])
+@pytest.mark.parametrize("kind", ["small", "windowed", "hidden", "eagle3", "other"])
 def test_texts_are_the_same_in_pytorch(kind):
     assert check_waves(engine_of(kind, torch.float32, "torch"), 5) > 3
 

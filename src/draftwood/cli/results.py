@@ -20,9 +20,11 @@ def summary(stats: Stats, decoder: Decoder) -> str:
         method += f" + {decoder.pipeline.verifier.name}"
     exact = "" if decoder.pipeline.verifier.lossless else " (changes the text)"
     engine = getattr(decoder.pipeline.target, "engine", "torch")
+    shared = None if (draft := decoder.pipeline.drafter.runner) is None else draft.kind.shared
+    other = "" if shared is None else f", a draft of another tokenizer, by {shared:.0%} of its tokens"
     return (
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
-        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact} by {engine}"
+        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact} by {engine}{other}"
     )
 
 

@@ -41,7 +41,7 @@ class Models:
     target: str | None = setting(
         None, "hub name, folder, GGUF file or short name ('draftwood models'); default: the bundled model"
     )
-    draft: str | None = setting(None, "small model that drafts, with the target's tokenizer; none: no model drafts")
+    draft: str | None = setting(None, "small model that drafts, best with the target's tokenizer; none: no model drafts")
 
 
 @final

@@ -31,8 +31,14 @@ def run_single(settings: Settings, text: str) -> None:
     session, prompt = opened.session, settings.kind == "language"
     limits, seed = settings.limits_from(session.limits), seed_or_random(settings.seed)
     [request] = session.requests([text], limits, [seed], settings.logprobs.wanted, settings.drafts.text)
-    head = {"prompt" if prompt else "source": text, "engine": session.target.engine, "fallback": session.engine.fallback}
+    head: dict[str, Any] = {
+        "prompt" if prompt else "source": text,
+        "engine": session.target.engine,
+        "fallback": session.engine.fallback,
+    }
     shown_before = text if prompt else ""
+    if session.draft is not None and session.draft.kind.shared is not None:
+        head |= {"draft_shares": session.draft.kind.shared}
     write_one(OneText(opened=opened, request=request, display=settings.display, shown_before=shown_before, head=head))
 
 

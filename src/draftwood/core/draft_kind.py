@@ -16,12 +16,14 @@ class DraftKind:
         reads_source: it has an encoder, and every row has a source.
         reads_hidden: its memory is made of the target's hidden states, so no prefix may be longer than what it holds.
         scores_block: its runner is a :class:`draftwood.runners.protocols.BlockRunner`.
+        shared: the share of its vocabulary that the target has too; None where both have one tokenizer.
     """
 
     name: str
     reads_source: bool = False
     reads_hidden: bool = False
     scores_block: bool = False
+    shared: float | None = None
 
 
 CAUSAL: Final = DraftKind(name="causal")

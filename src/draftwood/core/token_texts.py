@@ -14,7 +14,7 @@ LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have; OpenAI's interface has the same number."""
 _REPLACED: Final = "\ufffd"
 _PARTS: Final = re.compile("[\udc80-\udcff]+")  # bytes that are no whole character, as surrogateescape decodes them
-_BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")  # as byte-fallback tokenizers write bytes
+BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")  # as byte-fallback tokenizers write bytes
 
 
 @final
@@ -81,7 +81,7 @@ class TokenTexts:
             return b""
         text = self._decoded([token])
         if _REPLACED in text:  # part of a character, unless the token is this very one
-            if found := _BYTE.fullmatch(name):
+            if found := BYTE.fullmatch(name):
                 return bytes.fromhex(found[1])
             if byte_letters().keys() >= set(name):
                 return bytes(byte_letters()[letter] for letter in name)
@@ -89,8 +89,9 @@ class TokenTexts:
         return self._decoded([token, token])[len(text) :].encode()
 
     def _decoded(self, tokens: list[int]) -> str:
-        found = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(found)
+        if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:  # several times as fast
+            return str(backend.decode(tokens, skip_special_tokens=False))
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 @cache

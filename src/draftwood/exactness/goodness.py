@@ -196,6 +196,8 @@ def pit_values(
     """
     model, order, longest = pair.draft_model, logp, None if pair.draft is None else pair.draft.max_length
     reads_text = model is not None and model.can_generate()  # a drafter of hidden states does not
+    if pair.draft is not None and pair.draft.kind.shared is not None:  # it reads other tokens
+        reads_text = False
     if reads_text and (longest is None or len(prompt) + len(ids) <= longest):
         scores = scores_of(model, prompt + ids, len(ids))
         draft_logp = (

@@ -18,10 +18,8 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading.causal import load_causal
 from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, refuse_gaps
 from draftwood.loading.models import (
-    check_tokenizers,
     class_of,
     load_model,
-    load_tokenizer,
     raw_config,
 )
 from draftwood.loading.plan import Plan
@@ -46,7 +44,7 @@ _NETWORKS: Final[Mapping[str, Callable[[Any], PublishedDrafter]]] = {EAGLE3.name
 
 
 def load_draft(plan: Plan, model: Any, tokenizer: Any) -> Any:
-    """The draft model of a plan, for its loaded target; raises a PairingError if its tokens are not the target's."""
+    """The draft model of a plan, for its loaded target; raises a PairingError for a drafter of another one."""
     name, kind, options = str(plan.draft), plan.draft_kind or CAUSAL, plan.options
     if kind is draft_kind.MTP:
         return load_head(name, model)
@@ -57,11 +55,8 @@ def load_draft(plan: Plan, model: Any, tokenizer: Any) -> Any:
     if kind.reads_hidden:
         return load_published(name, raw_config(name, options), model)
     if plan.kind.reads_source:
-        draft_model = load_model(name, options, model.device, model.dtype, class_of(kind))
-    else:
-        draft_model = load_causal(name, replace(plan, device=model.device, dtype=model.dtype))
-    check_tokenizers(tokenizer, load_tokenizer(name, options), str(plan.target), name)
-    return draft_model
+        return load_model(name, options, model.device, model.dtype, class_of(kind))
+    return load_causal(name, replace(plan, device=model.device, dtype=model.dtype))
 
 
 def load_head(name: str | Path, target: Any) -> MtpDrafter:

@@ -16,7 +16,7 @@ from torch import nn
 
 from draftwood.core.checks import short_repr
 from draftwood.core.draft_kind import MASKED_BLOCK, SEQ2SEQ, DraftKind
-from draftwood.core.errors import ConfigError, ModelError, PairingError, needs
+from draftwood.core.errors import ConfigError, ModelError, needs
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import (
     CONFIG,
@@ -202,19 +202,13 @@ def quiet_loading() -> None:
         theirs.set_verbosity_error()
 
 
-def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
-    """Check that every token id means the same to both models.
-
-    Raises:
-        PairingError: names the first difference.
-    """
+def token_difference(target: Any, draft: Any) -> str | None:
+    """The first token id that does not mean the same to both models; None if all do."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     for token, index in sorted(theirs.items(), key=lambda item: item[1]):
         if ours.get(token, index) != index or (token not in ours and index < len(ours)):
-            raise PairingError(
-                f"{draft_name!r} cannot draft for {target_name!r}: token {token!r} is number {index} for the draft and "
-                f"{ours.get(token, 'unknown')} for the target. Take two models with the same tokenizer"
-            )
+            return f"token {token!r} is number {index} for the draft and {ours.get(token, 'unknown')} for the target"
+    return None
 
 
 def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 
 from draftwood.core.draft_kind import CAUSAL, HIDDEN_BLOCK, MASKED_BLOCK, MTP, SEQ2SEQ, DraftKind
+from draftwood.core.errors import PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import CONFIG, folder_of, has_head
 from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_model import quantized
-from draftwood.loading.models import choose_device, choose_dtype, is_encoder_decoder, raw_config
+from draftwood.loading.models import (
+    choose_device,
+    choose_dtype,
+    is_encoder_decoder,
+    load_tokenizer,
+    raw_config,
+    token_difference,
+)
 from draftwood.loading.published_configs import published_format
 from draftwood.runners.backends import EngineChoice, choose_engine
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.refusals import is_mxfp4
+from draftwood.runners.shared_tokens import SharedTokens
 
 
 @final
@@ -32,6 +41,7 @@ class Plan:
         kind, draft_kind: what both are; no kind without a draft.
         device, dtype: of the weights.
         engine: the library that runs them.
+        shared: the tokens of both, where a draft model has another tokenizer.
     """
 
     target: str | Path
@@ -42,6 +52,24 @@ class Plan:
     device: torch.device
     dtype: torch.dtype
     engine: EngineChoice
+    shared: SharedTokens | None = None
+
+    def for_tokens(self, tokenizer: Any) -> Self:
+        """The plan with what the target's tokenizer and the draft's decide.
+
+        Raises:
+            ModelError: the draft's tokenizer cannot be loaded.
+            PairingError: the draft has another tokenizer, and no token of the target's, or the target has an encoder.
+        """
+        if self.draft_kind is None or self.draft_kind.reads_hidden:
+            return self
+        draft, target, name = load_tokenizer(str(self.draft), self.options), str(self.target), str(self.draft)
+        if (unlike := token_difference(tokenizer, draft)) is None:
+            return self
+        if self.kind.reads_source:
+            raise PairingError(f"{name!r} cannot draft for {target!r}: {unlike}. Take two models with the same tokenizer")
+        shared = SharedTokens(tokenizer, draft, (target, name))
+        return replace(self, draft_kind=shared.kind, shared=shared)
 
 
 def plan_for(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Plan:

@@ -105,6 +105,11 @@ class SlotTable:
         kept.copy_row(self.cache, self.rows.index(row), self.held(row))
         self._kept[text], self._table.kept[text] = kept, self.held(row)
 
+    def cut(self, row: Row, length: int) -> None:
+        """Forget what is in memory of a present row behind its first ``length`` tokens, between two rounds."""
+        index = self.rows.index(row)
+        self._cached[index] = min(length, self._cached[index])
+
     @property
     def memory_bytes(self) -> int:
         """Bytes of the keys and values of all rows and kept texts."""

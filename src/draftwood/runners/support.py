@@ -1,8 +1,6 @@
-"""What runners of causal models have in common, and which architectures can score a tree: a check of the configuration,
-then of the scores of a tree of five tokens.
+"""What runners of causal models have in common, and which can score a tree: checks of configuration and scores.
 
-If the configuration has an unknown size (a window, a chunk, a number of kept keys), the tree is also scored after a text
-longer than that. A size beyond ``MAX_CHECKED`` tokens would make loading slow, so the context ends there.
+A tree is also scored beyond unknown sizes of the configuration (windows, chunks); texts end at sizes over ``MAX_CHECKED``.
 """
 
 from __future__ import annotations
@@ -89,6 +87,9 @@ class CausalRunner(SharesBeginnings):
     def held(self, row: Row) -> int:
         return int(self._rows.held(row))
 
+    def cut(self, row: Row, length: int) -> None:
+        self._rows.cut(row, length)
+
     def clear(self) -> None:
         self._rows.clear()
 
@@ -132,7 +133,6 @@ def refuse_varied(model: Any) -> None:
 
 
 def model_kind(model: Any) -> str:
-    """The model type of the configuration, or else the class."""
     return str(getattr(model.config, "model_type", type(model).__name__))
 
 

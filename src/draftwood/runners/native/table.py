@@ -78,6 +78,12 @@ class MemoryTable:
         self._table.kept[text] = memory
         return memory
 
+    def cut(self, row: Row, length: int) -> None:
+        """As :meth:`draftwood.runners.slots.SlotTable.cut`; with running states less may be left."""
+        index = self.rows.index(row)
+        if length < len(memory := self.memories[index]):
+            self.memories[index] = memory.fork(length)
+
     def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""
         if (found := self._table.part_read(row)) is None:

@@ -152,7 +152,7 @@ class Targets:
         "NAME=TARGET gives it a name; default: the bundled model",
     )  # fmt: skip
     draft: tuple[str, ...] = setting(
-        (), "small model that drafts, with the target's tokenizer; none: no model drafts; of several targets NAME=DRAFT"
+        (), "small model that drafts, best with the target's tokenizer; none: no model drafts; of several targets NAME=DRAFT"
     )
 
     @property
