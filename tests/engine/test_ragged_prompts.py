@@ -9,8 +9,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
+from draftwood.engine.requests import Request
 from draftwood.hf import recipe
+from draftwood.runners.factory import make_runners
+from draftwood.sampling.settings import Sampling
+from tests.helpers import decoder, tiny_gpt, tiny_hidden
 from tests.runners.zoo import EOS, VOCAB, tiny
 
 KINDS = ["gpt2", "llama", "opt"]  # learned positions, rotary ones, learned ones with an offset
@@ -35,3 +40,25 @@ def test_every_row_of_a_padded_batch_is_the_text_of_its_prompt_alone(kind):
         one = torch.tensor([prompt])
         wanted = target.generate(one, attention_mask=torch.ones_like(one), **settings)[0, len(prompt) :]
         assert found[row, width:].tolist() == wanted.tolist(), row
+
+
+@pytest.mark.parametrize(("method", "shape"), [("rsd-c", "2-2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("dynamic", None)])
+def test_the_settings_of_other_rows_change_no_draw_of_a_drafter_that_proposes_some_tokens(method, shape):
+    target = tiny_gpt(23, 1, dtype=torch.float64)
+    drafter = tiny_hidden(target, proposes=11)
+    drafter.draft_tokens.copy_(torch.arange(1, 23, 2))
+    parts = make_runners(target, drafter, backend="torch")[:2]
+    requests = [Request(prompt=[1, 2, 3], seed=seed, limits=Limits(max_new_tokens=24)) for seed in range(3)]
+    settings = [Sampling(temperature=1.0), Sampling(temperature=1.0, top_k=5), Sampling(temperature=0.7, top_p=0.8)]
+
+    def texts(rows):
+        found = dict.fromkeys(range(len(rows)), ())
+        with decoder(*parts, method, shape, "recursive", nodes=None if shape else 6).batch() as batch:
+            for row in rows:
+                batch.add(requests[row], settings[row])
+            while len(batch):
+                for piece in batch.step():
+                    found[piece.row] += tuple(piece.tokens)
+        return list(found.values())
+
+    assert texts(range(3)) == [*texts([0]), *texts([1]), *texts([2])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from jaxtyping import Float, Int
@@ -104,11 +105,13 @@ class SubsetRng:
 def drawing_space(scores: Pending, rng: RoundRng) -> tuple[Float[Tensor, "row node n"], RoundRng, Int[Tensor, "n"] | None]:
     """What children are drawn from: log-probabilities, the choices over their columns, and the columns' tokens.
 
-    The tokens are None where columns are tokens.
+    The tokens are None where columns are tokens. Other rows' cuts change no row's columns, so they change no choice of it.
     """
-    if scores.tokens is None or any(scores.cuts):
+    if (tokens := scores.tokens) is None:
         return scores.settled.dense(), rng, None
-    return scores.settled.logp, SubsetRng(rng, scores.tokens, scores.vocab), scores.tokens
+    columns = replace(scores, tokens=None, vocab=len(tokens)) if any(scores.cuts) else scores
+    logp = columns.settled.dense() if columns.tokens is None else columns.settled.logp
+    return logp, SubsetRng(rng, tokens, scores.vocab), tokens
 
 
 @runtime_checkable
