@@ -57,12 +57,12 @@ CALLS = (
     "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
 SIGNS = FORMATS["deepseek_v31"].signs
-HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY, GEMMA = (
+HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY, GEMMA, GRANITE, LFM2 = (
     NATIVE + CALLS + "{# " + sign + " #}"
     for sign in (
         "<tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[TOOL_CALLS][ARGS]", "<tool_call><function=a><parameter=b>",
         "<tool_call><function=a>", "<tool_call><arg_key>", SIGNS[2] + "```json", SIGNS[2], "<|channel|> {{ m['thinking'] }}",
-        "<|tool_call> <|channel>thought tool_call_id",
+        "<|tool_call> <|channel>thought tool_call_id", "<|tool_call|>", "<|tool_call_start|>",
     )
 )  # fmt: skip
 
@@ -345,6 +345,12 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
     (GEMMA, f"<|tool_call>call:get_weather{CITY}<tool_call|>", [("get_weather", CITY)]),
     *((GEMMA, f"<|tool_call>{text}", []) for text in ("call:get_weather{}<tool_call|>", "call:get_time{", "call:get_time{a}",
                                                       "call: none", "call:get_time{a:[}<tool_call|> so")),
+    (GRANITE, f'<|tool_call|>[{{"name": "get_weather", "arguments": {CITY}}}, {{"arguments": {{}}, "name": "get_time"}}]',
+     [("get_weather", CITY), ("get_time", "{}")]),
+    (LFM2, """<|tool_call_start|>[get_weather(city='a) "b"', days=2), get_time()]<|tool_call_end|>""",
+     [("get_weather", '{"city": "a) \\"b\\"", "days": 2}'), ("get_time", "{}")]),
+    *((LFM2, f"<|tool_call_start|>{text}", [])
+      for text in ("[get_weather()]", "[get_time(", "[get_time(1)]", "[get_time(a=b)]", "[get_weather(**{})]", "no call")),
     (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
 ])  # fmt: skip

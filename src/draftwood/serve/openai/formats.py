@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.grammar.grammar import json_rule
-from draftwood.serve.openai.tagged import GEMMA, GLM, QWEN, Tags
+from draftwood.serve.openai.tagged import GEMMA, GLM, PYTHON, QWEN, Tags
 
 _HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 _NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
@@ -98,6 +98,15 @@ _LIST: Final = ToolFormat(
     begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"), frame=('{"name": "', '", "arguments": ', "}"),
     outer=("[TOOL_CALLS][", ", ", "]"), signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )  # fmt: skip
+_GRANITE: Final = replace(
+    _LIST, mark="<|tool_call|>", head=re.compile(rf"\s*\[?(?:{_HEAD})"), begun=re.compile(r"\s*"),
+    outer=("<|tool_call|>[", ", ", "]"), signs=("<|tool_call|>",),
+)  # fmt: skip
+_LFM2_ENDS: Final = "<|tool_call_start|>", "<|tool_call_end|>"
+_LFM2: Final = replace(
+    _GRANITE, mark=_LFM2_ENDS[0], close=f"]{_LFM2_ENDS[1]}", outer=(f"{_LFM2_ENDS[0]}[", ", ", f"]{_LFM2_ENDS[1]}"),
+    signs=_LFM2_ENDS,
+)  # fmt: skip
 _ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
 _CALLS, _CALL, _SEP, _END, _ENDS = (  # DeepSeek's names have a wide bar and a block in place of a bar and a blank
     f"<{name.replace(' ', chr(0x2581)).join([chr(0xFF5C)] * 2)}>"
@@ -146,7 +155,11 @@ _THOUGHT: Final = Thinking("<|channel>thought", "<channel|>", "\n<channel|>")
 FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
     "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
-    "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""),
+    "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""), "granite": _GRANITE,
+    "lfm2": replace(
+        _LFM2, tags=PYTHON, held=_LFM2, head=re.compile(r"\s*\[?\s*(?P<bare>[^\s()\[\]{}<]+)(?=\()"),
+        begun=re.compile(r"\s*\[?\s*[^\s()\[\]{}<]*"),
+    ),
 }  # fmt: skip
 """By the names of ``--tool-parser``."""
 
@@ -176,6 +189,8 @@ _SIGNS: Final = {  # what a chat template holds, and its format
     _SEP: "deepseek_v31",
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
+    "<|tool_call|>": "granite",
+    _LFM2_ENDS[0]: "lfm2",
     "<tool_call>": "hermes",
     "<|python_tag|>": "llama3_json",
     "Environment: ipython": "llama3_json",

@@ -1,7 +1,8 @@
-"""Arguments of a call that are no JSON: each a text in tags, or texts in quotes of a model's own."""
+"""Arguments of a call that are no JSON: texts in tags or in quotes of a model's own, or those of a call in Python."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -21,14 +22,19 @@ class Tags:
         arguments_of: the arguments in a text, of the types of a function's schema; None if there is anything else in it.
         end: comes after the last one.
         quote: is around texts, within which an end is none.
+        within: matches arguments up to their end, where texts have quotes of several kinds.
     """
 
     arguments_of: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
     end: str
     quote: str = ""
+    within: re.Pattern[str] | None = None
 
     def end_in(self, text: str, at: int) -> int:
         """The place of the end of the arguments that begin at a place; negative if there is none yet."""
+        if self.within is not None:
+            inner = self.within.match(text, at)
+            return inner.end() if inner is not None and text.startswith(self.end, inner.end()) else -1
         end = text.find(self.end, at)
         while self.quote and end >= 0 and text.count(self.quote, at, end) % 2:
             end = text.find(self.end, end + 1)
@@ -59,6 +65,27 @@ def _of_quotes(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
     return given if isinstance(given, dict) else None
 
 
+def _of_python(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments by name of a call in Python, of which the last parenthesis is left out; JSON's words are values too."""
+    try:
+        call = ast.parse(f"f{text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
+            return None
+        found = {str(one.arg): ast.literal_eval(_Constants().visit(one.value)) for one in call.keywords}
+        json.dumps(found)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return found
+
+
+class _Constants(ast.NodeTransformer):
+    """Makes the words of JSON those of Python."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(json.loads(node.id)) if node.id in ("true", "false", "null") else node
+
+
+_PYTHON: Final = re.compile(r"""\((?:[^)"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')*""", re.DOTALL)
 _WORD: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|[^{}\[\],:"<]+', re.DOTALL)
 _QWEN: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _GLM: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
@@ -68,6 +95,8 @@ GLM: Final = Tags(partial(_of_tags, _GLM), "</tool_call>")
 """As GLM 4.5 and later ones write them."""
 GEMMA: Final = Tags(_of_quotes, "<tool_call|>", '<|"|>')
 """As Gemma 4 writes them."""
+PYTHON: Final = Tags(_of_python, ")", within=_PYTHON)
+"""As LFM2 writes them."""
 
 
 def _value(text: str, schema: Any) -> Any:
