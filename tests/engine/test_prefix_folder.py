@@ -174,6 +174,21 @@ def test_files_are_bounded_and_the_least_recently_used_go_first(tmp_path: Path) 
     assert not files(tmp_path / "small"), "one that is larger than all"
 
 
+def test_a_text_about_as_large_as_the_folder_stays_in_part(tmp_path: Path) -> None:
+    whole = started(tmp_path / "a")
+    write(whole, TEXT)
+    ended(whole)
+    total = sum(file.stat().st_size for file in (tmp_path / "a").rglob("*.safetensors"))
+    for less in range(0, 4_000, 200):  # headers of files included, or not
+        engine = started(tmp_path / f"b{less}", size=total - less)
+        write(engine, TEXT)
+        ended(engine)
+    assert sum(file.stat().st_size for file in (tmp_path / "b200").rglob("*.safetensors")) <= total - 200
+    small = started(tmp_path / "a", size=total // 2)  # is bounded at once
+    assert sum(file.stat().st_size for file in (tmp_path / "a").rglob("*.safetensors")) <= total // 2
+    assert known_of(small, TEXT) >= 0
+
+
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder"
     modes = {stat.S_IMODE(one.stat().st_mode) for one in saved(path)}

@@ -168,3 +168,12 @@ def test_where_profiles_lie(monkeypatch, tmp_path):
     assert knowledge.cache_folder() == tmp_path / "xdg" / "draftwood"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert knowledge.cache_folder() == Path.home() / ".cache" / "draftwood"
+
+
+def test_all_parts_of_a_split_file_are_part_of_its_identity(tmp_path):
+    parts = [tmp_path / f"fox-{number:05}-of-00002.gguf" for number in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"GGUF" + bytes(1_000))
+    before = profile.identity(parts[0])
+    parts[1].write_bytes(b"GGUF" + bytes(999) + b"1")
+    assert profile.identity(parts[0]) != before

@@ -343,6 +343,7 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
     (GEMMA, '<|tool_call>call:get_weather{city:<|"|>Bern}<tool_call|>"<|"|>,days:2}<tool_call|><|tool_call>call:get_time{}'
      "<tool_call|>", [("get_weather", '{"city": "Bern}<tool_call|>\\"", "days": 2}'), ("get_time", "{}")]),
     (GEMMA, f"<|tool_call>call:get_weather{CITY}<tool_call|>", [("get_weather", CITY)]),
+    (GEMMA, "<|tool_call>call:get_time{a:NaN}<tool_call|>", []),
     *((GEMMA, f"<|tool_call>{text}", []) for text in ("call:get_weather{}<tool_call|>", "call:get_time{", "call:get_time{a}",
                                                       "call: none", "call:get_time{a:[}<tool_call|> so")),
     (GRANITE, f'<|tool_call|>[{{"name": "get_weather", "arguments": {CITY}}}, {{"arguments": {{}}, "name": "get_time"}}]',

@@ -104,7 +104,12 @@ def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("texts", "chats", "better"),
-    [((2.0, 2.05), (1.8, 1.78), True), ((2.0, 2.03), (1.8, 1.9), False), ((2.0, 2.4), (1.8, 1.76), False)],
+    [
+        ((2.0, 2.05), (1.8, 1.78), True),
+        ((2.0, 2.03), (1.8, 1.9), False),
+        ((2.0, 2.4), (1.8, 1.76), False),
+        ((0.0, 0.0), (1.8, 1.8), False),
+    ],
 )
 def test_a_better_one_gains_on_texts_and_loses_little_on_chats(
     texts: tuple[float, float], chats: tuple[float, float], better: bool
@@ -137,12 +142,15 @@ def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
         ("a.jsonl", b'{"text": "x"}\n{"prompt": "y"}', "line 2 of .* neither messages nor a text"),
         ("a.jsonl", b"{", "line 1 of .* not JSON"),
         ("a.json", b'{"messages": ["Hello"]}', "neither messages"),
+        ("a.jsonl", b'{"text": "\\ud83d"}', "line 1 of .* not JSON"),
+        (".git/a.txt", b"Some text.", "no text in"),
     ],
 )
 def test_texts_that_cannot_be_used_are_refused(fox: Path, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        adapt(config(tmp_path / name))
+        adapt(config(tmp_path if name[0] == "." else tmp_path / name))
 
 
 def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
@@ -160,7 +168,8 @@ def test_of_a_chat_the_answers_are_learnt(tmp_path: Path) -> None:
     tokenizer, file = chat_tokenizer(), tmp_path / "chats.jsonl"
     turns = [("user", "the cat"), ("assistant", "sat"), ("user", "on"), ("assistant", "a mat")]
     messages = [{"role": role, "content": content} for role, content in turns]
-    file.write_text(json.dumps({"messages": messages}) + "\n\n" + json.dumps({"text": "the cat"}), encoding="utf-8")
+    lines = json.dumps({"messages": messages}), "", json.dumps({"text": "the cat\u2028"}, ensure_ascii=False)
+    file.write_text("\n".join(lines), encoding="utf-8-sig")
     chat, text = read_texts([file])
     answers = [[i for i, own in zip(*one, strict=True) if own] for one in examples(chat, tokenizer)]
     assert [tokenizer.decode(ids, skip_special_tokens=True).split() for ids in answers] == [["sat"], ["a", "mat"]]

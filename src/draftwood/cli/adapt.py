@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -9,6 +12,20 @@ import click
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.loading.names import check_model
 from draftwood.train.config import AdaptConfig
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """What ends a process ends it as Ctrl-C does, which removes the temporary folder."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @click.command(name="adapt")
@@ -32,7 +49,8 @@ def command(remove: bool, **options: Any) -> None:
         click.echo("It is removed: the drafter of this package is used." if found else "There was nothing to remove.")
         return
     quiet_loading()
-    result = adapt.adapt(config)
+    with _ended_in_order():
+        result = adapt.adapt(config)
     for name, (before, after) in (("your texts", result.texts), ("chats of the model", result.chats)):
         click.echo(f"Tokens of a pass on held-out {name}: {before:.3f} before, {after:.3f} now.")
     if result.folder is None:

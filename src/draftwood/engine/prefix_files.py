@@ -49,6 +49,7 @@ class PrefixFiles:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
             self.look()
+            self._make_room(0)
         except OSError as error:
             raise ConfigError(f"cache_dir {path.parent} cannot be used: {error.strerror}; give another folder") from error
 
@@ -79,8 +80,7 @@ class PrefixFiles:
 
         said = " ".join(map(str, tokens))
         data = save(dict(parts), {"format": FORMAT, "tokens": said, "sha1": _checksum(name, said, parts)})
-        while self._sizes and self._total + len(data) > self.size:
-            self._delete(next(iter(self._sizes)))
+        self._make_room(len(data))
         path = self.path / name
         with replacing(path, path.with_name(f"{name}.{os.getpid()}.part")) as part:
             made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -109,7 +109,7 @@ class PrefixFiles:
     def use(self, names: Sequence[str]) -> None:
         """Files of one text were used, the first of which are the last to go."""
         now = time.time_ns()
-        for i, name in reversed(list(enumerate(names))):
+        for i, name in reversed([(i, name) for i, name in enumerate(names) if name in self._sizes]):
             self._sizes[name] = self._sizes.pop(name)
             with suppress(OSError):  # another process has deleted it
                 os.utime(self.path / name, ns=(now - 1000 * i, now - 1000 * i))
@@ -136,6 +136,10 @@ class PrefixFiles:
         self._total += size
         if name.endswith(".safetensors"):
             self._after.setdefault(name[:32], {})[name] = None
+
+    def _make_room(self, size: int) -> None:
+        while self._sizes and self._total + size > self.size:
+            self._delete(next(iter(self._sizes)))
 
     def _delete(self, name: str) -> None:
         self._forget(name)

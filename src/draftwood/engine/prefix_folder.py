@@ -73,24 +73,32 @@ class PrefixFolder:
                 if isinstance(runner, StoresTexts) and (memory := runner.memory_of(text)) is not None:
                     for one in (*memory.marks, memory):
                         self._save(*self._chained(runner, salt, text.tokens[: len(one) + runner.shift]), one)
-        except OSError as error:
+        except (OSError, CacheError, MemoryError) as error:
             _LOG.warning("a text is not kept in the cache folder: %s", error)
 
     def restore(
-        self, tokens: Sequence[int], salt: str, draft: Runner | None, least: int, room: Callable[[int], bool]
+        self,
+        tokens: Sequence[int],
+        salt: str,
+        draft: Runner | None,
+        least: int,
+        room: Callable[[int], bool],
+        *,
+        drafts: bool = True,
     ) -> Row | None:
         """A text that the models keep from now on, with the longest beginning of these tokens that is on disk.
 
         Args:
             tokens, salt: of a new text.
             draft: the draft model; where it reads the target's hidden states, it needs as much of the text.
+            drafts: the draft model is used; else the target's part of a text suffices.
             least: tokens that are worth it.
             room: makes room for so many bytes, and says whether there is.
 
         Returns:
             None where less is on disk.
         """
-        needed = [self._target, *([draft] if draft is not None and draft.kind.reads_hidden else [])]
+        needed = [self._target, *([draft] if drafts and draft is not None and draft.kind.reads_hidden else [])]
         while True:
             runners = [one for one in (self._target, draft) if isinstance(one, StoresTexts)]
             found = [one for one in (self._longest(runner, salt, tokens) for runner in runners) if one.length]

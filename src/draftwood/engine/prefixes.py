@@ -71,19 +71,23 @@ class PrefixCache:
         self.folder.save(text, self._texts[text].salt, self._texts[text].draft)
         return True
 
-    def restore(self, tokens: Sequence[int], salt: str, target: KeepsTexts, draft: Runner | None, known: int) -> bool:
+    def restore(
+        self, tokens: Sequence[int], salt: str, target: KeepsTexts, draft: Runner | None, known: int, *, drafts: bool = True
+    ) -> bool:
         """Take a text from the folder that has more of a new one's beginning than the tokens that are known, so much that
         reading it pays; whether there was one."""
 
         def room(needed: int) -> bool:
             runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
+            if needed > self.memory:  # also if all others go
+                return False
             while (full := sum(runner.memory_bytes for runner in runners) + needed > self.memory) and self._texts:
                 self._leave(next(iter(self._texts)))
             return not full
 
         if self.folder is None or not self.memory or len(tokens) < known + SHARED:
             return False
-        if (text := self.folder.restore(tokens, salt, draft, known + SHARED, room)) is None:
+        if (text := self.folder.restore(tokens, salt, draft, known + SHARED, room, drafts=drafts)) is None:
             return False
         self._take(text, _key(tokens, salt, draft))
         return True

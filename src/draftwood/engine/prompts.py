@@ -166,7 +166,9 @@ class Prompts:
 
         prefix, common = found()
         known = 0 if prefix is None else prefix.length
-        if self._prefixes is not None and self._prefixes.restore(row.context, salt, self._keeper, draft, known):
+        if self._prefixes is not None and self._prefixes.restore(
+            row.context, salt, self._keeper, draft, known, drafts=self._drafts
+        ):
             prefix, common = found()
         if self._prefixes is not None and self._keeper.row_bytes:
             done, length = 0 if prefix is None else prefix.length - 1, len(row.context)

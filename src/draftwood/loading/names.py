@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -112,8 +113,8 @@ def bundled_drafter(name: str | Path, *, adapted: bool = True) -> Path | None:
         if not (folder / "model.safetensors").is_file():
             continue
         if str(name) in (short, model.hub) or (path is not None and _fits(path, folder)):
-            own = adapted_drafter(folder)
-            return own if adapted and (own / "model.safetensors").is_file() else folder
+            own = adapted_drafter(folder) if adapted else folder
+            return own if os.access(own / "model.safetensors", os.R_OK) else folder  # a cache may be another user's
     return None
 
 

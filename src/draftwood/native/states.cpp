@@ -94,6 +94,7 @@ States::States(Engine& engine) : engine_(engine) {
     const Model& m = engine_.model();
     checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2);
     view_.states = (float*)states_.reserve(std::max(bytes(m), 1L));
+    memset(view_.states, 0, bytes(m));  // what nobody writes may go to a file
     engine_.state_bytes += Buffer::whole(bytes(m));
     add_block(), add_block();  // of text
     clear();
@@ -126,6 +127,7 @@ void States::add_block() {
     auto buffer = std::make_unique<Buffer>();
     const long bytes = block_bytes(engine_.model());
     blocks_.push_back((float*)buffer->reserve(bytes));
+    memset(blocks_.back(), 0, bytes);
     memory_.push_back(std::move(buffer));
     engine_.state_bytes += Buffer::whole(bytes);
 }

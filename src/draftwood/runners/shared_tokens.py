@@ -32,7 +32,8 @@ def _numbers(tokenizer: Any, texts: TokenTexts) -> dict[bytes, int]:
 
 def _prefixes(tokenizer: Any, texts: TokenTexts) -> bool:
     """Whether a tokenizer writes a blank before a text, as SentencePiece often does."""
-    return texts.bytes_of(tokenizer("a", add_special_tokens=False)["input_ids"][0]).startswith(b" ")
+    first = tokenizer("a", add_special_tokens=False)["input_ids"][:1]  # none where it has no such letter
+    return any(texts.bytes_of(token).startswith(b" ") for token in first)
 
 
 @final
@@ -64,7 +65,7 @@ class SharedTokens:
         self.map = {target_id: draft_id for draft_id, target_id in both}
         self._others = dict[int, int]()
         self._bos, bos = target.bos_token_id, draft.bos_token_id
-        self.begin = [] if bos is None or draft("a")["input_ids"][0] != bos else [int(bos)]
+        self.begin = [] if bos is None or draft("a")["input_ids"][:1] != [bos] else [int(bos)]
         self._blank, self._own_blank = _prefixes(target, self._texts), _prefixes(draft, own)
         self._nothing = next((int(end) for end in (bos, draft.eos_token_id) if end is not None), 0)
 

@@ -22,7 +22,7 @@ from draftwood.serve.openai.streams import EVENTS
 LEASES: Final = "draftwood.leases"
 """The key of a request's scope: what ends with it."""
 UNREAD_SECONDS: Final = 60.0
-"""After so long without reading what it was sent, a client counts as gone. Slow ones read something in this time."""
+"""After so long a client that has not read 48 KiB of what waits for it counts as gone."""
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
 

@@ -12,6 +12,7 @@ import uvicorn
 
 from draftwood.core.errors import ConfigError
 from draftwood.serve.app import make_app
+from draftwood.serve.document import UNREAD_SECONDS
 from draftwood.serve.registry import Registry
 
 Say: TypeAlias = Callable[[str], object]
@@ -56,9 +57,14 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
+        found = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
+    if (
+        unread := getattr(socket, "TCP_USER_TIMEOUT", None)
+    ) is not None:  # else a client that never reads keeps its connection
+        found.setsockopt(socket.IPPROTO_TCP, unread, int(2000 * UNREAD_SECONDS))  # ms; accepted sockets inherit it
+    return found
 
 
 def make_server(registry: Registry, keys: Sequence[str] = (), say: Say = lambda sentence: None) -> Server:

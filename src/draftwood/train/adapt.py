@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
@@ -26,6 +27,7 @@ from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
+from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import LEAST_TOKENS, AdaptConfig, ChatsConfig, DrafterConfig
@@ -41,6 +43,8 @@ _CHATS: Final = 0.25  # tokens of such chats for each token of the texts, so tha
 _LEAST_CHATS: Final = 4_000  # tokens of such chats: fewer show no loss
 _CHAT: Final = LONGEST  # tokens of such a chat, at most
 _RATE: Final = 5e-4  # a quarter of a new drafter's learning rate
+_WARMUP: Final = 20  # steps
+_SHARES: Final = (1.0, 0.7, 0.5, 0.3, 0.2)  # of the way from the first weights to the trained ones
 _EPOCHS: Final = 1_000.0  # the minutes end the training
 _NEVER: Final = 1 << 30  # steps
 _PART: Final = 64  # examples of a file
@@ -80,7 +84,8 @@ def remove(target: str) -> bool:
     folder = adapted_drafter(shipped_drafter(target))
     if not folder.exists():
         return False
-    shutil.rmtree(folder)
+    with _alone(folder):
+        shutil.rmtree(folder)
     return True
 
 
@@ -109,21 +114,43 @@ def adapt(config: AdaptConfig) -> Adapted:
         training = [i for group in groups.values() for i in group.training]
         run = DrafterConfig(
             target=Path(config.target), out=work / "run", minutes=config.minutes, epochs=_EPOCHS, seed=config.seed,
-            learning_rate=_RATE, report_every=_NEVER, save_every=_NEVER,
+            learning_rate=_RATE, warmup=_WARMUP, report_every=_NEVER, save_every=_NEVER,
         )  # fmt: skip
         report = partial(_report, lookups=lookups, features=features, groups=groups)
-        found = fit_drafter(run, drafter, features, training, report, lookups)
-        before, after = found["history"][0]["report"], found["held_out"]
-        texts_, chats_ = ((before[name]["chain"], after[name]["chain"]) for name in ("texts", "chats"))
-        better = is_better(texts_, chats_)
-        if better:
-            _keep(drafter, start, kept, {"texts": texts_, "chats": chats_, "tokens": config.tokens})
-    return Adapted(texts_, chats_, kept if better else None)
+        first = {name: value.clone() for name, value in drafter.state_dict().items()}
+        before = fit_drafter(run, drafter, features, training, report, lookups)["history"][0]["report"]
+        found = _best_between(drafter, first, partial(measured, report=report), before)
+        if is_better(*found):
+            _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens})
+    return Adapted(*found, kept if is_better(*found) else None)
+
+
+def _best_between(
+    drafter: HiddenBlockDrafter,
+    first: Mapping[str, Tensor],
+    measure: Callable[[Any], dict[str, Any]],
+    before: dict[str, Any],
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Go back from the trained weights towards the first ones as far as chats need it; the figures there.
+
+    What is learnt on one kind of text costs others less on the way than at its end (Wortsman et al. 2022, arXiv 2109.01903).
+    """
+    last = {name: value.clone() for name, value in drafter.state_dict().items()}
+    for share in _SHARES:
+        drafter.load_state_dict(
+            {name: one.lerp(last[name], share) if one.is_floating_point() else one for name, one in first.items()}
+        )
+        after = measure(drafter)
+        texts, chats = ((before[name]["chain"], after[name]["chain"]) for name in ("texts", "chats"))
+        if is_better(texts, chats):
+            break
+    return texts, chats
 
 
 def is_better(texts: tuple[float, float], chats: tuple[float, float]) -> bool:
     """Whether a drafter is kept, by tokens of a pass before and after; see :class:`Adapted`."""
-    return texts[1] >= _BETTER * texts[0] and chats[1] >= chats[0] - _LOSS
+    measured = min(texts[0], chats[0]) >= 1  # a pass has its root; 0 is that of nothing
+    return measured and texts[1] >= _BETTER * texts[0] and chats[1] >= chats[0] - _LOSS
 
 
 class _Group(NamedTuple):
@@ -140,8 +167,9 @@ def _examples(texts: Sequence[Text], tokenizer: Any, config: AdaptConfig) -> lis
     for piece in (piece for text in order for piece in examples(text, tokenizer)):
         if count >= config.tokens:
             break
-        found.append(piece)
-        count += len(piece.tokens)
+        if any(piece.answered[2:]):  # else nothing is drafted in it: it trains and shows nothing
+            found.append(piece)
+            count += len(piece.tokens)
     if count < LEAST_TOKENS:
         raise ConfigError(f"the texts have {count} tokens: give texts of {LEAST_TOKENS} tokens or more")
     return found
@@ -170,18 +198,24 @@ def _report(model: Any, *, lookups: Lookups, features: Features, groups: dict[st
 
 
 def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any]) -> None:
-    """Put a drafter in the place of the last one, readable for its user alone."""
-    part = kept.with_name(kept.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(mode=0o700)
-    loop.save_weights(drafter, part)
-    loop.write_json(part / "metrics.json", metrics)
-    if (calibration := start / "calibration.json").is_file():
-        shutil.copy(calibration, part)
-    for file in part.iterdir():
-        file.chmod(0o600)
-    shutil.rmtree(kept, ignore_errors=True)
-    part.rename(kept)
+    """Put a drafter in the place of the last one, readable for its user alone. After an error the last one is there."""
+    with TemporaryDirectory(prefix=f"{kept.name}.", dir=kept.parent) as folder:
+        part, last = Path(folder) / "part", Path(folder) / "last"
+        part.mkdir(mode=0o700)
+        loop.save_weights(drafter, part)
+        loop.write_json(part / "metrics.json", metrics)
+        if (calibration := start / "calibration.json").is_file():
+            shutil.copy(calibration, part)
+        for file in part.iterdir():
+            file.chmod(0o600)
+        try:
+            if kept.exists():
+                kept.rename(last)
+            part.rename(kept)
+        except BaseException:
+            if last.exists() and not kept.exists():
+                last.rename(kept)
+            raise
 
 
 @contextmanager

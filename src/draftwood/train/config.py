@@ -166,6 +166,8 @@ class AdaptConfig:
             raise ConfigError(f"tokens is {self.tokens}: give {LEAST_TOKENS} or more")
         if not self.minutes > 0:
             raise ConfigError(f"minutes is {self.minutes}: give more than 0")
+        if integer("seed", self.seed) < 0:
+            raise ConfigError(f"seed is {self.seed}: give 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

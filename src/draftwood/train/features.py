@@ -99,7 +99,7 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
 def _made_of(chats: Path, layers: Sequence[int]) -> dict[str, str]:
     """What the features of a file of chats depend on, apart from the target."""
     digest = hashlib.sha256(chats.read_bytes()).hexdigest()
-    return {"chats": digest, "layers": " ".join(map(str, layers)), "tops": str(KEPT)}
+    return {"chats": digest, "layers": " ".join(map(str, layers)), "tops": str(KEPT), "scores": "capped and scaled"}
 
 
 def _metadata(features: Path) -> dict[str, str] | None:
@@ -118,17 +118,25 @@ def _read(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> dict[str
     return found
 
 
+def _scores(target: Any, states: Float[Tensor, "token width"]) -> Float[Tensor, "token vocab"]:
+    """The scores of a model, which may scale or cap what its head gives."""
+    config = target.config.get_text_config()
+    scores: Tensor = target.get_output_embeddings()(states).float()
+    scores = scores * (getattr(config, "logit_scale", None) or 1) / (getattr(config, "logits_scaling", None) or 1)
+    cap = getattr(config, "final_logit_softcapping", None)
+    return cap * (scores / cap).tanh() if cap else scores
+
+
 @torch.inference_mode()
 def _forward(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     tokens = padded([chat.tokens for chat in chats], 0).to(target.device)
     out = target.base_model(tokens, output_hidden_states=True, use_cache=False)  # padding on the right is never seen
     hidden = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1).to("cpu", torch.bfloat16)
-    head = target.get_output_embeddings()
     for row, chat in enumerate(chats):
         wrote = torch.tensor([*chat.answered[1:], False])
         tops = torch.zeros(len(chat.tokens), KEPT, dtype=torch.int32)
         log_probs = torch.zeros(len(chat.tokens), KEPT, dtype=torch.float16)
-        scores = head(out.last_hidden_state[row, : len(wrote)][wrote.to(target.device)]).float().log_softmax(-1)
+        scores = _scores(target, out.last_hidden_state[row, : len(wrote)][wrote.to(target.device)]).log_softmax(-1)
         best = scores.topk(min(KEPT, scores.shape[-1]), dim=-1)
         kept = best.values.shape[-1]
         tops[wrote, :kept], log_probs[wrote, :kept] = best.indices.int().cpu(), best.values.half().cpu()

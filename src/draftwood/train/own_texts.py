@@ -20,17 +20,17 @@ Text: TypeAlias = str | list[dict[str, Any]]
 def read_texts(paths: Sequence[Path]) -> list[Text]:
     """The texts of files, and of all files of folders: of ``.jsonl`` one a line, of ``.json`` one, else the file as it is.
 
-    Files of a folder whose names begin with a dot, or that hold no UTF-8 text, are left out.
+    Files and folders in a folder whose names begin with a dot, and files that hold no UTF-8 text, are left out.
 
     Raises:
         ConfigError: no such file, a named one that is no text, JSON of another form, or no text at all.
     """
     texts: list[Text] = []
     for path in paths:
-        files = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] != ".") if path.is_dir() else [path]
+        files = _files_of(path) if path.is_dir() else [path]
         for file in files:
             try:
-                content = file.read_bytes().decode("utf-8")
+                content = file.read_bytes().decode("utf-8-sig")
             except OSError as error:
                 raise ConfigError(f"texts {file} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError:
@@ -44,8 +44,13 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
     return texts
 
 
+def _files_of(folder: Path) -> list[Path]:
+    shown = (one for one in folder.rglob("*") if not any(part[0] == "." for part in one.relative_to(folder).parts))
+    return sorted(one for one in shown if one.is_file())
+
+
 def _texts_of(file: Path, content: str) -> Iterator[Text]:
-    lines = {".jsonl": content.splitlines(), ".json": [content]}.get(file.suffix.lower())
+    lines = {".jsonl": content.split("\n"), ".json": [content]}.get(file.suffix.lower())
     if lines is None:
         yield content.strip()
         return
@@ -54,6 +59,7 @@ def _texts_of(file: Path, content: str) -> Iterator[Text]:
             continue
         try:
             found = json.loads(line)
+            json.dumps(found, ensure_ascii=False).encode()  # raises for halves of characters
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"line {number} of {file} is not JSON ({error}): give {_WANTED}") from error
         messages = found.get("messages") if isinstance(found, Mapping) else None
@@ -74,7 +80,7 @@ def examples(text: Text, tokenizer: Any) -> Iterator[Chat]:
             yield Chat(piece, [True] * len(piece))
         return
     for at, message in enumerate(text):
-        if message["role"] == "assistant":
+        if at and message["role"] == "assistant":
             prompt = _rendered(tokenizer, text[:at], True)
             whole = _rendered(tokenizer, text[: at + 1], False)
             answered = [False] * len(prompt) + [True] * (len(whole) - len(prompt))
@@ -83,6 +89,11 @@ def examples(text: Text, tokenizer: Any) -> Iterator[Chat]:
 
 
 def _rendered(tokenizer: Any, messages: list[dict[str, Any]], generation: bool) -> list[int]:
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+    except Exception as error:  # of any template
+        raise ConfigError(
+            f"the target's chat template cannot write a chat of the texts ({error}): give each message a text as content"
+        ) from error
     found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return found

@@ -185,8 +185,10 @@ class CallReader:
         found = tags.arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
         if found is None or (not found and name in reading.needing):
             return False
+        if not is_object(written := json.dumps(found, ensure_ascii=False)):
+            return False
         self._begin(Call(name=name))
-        self._grow(json.dumps(found, ensure_ascii=False))
+        self._grow(written)
         self._drop(end + len(tags.end))
         self._step = self._read_close
         return True
@@ -262,11 +264,13 @@ class CallReader:
 
 
 def is_object(arguments: str) -> bool:
-    """Whether arguments are a JSON object."""
+    """Whether arguments are a JSON object that can be sent: no NaN, and no half of a surrogate pair."""
     try:
-        return isinstance(json.loads(arguments), dict)
+        found = json.loads(arguments)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return False
+    return isinstance(found, dict)
 
 
 def _calls_of(text: str, needing: Set[str]) -> list[Call]:
