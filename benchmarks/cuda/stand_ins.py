@@ -14,6 +14,12 @@ class Unchecked:
         return cls
 
 
+def _annotation(name: str) -> type[Unchecked]:
+    if not name[0].isupper():
+        raise AttributeError(name)
+    return Unchecked
+
+
 def install() -> list[str]:
     """Put stand-ins in the place of packages that are missing and only annotate; returns their names."""
     try:
@@ -23,7 +29,6 @@ def install() -> list[str]:
     else:
         return []
     module = ModuleType("jaxtyping")
-    for name in ("Bool", "Float", "Int", "Num", "Shaped"):
-        setattr(module, name, Unchecked)
+    vars(module)["__getattr__"] = _annotation
     sys.modules["jaxtyping"] = module
     return ["jaxtyping"]

@@ -86,7 +86,8 @@ def test_a_short_name_brings_its_own_drafter(tmp_path: Path, monkeypatch: pytest
     assert named_or_bundled("language", "smollm2", None) == ("smollm2", None)
     folder = tmp_path / "drafters" / "smollm2"
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").touch()
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).touch()
     assert named_or_bundled("language", "smollm2", None) == ("smollm2", folder)
     assert named_or_bundled("language", SHORT_NAMES["smollm2"].hub, None)[1] == folder
     assert named_or_bundled("language", "smollm2", "own") == ("smollm2", "own")
