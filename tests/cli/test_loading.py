@@ -1,4 +1,4 @@
-"""On a terminal ``generate`` says within a moment what it is loading; ``test_disk.py`` has all that a pipe is told."""
+"""On a terminal ``generate`` says within a moment what it is loading; ``test_disk.py`` compares what a pipe gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier texts: what is found is what a search finds, the oldest go first, and nobody finds another's."""
+"""Earlier texts: what is found is what a search finds, the oldest go first, and texts of other owners are not found."""
 
 from __future__ import annotations
 

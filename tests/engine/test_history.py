@@ -1,4 +1,4 @@
-"""Drafts from earlier texts change no text, only how many rounds it takes, and nobody's rounds tell of another's texts."""
+"""Drafts from earlier texts change no text, only how many rounds it takes, and not for texts of other owners."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import openai
@@ -20,6 +20,7 @@ import draftwood
 from draftwood import LoadOptions, Pair, Stateless
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
+from draftwood.serve.http.settings import ToolParser
 from draftwood.serve.openai import prepare
 from draftwood.serve.openai.formats import FORMATS
 from draftwood.serve.openai.message import AnswerReader
@@ -370,6 +371,10 @@ def test_formats_are_those_of_the_template(
             assert held["finish_reason"] == "length" or valid(held)
         if "[TOOL_CALLS]" in template and calls:
             assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
+
+
+def test_every_format_can_be_named() -> None:
+    assert set(get_args(ToolParser)) == {"auto", *FORMATS}
 
 
 def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,20 +280,21 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)
 
 
+def parts_of(path: Path) -> list[Path]:
+    """The files of a model whose file this is: all parts of a split one, there or not."""
+    if (match := PART.search(path.name)) is None:
+        return [path]
+    return [path.with_name(PART.sub(f"-{part:05}-of-{match[2]}", path.name)) for part in range(1, int(match[2]) + 1)]
+
+
 def header_of(name: str | Path) -> Header | None:
     """The header of a GGUF file, with the tensors of all parts of a split model; None for another name. Raises as
     :func:`read_header`, and a ModelError if parts are missing."""
-    path = Path(name)
-    if not path.is_file():
+    if not (path := Path(name)).is_file():
         return None
-    match = PART.search(path.name)
-    if not match:
-        return read_header(path)
-    names = [PART.sub(f"-{part:05}-of-{match[2]}", path.name) for part in range(1, int(match[2]) + 1)]
-    if missing := [one for one in names if not (path.parent / one).is_file()]:
-        raise ModelError(
-            f"the GGUF file {str(path)!r} is one of {len(names)} parts, and {missing[0]!r} is not in its folder: {AGAIN}"
-        )
-    first, *others = (read_header(path.parent / one) for one in names)
+    parts = parts_of(path)
+    if lost := next((one.name for one in parts if not one.is_file()), None):
+        raise ModelError(f"GGUF file {str(path)!r} is one of {len(parts)} parts, and {lost!r} is not in its folder: {AGAIN}")
+    first, *others = map(read_header, parts)
     tensors = [tensor._replace(part=at) for at, one in enumerate((first, *others)) for tensor in one.tensors]
     return replace(first, tensors=tuple(tensors), parts=tuple(others))

@@ -16,7 +16,7 @@ import torch
 
 from draftwood.hardware.machine import cpu_name
 from draftwood.loading.checkpoint import folder_of
-from draftwood.loading.gguf_header import PART
+from draftwood.loading.gguf_header import parts_of
 from draftwood.native.library import instruction_sets, why_missing
 
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
@@ -124,17 +124,9 @@ def identity(name: str | Path) -> dict[str, str] | None:
 def _files(name: str | Path) -> list[Path]:
     """The files of a model."""
     if Path(name).is_file():
-        return _parts(Path(name))
+        return [part for part in parts_of(Path(name)) if part.is_file()]
     folder = folder_of(name)
     return [] if folder is None else sorted([folder / "config.json", *folder.glob("*.safetensors")])
-
-
-def _parts(path: Path) -> list[Path]:
-    """The files of a GGUF model that is split, else its own one."""
-    if (split := PART.search(path.name)) is None:
-        return [path]
-    names = (PART.sub(f"-{part:05}-of-{split[2]}", path.name) for part in range(1, int(split[2]) + 1))
-    return [one for name in names if (one := path.with_name(name)).is_file()]
 
 
 def bits_keys(profile_key: ProfileKey) -> dict[str, list[Any]]:

@@ -94,7 +94,7 @@ States::States(Engine& engine) : engine_(engine) {
     const Model& m = engine_.model();
     checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2);
     view_.states = (float*)states_.reserve(std::max(bytes(m), 1L));
-    memset(view_.states, 0, bytes(m));  // what nobody writes may go to a file
+    memset(view_.states, 0, bytes(m));  // also what no text has written may go to a file
     engine_.state_bytes += Buffer::whole(bytes(m));
     add_block(), add_block();  // of text
     clear();

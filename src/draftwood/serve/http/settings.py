@@ -16,8 +16,9 @@ from draftwood.serve.http.log import LogFormat
 
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal[
-    "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4"
-]
+    "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4",
+    "granite", "lfm2",
+]  # fmt: skip
 ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 HistoryOf: TypeAlias = Literal["none", "key", "all"]
@@ -69,7 +70,8 @@ class ServeOptions:
     no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
     share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
     history: HistoryOf = setting(
-        "none", "drafts from earlier texts: none, those of the same key, or of all keys, to whom speed then tells of them"
+        "none",
+        "drafts from earlier texts: none, of the same key, or of all keys: speed then shows what others have written",
     )
     max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
