@@ -178,12 +178,13 @@ def test_a_text_about_as_large_as_the_folder_stays_in_part(tmp_path: Path) -> No
     whole = started(tmp_path / "a")
     write(whole, TEXT)
     ended(whole)
-    total = sum(file.stat().st_size for file in (tmp_path / "a").rglob("*.safetensors"))
-    for less in range(0, 4_000, 200):  # headers of files included, or not
-        engine = started(tmp_path / f"b{less}", size=total - less)
+    sizes = sorted(file.stat().st_size for file in (tmp_path / "a").rglob("*.safetensors"))
+    total, target = sum(sizes), sum(sizes[-5:])  # the target's five pages are larger than the draft's
+    for less in (100, 900, 1_700):  # as many bytes as its pages, and not as many as their headers too
+        engine = started(tmp_path / f"b{less}", size=target - less)
         write(engine, TEXT)
         ended(engine)
-    assert sum(file.stat().st_size for file in (tmp_path / "b200").rglob("*.safetensors")) <= total - 200
+        assert sum(file.stat().st_size for file in (tmp_path / f"b{less}").rglob("*.safetensors")) <= target - less
     small = started(tmp_path / "a", size=total // 2)  # is bounded at once
     assert sum(file.stat().st_size for file in (tmp_path / "a").rglob("*.safetensors")) <= total // 2
     known_of(small, TEXT)  # and writes the same text
