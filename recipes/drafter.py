@@ -42,8 +42,8 @@ from draftwood.train.features import KEPT  # noqa: E402
 from draftwood.train.hidden import EVERY, accepted, block_loss, new_drafter  # noqa: E402
 from draftwood.train.hidden_batches import near_batches  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
-from draftwood.train.optim import MuonAdamW  # noqa: E402
 from recipes import answers  # noqa: E402
+from recipes.muon import MuonAdamW  # noqa: E402
 
 HELD_OUT = 64  # chats of each kind
 

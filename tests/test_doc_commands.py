@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"draftwood ": main, "python -m benchmarks ": benchmarks}
 BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"
-TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
 SLOWER = "--backend native --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 2 --repeats 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
     "generate": "--max-new-tokens 3",
@@ -58,12 +57,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
     "benchmarks serve-prefix": "--help",
-    "train lm": f"{TINY} --vocab 300",
-    "train draft": f"{TINY} --tokens 500",
-    "train average": "",
-    "train translator": "--steps 1 --warmup 1 --vocab 320 --hidden 16 --heads 2 --encoder-layers 1 --decoder-layers 1 "
-    "--intermediate 16 --report-pairs 2 --batch 400",
-    "train spec-drafter": "--steps 1 --warmup 1 --block 4 --report-pairs 2 --batch 400 --outputs 8",
 }
 
 

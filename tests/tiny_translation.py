@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+)
 
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.train.tokenizer import train_pair_tokenizer
+from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
+from draftwood.runners.pairing import digest_of
 
 CONTEXT = 40
 WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "boat", "steht": "stands", "fährt": "sails"}
@@ -28,7 +36,32 @@ def english(sentence: str) -> str:
 
 
 def tiny_tokenizer() -> Any:
-    return train_pair_tokenizer([*sentences(60), *map(english, sentences(60))], 400, CONTEXT)
+    return pair_tokenizer([*sentences(60), *map(english, sentences(60))], 400)
+
+
+def pair_tokenizer(texts: list[str], vocab: int) -> Any:
+    """Byte-level BPE for both languages, as the bundled pair has it: every sentence gets a leading space."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    special, alphabet = ["<pad>", "</s>", "[MASK]"], pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    named = {"pad_token": "<pad>", "eos_token": "</s>", "mask_token": "[MASK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=CONTEXT, **named)
+
+
+def new_block_drafter(target: Any, mask_token_id: int, **settings: int) -> MaskedBlockDrafter:
+    """A drafter for a Marian model, with copies of its encoder and embeddings; other weights are random."""
+    kept = target.config.to_dict().items()
+    own = {"model_type", "decoder_layers", "decoder_ffn_dim", "dropout", "architectures", "dtype"}
+    shared = {name: value for name, value in kept if name not in own}
+    config = MaskedBlockConfig(**shared, **settings, dropout=0.0, mask_token_id=mask_token_id, target=digest_of(target))
+    drafter = MaskedBlockDrafter(config)
+    drafter.encoder.load_state_dict(target.get_encoder().state_dict())
+    return drafter
 
 
 def tiny_marian(tokenizer: Any, seed: int, *, layers: int = 2, steps: int = 0) -> MarianMTModel:
@@ -63,17 +96,17 @@ def save_models(folder: Path) -> None:
     tokenizer = tiny_tokenizer()
     target, other = tiny_marian(tokenizer, 1, steps=200), tiny_marian(tokenizer, 2, layers=1)
     torch.manual_seed(3)
-    settings: dict[str, Any] = {"decoder_layers": 1, "decoder_ffn_dim": 48, "block": 6, "dropout": 0.0}
+    settings = {"decoder_layers": 1, "decoder_ffn_dim": 48, "block": 6}
     llama = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
         max_position_embeddings=CONTEXT, bos_token_id=None, eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
     models = {
         "target": target,
-        "block": MaskedBlockDrafter.for_target(target, tokenizer.mask_token_id, **settings),
+        "block": new_block_drafter(target, tokenizer.mask_token_id, **settings),
         "causal": LlamaForCausalLM(llama),
         "other": other,
-        "its-block": MaskedBlockDrafter.for_target(other, tokenizer.mask_token_id, **settings),
+        "its-block": new_block_drafter(other, tokenizer.mask_token_id, **settings),
         "stranger": tiny_marian(tokenizer, 4, layers=1),
     }
     for name, model in models.items():
@@ -82,4 +115,4 @@ def save_models(folder: Path) -> None:
 
 
 def stranger() -> Any:
-    return train_pair_tokenizer(["zebras quiz vexed jocks of my big sphinx"], 348, CONTEXT)
+    return pair_tokenizer(["zebras quiz vexed jocks of my big sphinx"], 348)

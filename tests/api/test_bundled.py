@@ -41,6 +41,7 @@ def test_a_pair_is_small_and_has_model_cards(name, most, commands, licence):
     for part, command in commands.items():
         card = (folders[part] / "README.md").read_text(encoding="utf-8")
         assert f"draftwood {command}" in card
+        assert "commit 61d500a0" in card
         assert licence in card
 
 

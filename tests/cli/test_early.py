@@ -33,8 +33,7 @@ TO_FILES += ["trace x --html", "trace x --svg", "tune --out", "bench --json"]
 REFUSED = [
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("generate x", "chat", "chat x", "serve", "check", "tune")),
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("bench", "translate x", "trace x", "trace --translate x")),
-    *((f"train {kind} --out o --target {NOWHERE}", MISSING) for kind in ("drafter", "chats", "draft --data .")),
-    (f"train spec-drafter --out o --data . --target {NOWHERE}", MISSING),
+    *((f"train {kind} --out o --target {NOWHERE}", MISSING) for kind in ("drafter", "chats")),
     ("generate x --target none.gguf", "there is no file 'none.gguf'"),
     ("generate x --draft d", "draft 'd' was given without a target"),
     *((f"{command} --method ar --shape 2-2", UNFIT) for command in ("generate x", "chat", "serve", "check", "trace x")),

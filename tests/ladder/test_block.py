@@ -165,5 +165,5 @@ def test_shapes_deeper_than_the_block_are_refused(method, shape):
 
 
 def test_a_draft_that_fills_no_blocks_is_refused():
-    with pytest.raises(PairingError, match=r"method 'block' needs .* \(TorchRunner\) does not.*train spec-drafter"):
+    with pytest.raises(PairingError, match=r"method 'block' needs .* \(TorchRunner\) does not: use --method chain"):
         build(Method(method="block"), tiny_runner(3, 1), greedy=False)

@@ -162,11 +162,3 @@ def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path, reads: str, monkeypatc
     odd = write_gguf(tmp_path / "odd.gguf", model, tokenizer, F32, extra={"rope_freqs.weight": divisors[::-1].copy()})
     with pytest.raises(ModelError, match="rotary embedding in a way"):
         draftwood.load(odd, options=OPTIONS)
-
-
-def test_a_model_in_a_file_is_a_target_for_training(file: Path) -> None:
-    from draftwood.train.config import DraftConfig
-    from draftwood.train.draft import load_target
-
-    model, _ = load_target(DraftConfig(data=Path(), out=Path(), target=file, context=32))
-    assert model.config.hidden_size == 32

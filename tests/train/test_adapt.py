@@ -22,8 +22,14 @@ from draftwood.train.drafter import train_drafter
 from draftwood.train.own_texts import examples, read_texts
 from tests.faults.folders import tiny_llama
 from tests.tiny_chat import chat_tokenizer
-from tests.train.conftest import tale
 from tests.train.test_drafter import stop_at
+
+
+def tale(rng: random.Random) -> str:
+    """One document of a few sentences."""
+    who = rng.choice(["The fox", "A hen", "The old owl", "My dog"])
+    acts = ["saw a red ball", "ran to the hill", "ate 12 plums", "sang a song", "slept in the sun"]
+    return "\n".join(f"{who} {rng.choice(acts)}. Then it was {rng.choice(['glad', 'sad'])}." for _ in range(4))
 
 
 @pytest.fixture(scope="module")

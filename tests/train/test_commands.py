@@ -12,10 +12,12 @@ from click.testing import CliRunner
 
 from draftwood.cli import main
 from draftwood.cli import train as commands
+from draftwood.loading.names import bundled_pairs
+from draftwood.train.config import ChatsConfig, DrafterConfig
 from tests.helpers import hide_package
 
 
-@pytest.mark.parametrize(("name", "config"), [(name, config) for name, (config, *_) in commands._COMMANDS.items()])
+@pytest.mark.parametrize(("name", "config"), [("drafter", DrafterConfig), ("chats", ChatsConfig)])
 def test_every_setting_is_an_option_with_its_default_and_help(name: str, config: Any) -> None:
     options = {p.name: p for p in commands.group.commands[name].params}
     assert set(options) == {f.name for f in dataclasses.fields(config)}
@@ -29,18 +31,19 @@ def test_every_setting_is_an_option_with_its_default_and_help(name: str, config:
 
 
 def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
-    run = CliRunner().invoke(commands.group, ["draft", "--data", "d", "--target", "t", "--out", "o", "--optimizer", "sgd"])
+    out = ["--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(main, ["train", "drafter", "--target", "smollm2", *out, "--steps", "few"])
     assert run.exit_code == 2
-    assert "adamw" in run.output
-    run = CliRunner().invoke(main, ["train", "lm", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
+    assert "'few' is not a valid integer" in run.output
+    run = CliRunner().invoke(main, ["train", "chats", "--target", "smollm2", *out, "--longest", "0"])
     assert run.exit_code == 2
-    assert run.stderr.startswith("Error: data folder")
+    assert run.stderr.startswith("Error: longest is 0")
 
 
-def test_a_missing_accelerate_names_the_extra(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_package(monkeypatch, "accelerate")
-    data = ["--data", str(corpus), "--mix", "woods"]
-    run = CliRunner().invoke(main, ["train", "lm", *data, "--out", str(tmp_path / "out")])
+    target = str(bundled_pairs()["language"]["target"])
+    run = CliRunner().invoke(main, ["train", "drafter", "--target", target, "--out", str(tmp_path / "out")])
     assert run.exit_code == 2
     assert not (tmp_path / "out").exists()
     assert 'pip install ".[train]"' in run.output

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
+from draftwood.train import callbacks, loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
@@ -57,7 +60,7 @@ def settings(target: Path, chats: Path) -> Make:
     """Settings of a tiny drafter for the target, with changes."""
     given = {
         "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
-        "draft_vocab": 100, "optimizer": "adamw", "learning_rate": 2e-2, "warmup": 5, "save_every": 20, "report_every": 30,
+        "draft_vocab": 100, "learning_rate": 2e-2, "warmup": 5, "save_every": 20, "report_every": 30,
     }  # fmt: skip
     return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
@@ -134,6 +137,28 @@ def load_model_of(path: Path):
     from draftwood.loading.drafts import load_hidden_drafter
 
     return load_hidden_drafter(path, torch.device("cpu"), torch.float32)
+
+
+def test_a_folder_with_another_run_is_refused(settings: Make, tmp_path: Path) -> None:
+    loop.claim(settings(tmp_path))
+    loop.claim(settings(tmp_path, steps=99))
+    with pytest.raises(ConfigError, match="rank=4 there, 5 here"):
+        loop.claim(settings(tmp_path, rank=5))
+
+
+def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(
+    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates, left = [], callbacks.Deadline.left
+    monkeypatch.setattr(callbacks.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
+    ticks = count()
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
+    metrics = train_drafter(settings(tmp_path, steps=100_000, minutes=1.0, save_every=100_000))
+    assert 0 < metrics["steps"] < 60
+    assert min(filter(None, rates)) < 0.1
+    assert rates[-1] == 0
+    assert rates == sorted(rates, reverse=True)
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 def test_training_goes_on_from_a_drafter(settings: Make, trained: Path, tmp_path: Path) -> None:

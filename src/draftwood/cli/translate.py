@@ -26,7 +26,7 @@ SECTIONS: Sections = {
 _LEFT_OUT = ("profile", "weights", "activations", "tensor_parallel", "device_map", "stop", "stop_token_ids", "ignore_eos")
 _CHANGES: Changes = {
     "target": {"help": "encoder-decoder model that translates; default: the bundled one"},
-    "draft": {"help": "a drafter trained for the target ('train spec-drafter'), or another model with its tokenizer"},
+    "draft": {"help": "a block drafter made for the target, or another model with its tokenizer"},
     "shape": {"help": "12 is the length of a block, whose default is the draft's own; 2-2-2 branching, 3x5 width x length"},
     "max_new_tokens": {"default": None, "help": "most tokens of a translation; default: the model's own limit"},
     "input": {"help": "text with one sentence per line; - is standard input"},

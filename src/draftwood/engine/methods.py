@@ -121,7 +121,7 @@ def _block(args: BuildArgs) -> BlockChain:
     if (runner := args.block) is None:
         raise PairingError(
             f"method 'block' needs a draft that scores a whole block at once, which this one ({type(args.runner).__name__}) "
-            "does not: use --method chain, or for translation a draft made by 'draftwood train spec-drafter'"
+            "does not: use --method chain"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
     if length != runner.block:  # its scores depend on the length of the block

@@ -1,7 +1,7 @@
 """A direct implementation of BART's layers, and of encoders of them. On small models and few tokens the calls between the
 modules of ``transformers`` take longer than the arithmetic. Through them the bundled translation pair took 1.69 times the
 processor time for plain decoding of single sentences and 1.32 times for blocks, and 1.45 and 1.23 times for eight sentences
-at a time (medians of five, in turn, one thread of an Intel Xeon, ten sentences of ``examples/pairs``).
+at a time (medians of five, in turn, one thread of an Intel Xeon, ten short German sentences).
 
 The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source in a decoder,
 feed-forward.

@@ -98,7 +98,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         ConfigError: no usable text, fewer than 2,000 tokens of them, no drafter for the target, or another run for it.
         ModelError: the target cannot be loaded.
     """
-    loop.require("accelerate", "training")
+    loop.require_accelerate()
     shipped, texts = shipped_drafter(config.target), read_texts(config.texts)
     kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
     with _alone(kept), TemporaryDirectory(prefix="draftwood-adapt-") as folder:

@@ -37,7 +37,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template, text_starts, text_turns
-from draftwood.train.config import ChatsConfig, DraftConfig, DrafterConfig
+from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
 from draftwood.verify.recursive import Recursive
 
@@ -137,14 +137,14 @@ class Writer:
         return len(chat.tokens) < longest
 
 
-def chats_for(config: DraftConfig | DrafterConfig, longest: int | None = None) -> Path:
+def chats_for(config: DrafterConfig) -> Path:
     """The folder of chats that a drafter is trained on: the given one, or one in its output folder, written now."""
     if config.chats is not None:
         return config.chats
     chats = ChatsConfig(
         target=config.target, out=config.out / "chats", data=config.data, tokens=config.tokens, seed=config.seed
     )
-    write_chats(chats if longest is None else replace(chats, longest=longest))
+    write_chats(chats)
     return chats.out
 
 

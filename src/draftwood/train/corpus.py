@@ -1,4 +1,4 @@
-"""Text files of documents and of sentence pairs, for training and for benchmarks."""
+"""Text files of documents and of lines, for training and for benchmarks."""
 
 from __future__ import annotations
 
@@ -34,42 +34,8 @@ def read_lines(path: Path) -> list[str]:
     if not any(lines):
         raise ConfigError(f"{path} holds no text")
     if "" in lines:
-        raise ConfigError(f"line {lines.index('') + 1} of {path} is empty; leave it out here and in the other language")
+        raise ConfigError(f"line {lines.index('') + 1} of {path} is empty; leave it out")
     return lines
-
-
-def files_of(folder: Path, part: str, kind: str) -> dict[str, Path]:
-    """The files ``NAME.PART.KIND`` of a data folder by their NAME, sorted; a plain one comes before a packed ``.xz``."""
-    if not folder.is_dir():
-        raise ConfigError(f"data folder {folder} does not exist; give one with NAME.{part}.{kind}[.xz]")
-    ends = (f".{part}.{kind}.xz", f".{part}.{kind}")
-    return dict(sorted({path.name.removesuffix(end): path for end in ends for path in folder.glob(f"*{end}")}.items()))
-
-
-def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
-    """Source and target sentences of one part of every NAME in a data folder.
-
-    The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages. One file translates the other, line by line.
-
-    Raises:
-        ConfigError: no folder, a missing file, a file that :func:`read_lines` refuses, or files with different numbers of
-            lines.
-    """
-    files = [files_of(folder, part, language) for language in languages]
-    if languages[0] == languages[1]:
-        raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
-    sides: tuple[list[str], list[str]] = ([], [])
-    for name in sorted({name for found in files for name in found}) or ["NAME"]:
-        for language, found in zip(languages, files, strict=True):
-            if name not in found:
-                raise ConfigError(f"data folder {folder} holds no {name}.{part}.{language} or {name}.{part}.{language}.xz")
-        read = [read_lines(found[name]) for found in files]
-        if len(read[0]) != len(read[1]):
-            counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
-            raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
-        for side, lines in zip(sides, read, strict=True):
-            side += lines
-    return sides
 
 
 def _text(path: Path) -> str:

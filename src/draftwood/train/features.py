@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from draftwood.core.files import replacing
 from draftwood.train.chat_files import Chat, check_tokens, read_part
-from draftwood.train.pairs import padded
 
 KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's they hold 96 % (1,178 tokens of its chats)
 _ROWS = 16  # chats in one forward
@@ -129,7 +129,7 @@ def _scores(target: Any, states: Float[Tensor, "token width"]) -> Float[Tensor, 
 
 @torch.inference_mode()
 def _forward(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    tokens = padded([chat.tokens for chat in chats], 0).to(target.device)
+    tokens = pad_sequence([torch.tensor(chat.tokens) for chat in chats], batch_first=True).to(target.device)
     out = target.base_model(tokens, output_hidden_states=True, use_cache=False)  # padding on the right is never seen
     hidden = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1).to("cpu", torch.bfloat16)
     for row, chat in enumerate(chats):

@@ -6,7 +6,6 @@ import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,28 @@ from transformers.trainer_utils import get_last_checkpoint
 from draftwood.core.errors import ConfigError, needs
 from draftwood.core.files import replace_file
 from draftwood.train.callbacks import Deadline, Report, Reporter
-from draftwood.train.config import ChatsConfig, RunConfig
+from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
-from draftwood.train.optim import MuonAdamW
 
 Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
 """From a model, a batch and the state of the training to the loss."""
 
 _MAY_CHANGE = {
-    *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
+    *("steps", "minutes", "save_every", "report_every", "data", "out"),
     *("tokens", "rows", "epochs", "chats"),  # of chats
 }
 
 
-def require(package: str, what: str) -> None:
-    """Check that a package of the extra ``train`` is installed, without which ``what`` cannot run."""
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(needs(what, package, "train"))
+def require_accelerate() -> None:
+    """Check that the package ``accelerate`` is installed, without which nothing is trained."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError(needs("training", "accelerate", "train"))
 
 
-def claim(config: RunConfig | ChatsConfig) -> None:
+def claim(config: DrafterConfig | ChatsConfig) -> None:
     """Create the output folder and record the settings in it."""
-    if isinstance(config, RunConfig):
-        require("accelerate", "training")
+    if isinstance(config, DrafterConfig):
+        require_accelerate()
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
@@ -55,7 +53,7 @@ def claim(config: RunConfig | ChatsConfig) -> None:
     write_json(path, wanted)
 
 
-def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
+def plain(config: DrafterConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(config), default=lambda path: "/".join(path.parts[-2:])))
     return found
@@ -84,13 +82,13 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def arguments(config: RunConfig, steps: int, whole_batches: bool) -> TrainingArguments:
+def arguments(config: DrafterConfig, steps: int) -> TrainingArguments:
     """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one."""
     return TrainingArguments(
         output_dir=str(config.out / "checkpoints"),
         max_steps=steps,
-        per_device_train_batch_size=1 if whole_batches else config.batch,
-        train_sampling_strategy="sequential" if whole_batches else "random",
+        per_device_train_batch_size=1,
+        train_sampling_strategy="sequential",
         learning_rate=config.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=config.warmup,
@@ -100,7 +98,6 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool) -> TrainingArg
         max_grad_norm=config.clip,
         seed=config.seed,
         bf16=number_format(device().type) is torch.bfloat16,
-        torch_compile=config.compile,
         use_cpu=device().type == "cpu",
         save_steps=config.save_every,
         save_total_limit=2,
@@ -112,35 +109,19 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool) -> TrainingArg
     )
 
 
-def _steps(config: RunConfig, blocks: int) -> int:
-    """The number of optimizer steps: from the settings, or one pass over the blocks."""
-    steps = blocks // config.batch if config.steps is None else config.steps
-    if steps < 1 or blocks < config.batch:
-        raise ConfigError(f"{blocks} blocks do not fill a batch of {config.batch}; give more text or a smaller batch")
-    return steps
-
-
-def fit(
-    config: RunConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss | None = None
-) -> dict[str, Any]:
+def fit(config: DrafterConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
     Args:
-        dataset: a list of blocks of equal lengths, which fill batches at random; or a Dataset whose items are batches, with
-            ``tokens_until`` from a number of them to that of their tokens.
+        dataset: a Dataset whose items are batches, with ``tokens_until`` from a number of them to that of their tokens.
         what: the size of the data, which is printed.
-        loss: the model's own by default.
     """
-    whole_batches = not isinstance(dataset, list)
-    settings = arguments(config, len(dataset) if whole_batches else _steps(config, len(dataset)), whole_batches)
-    muon = None  # AdamW is the Trainer's own
-    if config.optimizer == "muon":
-        muon = MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2))
-    trainer = (Trainer if loss is None else partial(LossTrainer, loss=loss))(
+    settings = arguments(config, len(dataset))
+    trainer = LossTrainer(
+        loss=loss,
         model=model,
         args=settings,
-        data_collator=_the_batch if whole_batches else None,
-        optimizers=(muon, None),
+        data_collator=_the_batch,
         train_dataset=dataset,
         callbacks=[Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)],
     )
@@ -151,7 +132,7 @@ def fit(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
     history, steps = trainer.state.log_history, trainer.state.global_step
     seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
-    tokens = dataset.tokens_until(steps) if whole_batches else steps * config.batch * len(dataset[0]["input_ids"])
+    tokens = dataset.tokens_until(steps)
     return {
         "steps": steps,
         "tokens_seen": tokens,
@@ -169,7 +150,9 @@ def _the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return item
 
 
-def record(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int], figures: dict[str, Any]) -> dict[str, Any]:
+def record(
+    config: DrafterConfig, model: nn.Module, held_out_tokens: dict[str, int], figures: dict[str, Any]
+) -> dict[str, Any]:
     """Write ``metrics.json``: the settings, facts of the model, and these figures; returns its contents."""
     metrics = {
         "config": plain(config),
@@ -185,15 +168,6 @@ def record(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int],
 def parameters(model: nn.Module) -> int:
     """The number of trained parameters, without duplicates of tied ones."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def save(model: Any, tokenizer: Any, out: Path) -> None:
-    """Write the model as bfloat16 safetensors with its configuration and tokenizer."""
-    model.config.use_cache = True
-    save_weights(model, out)
-    for machine_bound in ("is_local", "local_files_only"):
-        tokenizer.init_kwargs.pop(machine_bound, None)
-    tokenizer.save_pretrained(out)
 
 
 def save_weights(model: Any, out: Path) -> None:

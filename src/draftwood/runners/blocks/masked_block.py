@@ -25,12 +25,6 @@ from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError, PairingError
 from draftwood.runners.pairing import digest_of
 
-_SHARED = (
-    *("vocab_size", "d_model", "encoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim"),
-    *("max_position_embeddings", "activation_function", "scale_embedding", "decoder_start_token_id", "pad_token_id"),
-    "eos_token_id",
-)
-
 
 class Source(NamedTuple):
     """A batch of encoded source sentences.
@@ -84,30 +78,6 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         self.layers = nn.ModuleList(layers)
         self.post_init()
 
-    @classmethod
-    def for_target(
-        cls, target: Any, mask_token_id: int, *, decoder_layers: int, decoder_ffn_dim: int, block: int, dropout: float
-    ) -> MaskedBlockDrafter:
-        """A new drafter for a Marian model, with copies of its encoder and embeddings; other weights are random.
-
-        Raises:
-            ConfigError: ``block`` is not positive.
-        """
-        if block < 1:
-            raise ConfigError(f"block is {block}: give 1 or more masked positions")
-        config = MaskedBlockConfig(
-            **{name: getattr(target.config, name) for name in _SHARED},
-            decoder_layers=decoder_layers,
-            decoder_ffn_dim=decoder_ffn_dim,
-            dropout=dropout,
-            mask_token_id=mask_token_id,
-            block=block,
-            target=digest_of(target),
-        )
-        drafter = cls(config)
-        drafter.encoder.load_state_dict(target.get_encoder().state_dict())
-        return drafter
-
     def check_target(self, target: Any) -> None:
         """Raise a PairingError, with both digests, if the drafter was trained for another target."""
         wanted, found = self.config.target, digest_of(target)
@@ -129,31 +99,14 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         prefix: Int[Tensor, "row prefix"],
         prefix_mask: Int[Tensor, "row prefix"] | None = None,
         k: int | None = None,
-        known: Int[Tensor, "row k"] | None = None,
     ) -> Float[Tensor, "row k vocab"]:
-        """Scores of the ``k`` tokens after each prefix, in one pass; arguments and errors as for ``states``."""
-        return self.scores(self.states(source, prefix, prefix_mask, k, known))
-
-    def scores(self, states: Float[Tensor, "*position width"]) -> Float[Tensor, "*position vocab"]:
-        """Scores of the tokens from the states of masked positions."""
-        return nn.functional.linear(states, self.encoder.embed_tokens.weight)
-
-    def states(
-        self,
-        source: Source,
-        prefix: Int[Tensor, "row prefix"],
-        prefix_mask: Int[Tensor, "row prefix"] | None = None,
-        k: int | None = None,
-        known: Int[Tensor, "row k"] | None = None,
-    ) -> Float[Tensor, "row k width"]:
-        """Last hidden states of the ``k`` positions after each prefix.
+        """Scores of the ``k`` tokens after each prefix, in one pass.
 
         Args:
             source: the encoded sources of the rows.
             prefix: the committed tokens, the start token first, padded on the right.
             prefix_mask: 1 at tokens, 0 at padding; None without padding.
             k: number of masked positions; ``config.block`` if None.
-            known: the block, with the mask token at unknown positions; None masks all of it.
 
         Raises:
             ConfigError: ``k`` is not positive, or a prefix is empty.
@@ -161,16 +114,14 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         """
         k = self.config.block if k is None else k
         positions = self._positions(torch.ones_like(prefix) if prefix_mask is None else prefix_mask, k)
-        block = known if known is not None else prefix.new_full((len(prefix), k), self.config.mask_token_id)
+        block = prefix.new_full((len(prefix), k), self.config.mask_token_id)
         hidden = self._embed(torch.cat([prefix, block], dim=1)) + self.positions(positions.shape, position_ids=positions)
-        found = self._attend_source(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
-        hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + found], dim=1)
+        hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + self._attend_source(source, positions[:, -k:])], dim=1)
         seen = None if prefix_mask is None else torch.cat([prefix_mask.bool(), torch.ones_like(block, dtype=torch.bool)], 1)
-        hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
         text_mask, source_mask = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
         for layer in self.layers:
             hidden = layer(hidden, text_mask, source.states, encoder_attention_mask=source_mask)
-        return hidden[:, -k:]
+        return nn.functional.linear(hidden[:, -k:], self.encoder.embed_tokens.weight)
 
     def _embed(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
         return self.encoder.embed_tokens(tokens) * self.encoder.embed_scale

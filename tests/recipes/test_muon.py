@@ -1,17 +1,12 @@
-"""The optimizer, and the number format, which is the one that is faster on the present processor."""
+"""The optimizer of the recipe."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from draftwood.train import loop, number_format
-from draftwood.train.config import LMConfig
-from draftwood.train.optim import MuonAdamW, orthogonal
+from recipes.muon import MuonAdamW, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(32, 80), (80, 32)])
@@ -52,21 +47,3 @@ def test_a_matrix_is_learnt() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 20
-
-
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["without bf16 products", "with them"])
-def faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.dtype]:
-    """A processor on which this format is the faster one."""
-    monkeypatch.setattr(number_format, "_seconds", lambda dtype: 1.0 if dtype is request.param else 5.0)
-    number_format.number_format.cache_clear()
-    yield request.param
-    number_format.number_format.cache_clear()
-
-
-def test_products_and_the_trainer_use_the_faster_format(faster: torch.dtype, tmp_path: Path) -> None:
-    assert (number_format.number_format("cpu"), number_format.number_format("cuda")) == (faster, torch.bfloat16)
-    with number_format.autocast(torch.device("cpu")):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is faster
-    assert orthogonal(torch.ones(2, 2)).dtype is torch.float32
-    if not torch.cuda.is_available():
-        assert loop.arguments(LMConfig(data=tmp_path, out=tmp_path), 1, False).bf16 is (faster is torch.bfloat16)
