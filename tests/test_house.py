@@ -49,7 +49,7 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2491, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 8316, "draft": 2880,
+    "core": 2541, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 8316, "draft": 2880,
     "verify": 660, "loading": 4288, "trace": 2875, "engine": 3456, "hf": 340, "train": 1739, "exactness": 1500, "tune": 455,
     "serve": 6622, "ray": 695, "cli": 3868,
 }  # fmt: skip

@@ -36,7 +36,6 @@ from draftwood.loading.names import located, recommended
 from draftwood.loading.plan import plan_for
 from draftwood.loading.profile import profile_key_of
 from draftwood.runners.factory import Runners, runners_by
-from draftwood.runners.intersection import IntersectionRunner
 from draftwood.runners.native.stored import weight_sizes
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
@@ -110,11 +109,7 @@ def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: L
 
     def with_draft(draft: str | Path | None) -> tuple[Any, Runners]:
         draft_model = None if draft is None else load_draft(plan, model, tokenizer)
-        runners = runners_by(plan.engine, model, draft_model)
-        if draft is not None and plan.shared is not None:
-            made = IntersectionRunner(runners.draft, plan.shared, runners.target.vocab_size)
-            runners = runners._replace(draft=made)
-        return draft_model, runners
+        return draft_model, runners_by(plan.engine, model, draft_model, plan.shared)
 
     try:
         draft_model, runners = with_draft(draft)

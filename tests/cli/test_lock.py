@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
+from draftwood.core.lock import locked
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 
@@ -21,7 +21,7 @@ SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
 HOLD = """
 import sys, time
 from pathlib import Path
-from draftwood.cli.job.lock import locked
+from draftwood.core.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -56,7 +56,7 @@ def names(folder: Path) -> set[str]:
 
 def test_the_second_run_says_who_holds_the_output(job: Job, other: subprocess.Popen[bytes]) -> None:
     said = job.fails()
-    assert f"output {job.out} is being written by another run, which holds {job.out}.lock: wait for it" in said
+    assert f"{job.out} is being written by another run, which holds {job.out}.lock: wait for it" in said
     assert said.count("\n") == 1
     assert not job.out.exists()
     other.communicate()
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_lock_is_left_alone(out: Path, tmp_path: Path) -> None
 CONTEND = """
 import os, sys, time
 from pathlib import Path
-from draftwood.cli.job.lock import locked
+from draftwood.core.lock import locked
 from draftwood.core.errors import ConfigError
 out, alone, end = Path(sys.argv[1]), Path(sys.argv[2]), time.monotonic() + 2
 held = 0

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from filelock import FileLock
 
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
+from draftwood.core.lock import locked
 from draftwood.loading import names
 from draftwood.loading.names import ShortName, adapted_drafter, bundled_drafter, named_or_bundled
 from draftwood.train import adapt as room
@@ -135,7 +135,7 @@ def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, mo
 def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
     kept = adapted_drafter(fox)
     kept.parent.mkdir(parents=True)
-    with FileLock(kept.with_name(kept.name + ".lock")), pytest.raises(ConfigError, match="another run adapts"):
+    with locked(kept), pytest.raises(ConfigError, match="being written by another run"):
         adapt(config(texts))
 
 

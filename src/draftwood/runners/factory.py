@@ -8,8 +8,10 @@ from draftwood.core.draft_kind import DFLASH, EAGLE3, MASKED_BLOCK, DraftKind, d
 from draftwood.core.errors import DraftwoodError, PairingError
 from draftwood.core.settings import BackendName
 from draftwood.runners.backends import EngineChoice, choose_engine
+from draftwood.runners.intersection import IntersectionRunner
 from draftwood.runners.native.stored import whole
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
+from draftwood.runners.shared_tokens import SharedTokens
 
 
 class Runners(NamedTuple):
@@ -26,22 +28,31 @@ def make_runners(model: Any, draft_model: Any, *, backend: BackendName = "auto")
     return runners_by(choose_engine(model.device, draft_kind(model), backend=backend), model, draft_model)
 
 
-def runners_by(engine: EngineChoice, model: Any, draft_model: Any) -> Runners:
+def runners_by(engine: EngineChoice, model: Any, draft_model: Any, shared: SharedTokens | None = None) -> Runners:
     """Runners of two models by a library, or where that turns out not to run them by the next one.
 
     Args:
         model: a ``transformers`` causal language model, or a text-to-text model.
         draft_model: another one; or a drafter of a causal model's hidden states, or for a text-to-text model a masked-block
             drafter or a causal model; or None.
+        shared: the tokens of both, where a draft model has another tokenizer.
 
     Raises:
         ConfigError: the backend is not installed, or does not support these options.
         ModelError: a model cannot score a tree, or the backend cannot run it.
-        PairingError: the drafter was trained for another target.
+        PairingError: the drafter was trained for another target, or says too little in shared tokens.
     """
     kinds = draft_kind(model), None if draft_model is None else draft_kind(draft_model)
     if kinds[1] in (DFLASH, EAGLE3, MASKED_BLOCK):
         draft_model.check_target(model)
+    runners = _by_first(engine, model, draft_model, kinds)
+    if shared is None:
+        return runners
+    return runners._replace(draft=IntersectionRunner(runners.draft, shared, runners.target.vocab_size))
+
+
+def _by_first(engine: EngineChoice, model: Any, draft_model: Any, kinds: tuple[DraftKind, DraftKind | None]) -> Runners:
+    """The runners by the first library that runs both models."""
     models = [model] if draft_model is None else [model, draft_model]
     while len(engine.names) > 1:
         try:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, final
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.lock import locked
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.drafts import load_hidden_drafter
 from draftwood.loading.models import load_model, load_tokenizer
@@ -84,7 +83,7 @@ def remove(target: str) -> bool:
     folder = adapted_drafter(shipped_drafter(target))
     if not folder.exists():
         return False
-    with _alone(folder):
+    with locked(folder):
         shutil.rmtree(folder)
     return True
 
@@ -101,7 +100,8 @@ def adapt(config: AdaptConfig) -> Adapted:
     loop.require_accelerate()
     shipped, texts = shipped_drafter(config.target), read_texts(config.texts)
     kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
-    with _alone(kept), TemporaryDirectory(prefix="draftwood-adapt-") as folder:
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with locked(kept), TemporaryDirectory(prefix="draftwood-adapt-") as folder:
         work = Path(folder)
         device, name, chats = loop.device(), locate(config.target), work / "chats"
         tokenizer = load_tokenizer(name, LoadOptions())
@@ -216,18 +216,3 @@ def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[st
             if last.exists() and not kept.exists():
                 last.rename(kept)
             raise
-
-
-@contextmanager
-def _alone(kept: Path) -> Iterator[None]:
-    """Keep other runs away from this drafter."""
-    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = FileLock(kept.with_name(kept.name + ".lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigError(f"another run adapts this drafter, and holds {lock.lock_file}: wait for it, or stop it") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import click
 
 from draftwood.cli.job.lines import Line, read_sentences
-from draftwood.cli.job.lock import locked
 from draftwood.cli.job.output import Output
 from draftwood.cli.job.resume import facts_of, text_key
 from draftwood.cli.progress import steps
@@ -20,6 +19,7 @@ from draftwood.cli.prompts import read_prompts
 from draftwood.cli.results import summary
 from draftwood.cli.settings import Opened, Settings
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.lock import locked
 from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.token_texts import TokenTexts
@@ -38,7 +38,7 @@ def run_file(settings: Settings, complete: Complete | None = None) -> int:
     Returns the number of lines without a text. ``complete`` does the remaining lines, by default in this process.
     """
     files, whole = settings.files, settings.kind == "translation"
-    with locked(files.output):
+    with locked(files.output, ", or name another --output"):
         lines = (read_sentences if whole else read_prompts)(files.input or Path("-"))
         out = Output(files.output, lines, whole=whole, as_json=settings.display.json or not whole)
         (complete or _complete)(settings, out, lines)
