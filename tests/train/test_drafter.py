@@ -182,6 +182,7 @@ def test_what_cannot_be_trained_is_refused(settings: Make, tmp_path: Path) -> No
     save_part(tmp_path / "foreign" / "00000.npz", [Chat([999], [True])] * 20, 1000)
     for changes, error, message in (
         ({"layers": 9}, ConfigError, "layers is 9, but the target has"),
+        ({"start": settings(tmp_path).target}, DraftwoodError, "has model type 'llama': give the folder of a drafter"),
         ({"chats": tmp_path / "empty"}, DraftwoodError, "chats"),
         ({"chats": tmp_path / "foreign"}, ConfigError, "holds token 999, and the target has .* tokens; give chats"),
     ):

@@ -105,8 +105,11 @@ def _head_tensors(name: str | Path, target: Any) -> dict[str, Tensor]:
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
-    """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
-    config = HiddenBlockConfig(**raw_config(name, LoadOptions()))
+    """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model`, and for other models."""
+    raw = raw_config(name, LoadOptions())
+    if (kind := raw.get("model_type")) != HIDDEN_BLOCK.name:
+        raise ModelError(f"{str(name)!r} has model type {kind!r}: give the folder of a drafter of 'draftwood train drafter'")
+    config = HiddenBlockConfig(**raw)
     with torch.device("meta"):
         drafter = HiddenBlockDrafter(config)
     _fill(name, drafter, _tensors_of(name))

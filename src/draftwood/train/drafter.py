@@ -37,12 +37,12 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
         ModelError: the target or the drafter to start from cannot be loaded.
     """
     name = locate(config.target)
+    device, options = loop.device(), LoadOptions()
+    started = None if config.start is None else load_hidden_drafter(config.start, device, torch.float32)
     loop.claim(config)
     chats = chats_for(config)
-    device, options = loop.device(), LoadOptions()
     tokenizer = load_tokenizer(name, options)
     target = load_model(name, options, device, number_format(device.type)).requires_grad_(False)
-    started = None if config.start is None else load_hidden_drafter(config.start, device, torch.float32)
     layers = taps(target.config.num_hidden_layers, config.layers) if started is None else started.config.target_layers
     write_features(target, layers, chats, config.out / "features")
     features = Features(chats, config.out / "features")
