@@ -1,9 +1,6 @@
 """Chromium for tests of figures and of pages."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,7 +58,7 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
-def start() -> Iterator[Browser]:
+def start():
     """A browser until the generator ends; skips without Chromium."""
     binary = shutil.which("chromium") or shutil.which("chromium-browser")
     driver_path = shutil.which("chromedriver")

@@ -1,11 +1,7 @@
 """Shapes in signatures are checked while the tests run, unless DRAFTWOOD_SHAPES is ``off`` (see ``scripts/test``)."""
 
-from __future__ import annotations
-
 import gc
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -14,7 +10,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-from tests.browser import Browser, start
+from tests.browser import start
 
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
@@ -22,14 +18,14 @@ if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     install_import_hook([f"draftwood.{room}" for room in rooms], "beartype.beartype")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Libraries and tests stay: the garbage of a test is found without walking a million objects of theirs."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_settings(tmp_path_factory):
     """What was tuned on this machine has no say in tests; PyTorch runs the models unless a test wants more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAFTWOOD_BACKEND", "torch")
@@ -38,7 +34,7 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Tiny models are faster on one thread, above all on a busy machine; cores are not counted unless a test wants it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -49,7 +45,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def translation(tmp_path_factory):
     """Folders of a tiny translation model and of drafters for it (``tests/tiny_translation.py``)."""
     from tests.tiny_translation import save_models
 
@@ -59,7 +55,7 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_drafts(monkeypatch):
     """The adaptive tree drafts in every round; else it drafts where that pays on the machine."""
     from draftwood.draft.adaptive.controller import Controller
 
@@ -69,13 +65,13 @@ def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def chromium():
     """One Chromium for all tests of pages."""
     yield from start()
 
 
 @pytest.fixture
-def browser(chromium: Browser) -> Browser:
+def browser(chromium):
     """Chromium with an empty page, and without the problems of the test before."""
     chromium.driver.get("about:blank")
     chromium.problems()

@@ -1,14 +1,9 @@
 """Differences that a NaN cannot pass: ``max(0.0, nan)`` is 0.0, so tests compare floats with nothing else."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable
-
-from torch import Tensor
 
 
-def difference(found: Tensor, wanted: Tensor) -> float:
+def difference(found, wanted):
     """The largest absolute difference of two tensors; equal infinities do not differ.
 
     Raises:
@@ -18,7 +13,7 @@ def difference(found: Tensor, wanted: Tensor) -> float:
     return largest([float(gaps.detach().max())])
 
 
-def largest(values: Iterable[float]) -> float:
+def largest(values):
     """The largest absolute value.
 
     Raises:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
-import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -15,7 +13,6 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.expand import Expander
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
@@ -26,7 +23,6 @@ from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.hidden.mtp import MtpConfig, MtpDrafter
-from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
@@ -35,15 +31,15 @@ from tests.runners.zoo import tiny
 
 
 def tiny_gpt(
-    vocab: int,
-    seed: int,
+    vocab,
+    seed,
     *,
-    layers: int = 2,
-    hidden: int = 16,
-    context: int = 64,
-    dtype: torch.dtype = torch.float64,
-    spread: float = 0.5,
-) -> GPT2LMHeadModel:
+    layers=2,
+    hidden=16,
+    context=64,
+    dtype=torch.float64,
+    spread=0.5,
+):
     """A random transformer whose distributions differ from node to node; GPT-2, because it computes in float64
     throughout."""
     torch.manual_seed(seed)
@@ -54,18 +50,18 @@ def tiny_gpt(
     return GPT2LMHeadModel(config).to(dtype).eval()
 
 
-def tiny_model(backend: str, vocab: int, seed: int, layers: int = 2):
+def tiny_model(backend, vocab, seed, layers=2):
     """A random model in float32 that the backend runs: Llama for the native engine, else GPT-2."""
     if backend == "native":
         return tiny("llama", seed, dtype=torch.float32, vocab_size=vocab, num_hidden_layers=layers)
     return tiny_gpt(vocab, seed, dtype=torch.float32, layers=layers)
 
 
-def tiny_runner(vocab: int, seed: int, **settings) -> TorchRunner:
+def tiny_runner(vocab, seed, **settings):
     return TorchRunner(tiny_gpt(vocab, seed, **settings))
 
 
-def tiny_hidden(model, *, block: int = 3, proposes: int | None = None, seed: int = 3) -> HiddenBlockDrafter:
+def tiny_hidden(model, *, block=3, proposes=None, seed=3):
     """A random drafter of the hidden states of a model; it proposes the first tokens only, or all."""
     torch.manual_seed(seed)
     config, vocab = model.config, model.get_output_embeddings().weight.shape[0]
@@ -84,7 +80,7 @@ def tiny_hidden(model, *, block: int = 3, proposes: int | None = None, seed: int
     return drafter.to(model.dtype).eval()
 
 
-def hidden_pair(model, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
+def hidden_pair(model, backend="torch", **settings):
     """Runners of a model and of a random drafter of its hidden states."""
     return make_runners(model, tiny_hidden(model, **settings), backend=backend)[:2]
 
@@ -93,7 +89,7 @@ MIXTURE = {"experts": 6, "experts_per_token": 2, "expert_inner": 12, "normalise_
 """Of an MTP head."""
 
 
-def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int = 3, **flags):
+def tiny_published(model, kind, *, proposes=None, seed=3, **flags):
     """A random EAGLE-3, DFlash or DSpark drafter, or an MTP head, for a model; it proposes the first tokens only, or all."""
     torch.manual_seed(seed)
     config, vocab = model.config, model.get_output_embeddings().weight.shape[0]
@@ -120,7 +116,7 @@ def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int =
     return drafter.to(model.dtype).eval()
 
 
-def published_pair(model, kind: str, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
+def published_pair(model, kind, backend="torch", **settings):
     """Runners of a model and of a random published drafter."""
     return make_runners(model, tiny_published(model, kind, **settings), backend=backend)[:2]
 
@@ -131,37 +127,34 @@ class Numbers:
     bos_token = bos_token_id = eos_token_id = None
     all_special_ids: Sequence[int] = ()
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text):
         return {"input_ids": [int(word) for word in text.split()]}
 
-    def decode(self, ids: Sequence[int], **_: object) -> str:
+    def decode(self, ids, **_):
         return "".join(f"<{i}>" for i in ids)
 
 
 class Words(Numbers):
     """The same for any text: each letter is a token, of 23."""
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text):
         return {"input_ids": [ord(letter) % 23 for letter in text]}
 
-    def decode(self, ids: Sequence[int], **_: object) -> str:
+    def decode(self, ids, **_):
         return "".join(chr(97 + i) for i in ids)
 
 
-def decoder(
-    target: Runner, draft: Runner | None, method: str, shape: str | None = None, verifier: str = "auto", *,
-    greedy: bool = False, nodes: int | None = None, eos=(), tokenizer=None,
-) -> Decoder:  # fmt: skip
+def decoder(target, draft, method, shape=None, verifier="auto", *, greedy=False, nodes=None, eos=(), tokenizer=None):
     drafter, chosen = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), draft, greedy=greedy)
     return Decoder(target, drafter, chosen, eos=eos, tokenizer=tokenizer)
 
 
-def best_first(draft: Runner, expander: Expander, nodes: int, width: int, depth: int, **more) -> BestFirstDrafter:
+def best_first(draft, expander, nodes, width, depth, **more):
     """A best-first tree that is grown level by level."""
     return BestFirstDrafter(LevelGrower(draft, expander, TreeShape(nodes, width, depth)), **more)
 
 
-def always(budget: Budget) -> Callable[[int], Budget]:
+def always(budget):
     """This budget for any number of rows."""
     return lambda rows: budget
 
@@ -172,13 +165,13 @@ class Generous(Budget):
     learns = True
 
 
-def rows_of(texts, sources=(), roots=()) -> list[Row]:
+def rows_of(texts, sources=(), roots=()):
     """Rows of texts without their roots, which are 0 unless they are given."""
     parts = zip_longest(texts, sources, roots)
     return [Row(tokens=[*text, root or 0], source=source or ()) for text, source, root in parts]
 
 
-def begin(runner, texts, sources=(), roots=()) -> list[Row]:
+def begin(runner, texts, sources=(), roots=()):
     """The rows of a new batch of texts for a runner."""
     rows = rows_of(texts, sources, roots)
     runner.clear()
@@ -186,11 +179,11 @@ def begin(runner, texts, sources=(), roots=()) -> list[Row]:
     return rows
 
 
-def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
+def interrupted(function, after):
     """The function, which is interrupted after so many calls."""
     calls = iter(range(after))
 
-    def until(*arguments: Any) -> Any:
+    def until(*arguments):
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return function(*arguments)
@@ -198,7 +191,7 @@ def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
     return until
 
 
-def hide_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def hide_package(monkeypatch, package):
     """Nothing finds this package."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find_spec(name, *rest))
@@ -207,19 +200,19 @@ def hide_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 
 
-def ragged(length: int = 24, seed: int = 11) -> list[Request]:
+def ragged(length=24, seed=11):
     """Requests with prompts and lengths that differ, ``length`` tokens at most, and seeds from this one on."""
     limits = [Limits(max_new_tokens=length - 3 * i) for i in range(len(RAGGED))]
     return [Request(prompt=RAGGED[i], seed=seed + i, limits=limits[i]) for i in range(len(RAGGED))]
 
 
-def output_of(prompt, limits, *, eos=(), longest=None, tokenizer=None, **more) -> RowOutput:
+def output_of(prompt, limits, *, eos=(), longest=None, tokenizer=None, **more):
     """The output of a row with this prompt; ``more`` are fields of its request."""
     row = Row(tokens=list(prompt), sampling=Sampling(), stops=ends_of(limits, frozenset(eos)))
     return RowOutput(row, Request(prompt=prompt, limits=limits, **more), longest=longest, tokenizer=tokenizer)
 
 
-def sampler_of(sampling, texts, vocab, *, prompts=None, sources=None, stops=frozenset()) -> Sampler:
+def sampler_of(sampling, texts, vocab, *, prompts=None, sources=None, stops=frozenset()):
     """A sampler of texts with the same settings, or one for each; ``prompts`` are the prompts' lengths, 1 by default."""
     samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else sampling
     rows = []

@@ -1,13 +1,9 @@
 """Every command in README and docs runs from a checkout as it stands; options are added that only make it shorter."""
 
-from __future__ import annotations
-
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import httpx2
 import pytest
 from click.testing import CliRunner
@@ -60,20 +56,20 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
 }
 
 
-def commands(page: Path) -> list[str]:
+def commands(page):
     """Lines of its blocks that begin with a program's name, in order, without comments."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
     return [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith(tuple(PROGRAMS))]
 
 
-def parts(command: str) -> tuple[click.Command, list[str]]:
+def parts(command):
     """The program, and its arguments."""
     name = next(name for name in PROGRAMS if command.startswith(name))
     return PROGRAMS[name], shlex.split(command.removeprefix(name))
 
 
-def shortened(command: str, url: str = "") -> list[str]:
+def shortened(command, url=""):
     """Its arguments and what makes it shorter: given twice, an option's last value counts; ``url`` is that of a server."""
     arguments = parts(command)[1]
     line = " ".join(shlex.split(command.removeprefix("python -m ").removeprefix("draftwood ")))
@@ -83,19 +79,19 @@ def shortened(command: str, url: str = "") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     """The cache of all pages: a model is converted once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
-def seen() -> set[str]:
+def seen():
     """Commands that ran and wrote no files: they would do the same on every page."""
     return set()
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path, cache, monkeypatch):
     """A folder that holds what a checkout holds, and may be written to."""
     for name in ("src", "examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -106,7 +102,7 @@ def checkout(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     """The address of a server of the bundled pair."""
     pair = draftwood.load(options=LoadOptions(backend="native", dtype="float32", profile="none"))
     with live_server(make_service(pair)) as live:
@@ -114,15 +110,13 @@ def url() -> Iterator[str]:
         yield live.url
 
 
-async def ends_at_once(server: Server) -> None:
+async def ends_at_once(server):
     """A server that runs no longer than it takes to start."""
     assert server.started
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(
-    url: str, page: Path, checkout: Path, seen: set[str]
-) -> None:
+def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(url, page, checkout, seen):
     for command in commands(page):
         if command in seen:
             continue
@@ -133,14 +127,14 @@ def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(
             seen.add(command)
 
 
-def test_commands_name_no_model_or_file_that_a_checkout_lacks() -> None:
+def test_commands_name_no_model_or_file_that_a_checkout_lacks():
     found = [command for page in PAGES for command in commands(page)]
     assert len(found) > 40
     for command in found:
         assert not re.search(r"\b(TARGET|DRAFT|TEXTS|PAIRS|FILE|FOLDER)\b|\.\.\.|\bdata/", command), command
 
 
-def test_bench_alone_is_a_minutes_work() -> None:
+def test_bench_alone_is_a_minutes_work():
     default = {option.name: option.default for option in bench.command.params}
     trials = len(TREES) * (1 + default["prompts"])  # that choose the tree
     texts = trials + 4 * (1 + default["prompts"] * default["repeats"])

@@ -4,19 +4,15 @@ A Python block runs in the namespace of its page, in order, in a folder that hol
 equal the block that follows, which is marked ``text title="Output"``; a block that prints nothing has none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 import yaml
@@ -30,20 +26,20 @@ HUB = {"HuggingFaceTB/SmolLM2-1.7B-Instruct": f"{PAIR}target", "HuggingFaceTB/Sm
 """Names of the hub in the README's code -> folders of a checkout that run in their place."""
 
 
-def name(page: Path) -> str:
+def name(page):
     return str(page.relative_to(ROOT))
 
 
-def pages(chosen: Callable[[Path], bool] = Path.exists) -> list[Any]:
+def pages(chosen=Path.exists):
     """The chosen pages as parameters of a test."""
     return [pytest.param(page, id=name(page)) for page in PAGES if chosen(page)]
 
 
-def read(page: Path) -> str:
+def read(page):
     return page.read_text(encoding="utf-8")
 
 
-def sentences(markdown: str) -> list[str]:
+def sentences(markdown):
     """The prose of a page, without code blocks, tables, headings, comments and pictures; a list item ends a sentence."""
     text = re.sub(r"<!--.*?-->", "", FENCE.sub("", markdown), flags=re.DOTALL)
     text = re.sub(r"^(?:\||#|:::).*$", "", text, flags=re.MULTILINE)
@@ -55,7 +51,7 @@ def sentences(markdown: str) -> list[str]:
     return [part for part in found if re.search(r"[A-Za-z]{2}.*\s.*[A-Za-z]{2}", part, re.DOTALL)]
 
 
-def words(sentence: str) -> int:
+def words(sentence):
     return sum(bool(re.search(r"\w", word)) for word in sentence.split())
 
 
@@ -76,7 +72,7 @@ def test_the_readme_is_short():
     assert read(ROOT / "README.md").count("\n") <= 120
 
 
-def anchors(markdown: str) -> list[str]:
+def anchors(markdown):
     """The anchors of a page's headings, as the site and GitHub make them; a second one of a name would get a number."""
     titles = re.findall(r"^#+ (.*)$", FENCE.sub("", markdown), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles]
@@ -87,7 +83,7 @@ def test_headings_of_a_page_differ(page):
     assert len(set(anchors(read(page)))) == len(anchors(read(page)))
 
 
-def links(page: Path) -> list[str]:
+def links(page):
     """Links and pictures of a page that stay inside the checkout."""
     found = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", read(page)))
     return [link for link in found if not re.match(r"[a-z]+:", link)]
@@ -115,7 +111,7 @@ def test_every_module_that_a_page_names_exists(page):
 def test_every_page_is_in_the_navigation_of_the_site():
     navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
 
-    def entries(entry: Any) -> list[str]:
+    def entries(entry):
         if isinstance(entry, str):
             return [entry]
         return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in entries(part)]
@@ -123,9 +119,9 @@ def test_every_page_is_in_the_navigation_of_the_site():
     assert sorted(entries(navigation)) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 
-def snippets(page: Path) -> list[tuple[str, str | None]]:
+def snippets(page):
     """The Python blocks of a page, each with the output that is shown for it."""
-    found: list[tuple[str, str | None]] = []
+    found = []
     before = ""
     for kind, body in FENCE.findall(read(page)):
         if kind == "python":
@@ -139,9 +135,9 @@ def snippets(page: Path) -> list[tuple[str, str | None]]:
     return found
 
 
-def run(page: Path, change: Callable[[str], str] = str) -> None:
+def run(page, change=str):
     """Runs a page's blocks, changed if need be, and compares what they print."""
-    namespace: dict[str, Any] = {"__name__": __name__}
+    namespace = {"__name__": __name__}
     for number, (source, shown) in enumerate(snippets(page)):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -149,7 +145,7 @@ def run(page: Path, change: Callable[[str], str] = str) -> None:
         assert printed.getvalue().rstrip("\n") == (shown or "").rstrip("\n"), f"{name(page)}, block {number}"
 
 
-READERS: dict[str, Callable[[str], Any]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
+READERS = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -159,7 +155,7 @@ def test_files_that_a_page_shows_can_be_read(page):
             assert reader(body), kind
 
 
-def from_checkout(source: str) -> str:
+def from_checkout(source):
     """The code with folders in place of names of the hub."""
     for hub, folder in HUB.items():
         source = source.replace(f'from_pretrained("{hub}"', f'from_pretrained("{folder}"')
@@ -203,7 +199,7 @@ def test_the_cpu_build_of_pytorch_is_named_before_the_first_pip_command():
 def test_the_server_comes_with_what_its_features_need_and_no_sentence_names_an_index():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
-    def packages(extra: str) -> set[str]:
+    def packages(extra):
         found = [re.match(r"([\w-]+)(?:\[(.+)\])?", one).groups() for one in extras[extra]]
         return {name for name, _ in found} | {name for _, own in found for one in (own or "").split(",") if one in extras
                                               for name in packages(one)}  # fmt: skip

@@ -1,7 +1,5 @@
 """The page about extending: its code runs, and what it builds is exact."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +30,7 @@ VOCAB = 5
 @pytest.fixture(scope="module")
 def page():
     """The names that the page's code makes, with the bundled pair."""
-    names: dict[str, object] = {}
+    names = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "torch")
         for i, block in enumerate(BLOCKS):

@@ -1,7 +1,5 @@
 """The figures and tables of the documentation are those that the round and the stored results give."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from itertools import combinations
@@ -19,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 
 
-def texts(svg: str, kind: str) -> list[str]:
+def texts(svg, kind):
     return re.findall(rf'<text [^>]*class="{kind}"[^>]*>([^<]*)<', svg)
 
 
-def assert_same_drawing(stored: str, drawn: str) -> None:
+def assert_same_drawing(stored, drawn):
     """Numbers may differ by one in the last digit: a half is rounded up on one processor and down on another."""
     number = re.compile(r"(?<![\w#])-?\d+\.\d+")
     assert number.sub("", stored) == number.sub("", drawn), "run python -m scripts.pages"

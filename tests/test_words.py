@@ -1,9 +1,6 @@
 """The words of the field in code, options, fields and prose: a list of private words that must not come back."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -34,13 +31,13 @@ ALLOWED += ["actor pool strategy"]
 FIELDS = r'"(?:fingerprint|places|places_greedy)"'
 
 
-def plain(text: str) -> str:
+def plain(text):
     """Lower case, one blank between words; names are taken apart at underscores, hyphens and capitals."""
     text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     return " ".join(re.sub(r"[_\W]+", " ", text).lower().split())
 
 
-def found_in(text: str) -> list[str]:
+def found_in(text):
     """The listed words that a text holds, each once. Fields of users' files do not count."""
     text = re.sub(FIELDS, "", text)
     normal = plain(text)
@@ -50,13 +47,13 @@ def found_in(text: str) -> list[str]:
     return words + sorted(set(re.findall(NAMES, text)))
 
 
-def own_text(path: Path) -> str:
+def own_text(path):
     """The text of a file; a model card without its samples, which are quoted."""
     text = path.read_text(encoding="utf-8")
     return re.sub(r"^>.*$", "", text, flags=re.MULTILINE) if path.suffix == ".md" else text
 
 
-def options(command: click.Command) -> Iterator[str]:
+def options(command):
     """The options of a command and of all commands below it."""
     for parameter in command.params:
         yield from parameter.opts

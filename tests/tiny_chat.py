@@ -1,10 +1,5 @@
 """A tiny chat model with a chat template."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
@@ -16,7 +11,7 @@ TEMPLATE = (
 )
 
 
-def chat_tokenizer(template: str = TEMPLATE, **special: str) -> Any:
+def chat_tokenizer(template=TEMPLATE, **special):
     """A byte-level tokenizer with the special tokens ``<end>`` (0) and ``<s>``."""
     tokenizer = tiny_tokenizer(**special)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
@@ -24,7 +19,7 @@ def chat_tokenizer(template: str = TEMPLATE, **special: str) -> Any:
     return tokenizer
 
 
-def save_chat(folder: Path, *, tokenizer: Any = None, generation: dict[str, Any] | None = None, **settings: Any) -> Path:
+def save_chat(folder, *, tokenizer=None, generation=None, **settings):
     """A folder with a chat model for texts of 512 tokens, and its tokenizer."""
     tokenizer = chat_tokenizer() if tokenizer is None else tokenizer
     model = tiny_llama(len(tokenizer), **{"max_position_embeddings": 512, **settings})
@@ -34,7 +29,7 @@ def save_chat(folder: Path, *, tokenizer: Any = None, generation: dict[str, Any]
     return folder
 
 
-def adding(before: bool = True, after: bool = False) -> Any:
+def adding(before=True, after=False):
     """A tokenizer that adds ``<begin>`` in front of every text, and ``<end>`` behind it if wanted."""
     tokenizer = tiny_tokenizer(bos_token="<begin>")
     tokenizer.add_tokens([AddedToken("<begin>", special=True)], special_tokens=True)
@@ -45,6 +40,6 @@ def adding(before: bool = True, after: bool = False) -> Any:
     return tokenizer
 
 
-def save_adding(folder: Path) -> Path:
+def save_adding(folder):
     """A folder with a model of such a tokenizer."""
     return save_chat(folder, tokenizer=adding(), bos_token_id=280, max_position_embeddings=64)

@@ -1,10 +1,6 @@
 """A tiny language pair, a translation model that has learnt it, drafters for it, and their folders."""
 
-from __future__ import annotations
-
 import random
-from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -25,21 +21,21 @@ WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "b
 WORDS |= {"hier": "here", "dort": "there", "heute": "today", "nie": "never", "und": "and", "Buch": "book", "liegt": "lies"}
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
+def sentences(count, seed=0):
     """German sentences of one to twelve words; English is word by word the same."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(list(WORDS), k=rng.randint(1, 12))) for _ in range(count)]
 
 
-def english(sentence: str) -> str:
+def english(sentence):
     return " ".join(WORDS[word] for word in sentence.split())
 
 
-def tiny_tokenizer() -> Any:
+def tiny_tokenizer():
     return pair_tokenizer([*sentences(60), *map(english, sentences(60))], 400)
 
 
-def pair_tokenizer(texts: list[str], vocab: int) -> Any:
+def pair_tokenizer(texts, vocab):
     """Byte-level BPE for both languages, as the bundled pair has it: every sentence gets a leading space."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
@@ -53,7 +49,7 @@ def pair_tokenizer(texts: list[str], vocab: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=CONTEXT, **named)
 
 
-def new_block_drafter(target: Any, mask_token_id: int, **settings: int) -> MaskedBlockDrafter:
+def new_block_drafter(target, mask_token_id, **settings):
     """A drafter for a Marian model, with copies of its encoder and embeddings; other weights are random."""
     kept = target.config.to_dict().items()
     own = {"model_type", "decoder_layers", "decoder_ffn_dim", "dropout", "architectures", "dtype"}
@@ -64,7 +60,7 @@ def new_block_drafter(target: Any, mask_token_id: int, **settings: int) -> Maske
     return drafter
 
 
-def tiny_marian(tokenizer: Any, seed: int, *, layers: int = 2, steps: int = 0) -> MarianMTModel:
+def tiny_marian(tokenizer, seed, *, layers=2, steps=0):
     """A random model, which then learns the language for some steps: not to the end, so that it also errs."""
     torch.manual_seed(seed)
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "decoder_start_token_id": 0}
@@ -90,7 +86,7 @@ def tiny_marian(tokenizer: Any, seed: int, *, layers: int = 2, steps: int = 0) -
     return model.eval()
 
 
-def save_models(folder: Path) -> None:
+def save_models(folder):
     """``target``, its drafter ``block``, a ``causal`` model, an ``other`` encoder-decoder with ``its-block``, and a
     ``stranger``, whose tokenizer is another one."""
     tokenizer = tiny_tokenizer()
@@ -114,5 +110,5 @@ def save_models(folder: Path) -> None:
         (stranger() if name == "stranger" else tokenizer).save_pretrained(folder / name)
 
 
-def stranger() -> Any:
+def stranger():
     return pair_tokenizer(["zebras quiz vexed jocks of my big sphinx"], 348)

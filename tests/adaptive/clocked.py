@@ -1,10 +1,5 @@
 """Table runners on a simulated clock."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from tests.tables import TableRunner
@@ -18,11 +13,11 @@ class ClockedRunner(TableRunner):
         seconds: of a forward of so many rows and tokens a row.
     """
 
-    def __init__(self, table: torch.Tensor, now: list[float], seconds: Callable[[int, int], float]) -> None:
+    def __init__(self, table, now, seconds):
         super().__init__(table)
         self.now, self.seconds, self.forwards = now, seconds, 0
 
-    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+    def extend(self, tokens, depths, ancestors):
         self.forwards += 1
         self.now[0] += self.seconds(*tokens.shape)
         return super().extend(tokens, depths, ancestors)
@@ -31,18 +26,18 @@ class ClockedRunner(TableRunner):
 class LateRunner(ClockedRunner):
     """One that knows a row from its second round on, as drafters of hidden states do."""
 
-    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+    def extend(self, tokens, depths, ancestors):
         found = super().extend(tokens, depths, ancestors)
         found.logits[[not row.has_state(self) for row in self._rows]] = -torch.inf
         return found
 
-    def commit(self, nodes: Any, hidden: Any = None) -> None:
+    def commit(self, nodes, hidden=None):
         super().commit(nodes, hidden)
         for row in self._rows:
             row.state(self, bool)
 
 
-def counting(vocab: int, length: int, logit: float) -> torch.Tensor:
+def counting(vocab, length, logit):
     """Scores of a text that counts modulo ``length``, or at a small ``logit`` often does."""
     table = torch.zeros(vocab, vocab)
     for token in range(vocab):

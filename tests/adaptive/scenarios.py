@@ -1,22 +1,19 @@
 """The texts and the costs of the simulator's scenarios; run as a program it prints a line for each of them."""
 
-from __future__ import annotations
-
 import math
 import sys
-from collections.abc import Callable
 from functools import cache
 
 from draftwood.draft.adaptive.controller import Controller
-from tests.adaptive.simulator import Text, World, best_fixed, steer, text
+from tests.adaptive.simulator import World, best_fixed, steer, text
 
 
-def by_turns(one: float, other: float) -> Callable[[float], float]:
+def by_turns(one, other):
     """The one for a tenth of the text, the other for the next, and so on."""
     return lambda place: one if (place * 5) % 1 < 0.5 else other
 
 
-TEXTS: dict[str, Callable[[], Text]] = {
+TEXTS = {
     "useless": lambda: text(0, lambda _: 0.05),
     "poor": lambda: text(0, lambda _: 0.2),
     "medium": lambda: text(0, lambda _: 0.5),
@@ -49,12 +46,12 @@ WORLDS = {
 
 
 @cache
-def written(name: str) -> Text:
+def written(name):
     """The text of this name."""
     return TEXTS[name]()
 
 
-def main(texts: list[str]) -> None:
+def main(texts):
     """One line a text and costs: the controller over the best fixed choice, and over plain decoding."""
     print("| text | costs | best fixed: depth, nodes | ÷ best fixed | ÷ plain |\n|---|---|---|---|---|")
     for name in texts or TEXTS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -18,10 +18,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.expand import AcceptanceModel
 
-_ACCEPTANCE: WeakKeyDictionary[Controller, AcceptanceModel] = WeakKeyDictionary()  # what a drafter with it has learnt
+_ACCEPTANCE = WeakKeyDictionary()  # what a drafter with it has learnt
 DEPTH, WIDTH, NODES, CHILDREN = 8, 4, 24, 3
 FIXED_DEPTHS, FIXED_NODES = (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
 
@@ -45,7 +44,7 @@ class World:
     slow: Callable[[float], float] = lambda share: 1.0  # by the share of the text that is written
     slow_draft: Callable[[float], float] = lambda share: 1.0  # for the draft alone
 
-    def target(self, nodes: int, changed: bool) -> float:
+    def target(self, nodes, changed):
         """Seconds of a round apart from its levels; ``nodes`` without the root."""
         if not nodes:
             return 1e-3 * (self.base + self.change * changed)
@@ -53,7 +52,7 @@ class World:
         blocks = (nodes // size) * price if size else 0.0
         return 1e-3 * (self.base + self.tree + self.node * nodes + blocks + self.change * changed)
 
-    def draft(self, depth: int, frontier: int) -> float:
+    def draft(self, depth, frontier):
         return 1e-3 * (self.level + self.opening * (not depth) + self.frontier_node * (frontier - 1))
 
 
@@ -76,19 +75,19 @@ class Text:
     guess: np.ndarray | None = None
     chance: float = 0.0
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.scores) - DEPTH - 1
 
 
 def text(
-    seed: int,
-    likely: Callable[[float], float],
+    seed,
+    likely,
     *,
-    length: int = 4000,
-    doubt: float = 0.0,
-    guessed: Callable[[float], bool] | None = None,
-    chance: float = 0.93,
-) -> Text:
+    length=4000,
+    doubt=0.0,
+    guessed=None,
+    chance=0.93,
+):
     """A text whose first children have about this probability, by the share of the text before them.
 
     The acceptance model's first weights are right about it, but for ``doubt``: the larger, the seldomer any child comes.
@@ -127,14 +126,14 @@ class Outcome:
 WARM_UP = 0.1  # of the text
 
 
-def score(marks: Sequence[tuple[int, float]], length: int) -> tuple[float, float]:
+def score(marks, length):
     """Tokens per second after the warm-up and in the whole, of (position, seconds so far) after each round."""
     begin = next(i for i, (at, _) in enumerate(marks) if at >= WARM_UP * length)
     (at, spent), (end, total) = marks[begin], marks[-1]
     return (end - at) / (total - spent), end / total
 
 
-def steer(controller: Controller, world: World, written: Text, seed: int = 0) -> Outcome:
+def steer(controller, world, written, seed=0):
     """Decode the text with the controller."""
     rng, at, total, last, behind = random.Random(seed), 0, 0.0, 0, 0
     marks, met = [(0, 0.0)], {0}
@@ -143,7 +142,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
         place = at / len(written)
         slow, slow_draft = world.slow(place), world.slow(place) * world.slow_draft(place)
 
-        def noisy(seconds: float) -> float:
+        def noisy(seconds):
             factor = rng.lognormvariate(0.0, world.noise) if world.noise else 1.0
             return seconds * factor * (8.0 if rng.random() < world.outliers else 1.0)
 
@@ -152,7 +151,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
         if guess and not controller.shows_guess([guess]):
             guess = []
         values = list(accumulate(guess, mul))
-        nodes: list[tuple[float, int, int]] = [(v, d + 1, -2) for d, v in enumerate(values)]  # value, depth, is it right
+        nodes = [(v, d + 1, -2) for d, v in enumerate(values)]  # value, depth, is it right
         nodes = [(v, d, 1 if d <= written.guess[at] else -1) for v, d, _ in nodes] if guess else []
         frontier, depth, drafting, exact = [(1.0 - (guess[0] if guess else 0.0), 1)], 0, 0.0, 0.0
         least = controller.min_node_value()
@@ -195,7 +194,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
     return Outcome(*score(marks, len(written)))
 
 
-def _guess(written: Text, at: int) -> list[float]:
+def _guess(written, at):
     if written.guess is None or written.guess[at] < 0:
         return []
     return [written.chance] * 12
@@ -209,14 +208,14 @@ class Fixed:
     nodes: int
 
 
-def fixed(world: World, written: Text) -> Iterator[tuple[Fixed, Outcome]]:
+def fixed(world, written):
     """Every fixed choice on the same text."""
     yield Fixed(0, 0), walk(world, written, 0, 0, np.zeros(len(written), dtype=int))
     for (depth, nodes), accepted in accepted_by_choice(written).items():
         yield Fixed(depth, nodes), walk(world, written, depth, nodes, accepted)
 
 
-def walk(world: World, written: Text, depth: int, nodes: int, accepted: np.ndarray) -> Outcome:
+def walk(world, written, depth, nodes, accepted):
     at, total, marks, tokens = 0, 0.0, [(0, 0.0)], accepted.tolist()
     draft = sum(world.draft(d, min(WIDTH, max(1, nodes)) if d else 1) for d in range(depth))
     target, length = world.target(nodes, False), len(written)
@@ -229,7 +228,7 @@ def walk(world: World, written: Text, depth: int, nodes: int, accepted: np.ndarr
     return Outcome(*score(marks, length))
 
 
-def accepted_by_choice(written: Text) -> dict[tuple[int, int], np.ndarray]:
+def accepted_by_choice(written):
     """Accepted tokens at every position, were a round to begin there, of every fixed choice."""
     length = len(written)
     shares = written.probabilities
@@ -254,7 +253,7 @@ def accepted_by_choice(written: Text) -> dict[tuple[int, int], np.ndarray]:
     return out
 
 
-def best_fixed(world: World, written: Text) -> tuple[Fixed, float, float]:
+def best_fixed(world, written):
     """The fastest fixed choice, its speed, and that of plain decoding."""
     runs = {choice: outcome.speed for choice, outcome in fixed(world, written)}
     best = max(runs, key=lambda choice: runs[choice])

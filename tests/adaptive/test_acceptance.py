@@ -1,7 +1,5 @@
 """What a tree expects of the target's choice, and how it learns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

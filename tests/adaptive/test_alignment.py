@@ -1,21 +1,18 @@
 """A text that repeats another one with changes is followed through them, and drafts of it change no text."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import pytest
 
 import draftwood
-from draftwood import ConfigError, LoadOptions, Pair
+from draftwood import ConfigError, LoadOptions
 from draftwood.draft.alignment import MAX_AGREED, Alignment
 from draftwood.draft.ngram_index import NgramIndex
 
 OLD = list(range(100, 160))
 
 
-def after(text: list[int], old: list[int] = OLD, count: int = 3) -> list[int]:
+def after(text, old=OLD, count=3):
     """What comes after a text that was written token by token."""
     alignment = Alignment(old, 0, 0)
     for end in range(len(text)):
@@ -33,22 +30,22 @@ def after(text: list[int], old: list[int] = OLD, count: int = 3) -> list[int]:
     ([*OLD[:5], *[1] * 500, *OLD[5:8]], [108, 109, 110]),  # a long one
     (OLD, []),
 ])  # fmt: skip
-def test_the_place_is_found_again_behind_a_change(text: list[int], found: list[int]) -> None:
+def test_the_place_is_found_again_behind_a_change(text, found):
     assert after(text) == found
 
 
-def test_a_replacement_is_expected_again_until_the_old_tokens_stay() -> None:
+def test_a_replacement_is_expected_again_until_the_old_tokens_stay():
     old = [*OLD[:5], 1, 2, *OLD[5:10], 1, 2, *OLD[10:15], 1, 2, *OLD[15:]]
     changed = [*OLD[:5], 7, 8, 9, *OLD[5:10]]
     assert after(changed, old, 4) == [7, 8, 9, OLD[10]]
     assert after([*changed, 1, 2, *OLD[10:15]], old, 4) == [1, 2, *OLD[15:17]]
 
 
-def test_a_search_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
+def test_a_search_takes_as_long_in_a_long_text_as_in_a_short_one():
     class Counted(list[int]):
         looked = 0
 
-        def __getitem__(self, at: Any) -> Any:
+        def __getitem__(self, at):
             self.looked += 1
             return super().__getitem__(at)
 
@@ -60,7 +57,7 @@ def test_a_search_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
         assert 0 < old.looked < 300
 
 
-def test_what_was_repeated_is_counted() -> None:
+def test_what_was_repeated_is_counted():
     alignment = Alignment(OLD, 0, 0)
     text = [*OLD[:20], 1, 2, 3, *OLD[22:60]]
     for end in range(len(text) + 1):
@@ -68,7 +65,7 @@ def test_what_was_repeated_is_counted() -> None:
     assert (alignment.kept, agreed) == (58, MAX_AGREED)
 
 
-def passes(index: NgramIndex, prompt: list[int], new: list[int]) -> int:
+def passes(index, prompt, new):
     """Forwards of a target that writes ``new``, where guesses of sixteen tokens are verified."""
     text, count = list(prompt), 0
     while len(text) < len(prompt) + len(new):
@@ -80,7 +77,7 @@ def passes(index: NgramIndex, prompt: list[int], new: list[int]) -> int:
     return count
 
 
-def test_an_edited_text_takes_few_passes_wherever_the_old_one_stands() -> None:
+def test_an_edited_text_takes_few_passes_wherever_the_old_one_stands():
     rng = random.Random(3)
     lines = [[rng.randrange(40) for _ in range(12)] for _ in range(40)]
     old = [token for line in lines for token in [*line, 50, 51]]
@@ -91,12 +88,12 @@ def test_an_edited_text_takes_few_passes_wherever_the_old_one_stands() -> None:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
+def pair():
     return draftwood.load(options=LoadOptions(profile="none"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_text_changes_speed_and_no_text(pair: Pair, temperature: float) -> None:
+def test_a_draft_text_changes_speed_and_no_text(pair, temperature):
     settings = {"seed": 5, "temperature": temperature, "max_new_tokens": 60}
     plain = pair.generate("Once upon a time", method="ar", **settings)  # type: ignore[call-overload]
     for draft in (plain.text, plain.token_ids, "another text altogether", "", [0] * 5000):
@@ -113,6 +110,6 @@ def test_a_draft_text_changes_speed_and_no_text(pair: Pair, temperature: float) 
     ("text", "chain", "draft_text is a source of drafts for adaptive, ngram, lookup, not for chain"),
     ("text", "ar", "not for ar"),
 ])  # fmt: skip
-def test_what_is_no_draft_text_is_refused(pair: Pair, draft: object, method: object, said: str) -> None:
+def test_what_is_no_draft_text_is_refused(pair, draft, method, said):
     with pytest.raises(ConfigError, match=said):
         pair.generate("Once", draft_text=draft, method=method, max_new_tokens=4)  # type: ignore[call-overload]

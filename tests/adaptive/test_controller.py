@@ -1,7 +1,5 @@
 """How far drafting pays: decisions from given seconds and gains. Each behaviour has a reason."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -15,10 +13,7 @@ from draftwood.draft.adaptive.controller import Controller
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
 
 
-def lived(
-    share: float, rounds: int = 60, levels: int = 3, controller: Controller | None = None, *,
-    jump: float = 0.0, level: float = LEVEL, right: float | None = None, pause: float = 0.0,
-) -> tuple[Controller, list[int]]:  # fmt: skip
+def lived(share, rounds=60, levels=3, controller=None, *, jump=0.0, level=LEVEL, right=None, pause=0.0):
     """A controller after so many rounds, and the levels that it drafted in each.
 
     Args:
@@ -46,7 +41,7 @@ def lived(
     return controller, drafted
 
 
-def share_drafted(*given, since: int = 0, **settings) -> float:
+def share_drafted(*given, since=0, **settings):
     """The share of rounds with a draft, from one round on."""
     drafted = lived(*given, **settings)[1][since:]
     return sum(depth > 0 for depth in drafted) / len(drafted)
@@ -110,7 +105,7 @@ def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
 
 
 def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
-    def drafts_with_guess(chance: float) -> bool:
+    def drafts_with_guess(chance):
         controller, _ = lived(0.9, levels=1, rounds=200, jump=0.4 * TARGET)
         controller.begin_round()
         controller.shows_guess([[chance] * 4])
@@ -187,7 +182,7 @@ def test_a_draft_whose_rounds_bring_less_than_plain_ones_is_given_up_whatever_is
     assert lived(0.95, 400, 3, jump=0.1 * TARGET)[0].learnt.worth > 1.5
 
 
-def begun(rows: int = 1) -> Controller:
+def begun(rows=1):
     """A controller that has seen plain rounds only."""
     controller = Controller(rows=rows)
     while controller.begin_round():
@@ -252,7 +247,7 @@ def test_a_guess_that_did_not_pay_is_tried_again_after_many_rounds():
     assert 0 < sum(shown) < 0.05 * 400
 
 
-def fed(sizes, seconds, rounds=200) -> Controller:
+def fed(sizes, seconds, rounds=200):
     """A controller that has seen trees of these sizes by turns, and now and then none."""
     controller = Controller()
     controller.end_level(0, 1.0, 1.0, 1, LEVEL)
@@ -262,7 +257,7 @@ def fed(sizes, seconds, rounds=200) -> Controller:
     return controller
 
 
-def linear(nodes: int) -> float:
+def linear(nodes):
     return TARGET + NODE * nodes
 
 

@@ -1,7 +1,5 @@
 """What was learnt is a value that another controller starts from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 
@@ -15,7 +13,7 @@ from tests.adaptive.simulator import World, steer, text
 from tests.adaptive.test_controller import lived
 
 
-def learnt() -> Learnt:
+def learnt():
     return lived(0.8, 100, 4)[0].learnt
 
 
@@ -67,7 +65,7 @@ def test_what_is_no_such_value_is_refused_by_name(change, message):
         Learnt.from_json({**asdict(learnt()), **change})
 
 
-def taught() -> Controllers:
+def taught():
     """Controllers of two sizes of batches, one of which has learnt, and lookup that was right once."""
     controllers = Controllers()
     steer(controllers.at(3), World(), text(4, lambda _: 0.5, length=300))

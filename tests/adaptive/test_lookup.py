@@ -1,7 +1,5 @@
 """Where a text's ending stood before, how far that is trusted, and what it does to a tree."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

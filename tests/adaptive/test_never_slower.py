@@ -1,7 +1,5 @@
 """Short texts are not slower than plain decoding, from the first one on; what probes lose is a small share of a text."""
 
-from __future__ import annotations
-
 from functools import cache
 from statistics import fmean
 
@@ -13,7 +11,6 @@ from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.learnt import Learnt
 from draftwood.draft.adaptive.lookup import KINDS, PromptLookup
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
@@ -30,7 +27,7 @@ LIKELY = {"useless": 0.05, "poor": 0.2, "medium": 0.5, "good": 0.8}
 SEEDS = range(8)
 
 
-def speed(name: str, world: str, length: int, learnt: Learnt | None = None) -> float:
+def speed(name, world, length, learnt=None):
     """Mean speed over some texts, each the first of its process, as a multiple of plain decoding."""
     runs = [
         steer(Controller(learnt=learnt), WORLDS[world], text(seed, lambda _: LIKELY[name], length=length), seed=seed)
@@ -40,7 +37,7 @@ def speed(name: str, world: str, length: int, learnt: Learnt | None = None) -> f
 
 
 @cache
-def learnt(name: str, world: str) -> Learnt:
+def learnt(name, world):
     """The knowledge of an earlier process."""
     controller = Controller()
     steer(controller, WORLDS[world], text(50, lambda _: LIKELY[name], length=600), seed=50)
@@ -102,7 +99,7 @@ def test_what_is_gained_stays():
 VOCAB, BASE, TREE, NODE = 40, 0.010, 0.003, 0.0005
 
 
-def seconds_of(rows: int, tokens: int) -> float:
+def seconds_of(rows, tokens):
     return BASE + (TREE + NODE * (tokens - 1) * rows) * (tokens > 1)
 
 
@@ -114,7 +111,7 @@ def test_short_texts_that_come_and_go_are_drafted_also_after_many_plain_ones(row
     grower = build(Method(method="adaptive"), draft, greedy=False)[0].grower
     engine = Decoder(target, BestFirstDrafter(grower, budgets=controllers.at, clock=lambda: now[0]), Coupled())
 
-    def forwards(method: str | None) -> int:
+    def forwards(method):
         before = target.forwards
         for first in range(0, 40, 40 if rows > 1 else 1):  # a single client sends the next text after the last
             with engine.batch(rows=rows) as batch:
@@ -134,9 +131,7 @@ def test_short_texts_that_come_and_go_are_drafted_also_after_many_plain_ones(row
 # ---- prompt lookup alone ----
 
 
-def alone(
-    table: torch.Tensor, rows: int, new: int, *, temperature: float, always: bool = False, equal: bool = False
-) -> tuple[float, float]:
+def alone(table, rows, new, *, temperature, always=False, equal=False):
     """Simulated seconds of a text over those of plain decoding, and tokens per forward. ``equal`` rows write one text."""
     now, controllers = [0.0], Controllers()
     drafter = BestFirstDrafter(None, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])

@@ -1,9 +1,5 @@
 """Where no draft pays, rounds rest: they go the way of plain decoding, and looking for a draft costs next to nothing."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -30,17 +26,14 @@ ROUNDS = 400
 TABLE = torch.zeros(40, 40)
 
 
-Made = tuple[Decoder, list[int], list[float]]
-
-
-def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE) -> Made:
+def decoder(kind, monkeypatch, *, base=BASE):
     """A decoder whose drafts never pay, the looks of its drafter, and its clock."""
     now, looks, controllers = [0.0], [0], Controllers()
     monkeypatch.setattr(Controller, "another_level", lambda *_: False)
     monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
     guess = controllers.lookup.guess
 
-    def look(*given: Any) -> Any:
+    def look(*given):
         looks[0] += 1
         now[0] += LOOK
         return guess(*given)
@@ -52,14 +45,14 @@ def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE) -
     return Decoder(ClockedRunner(TABLE, now, lambda *_: base), drafter, Coupled()), looks, now
 
 
-def write(made: Decoder, rounds: int = ROUNDS, seed: int = 1) -> list[int]:
+def write(made, rounds=ROUNDS, seed=1):
     limits = Limits(max_new_tokens=rounds, ignore_eos=True)
     [result] = made.generate([Request(prompt=[1, 2, 3], seed=seed, limits=limits)], Sampling(temperature=1.0))
     return list(result.token_ids)
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "lookup"])
-def test_a_draft_that_never_pays_costs_a_fiftieth_at_most(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_never_pays_costs_a_fiftieth_at_most(kind, monkeypatch):
     made, looks, now = decoder(kind, monkeypatch)
     text = write(made)
     assert now[0] <= 1.02 * BASE * ROUNDS
@@ -69,7 +62,7 @@ def test_a_draft_that_never_pays_costs_a_fiftieth_at_most(kind: str, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "lookup"])
-def test_control_without_rests_it_costs_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_rests_it_costs_more(kind, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(constants, "REST_ROUNDS", 0)
         made, looks, now = decoder(kind, patch)
@@ -81,7 +74,7 @@ def test_control_without_rests_it_costs_more(kind: str, monkeypatch: pytest.Monk
     assert looks[0] == 60  # next to a long forward every round looks
 
 
-def test_the_budget_learns_of_a_rest() -> None:
+def test_the_budget_learns_of_a_rest():
     controller = Controller()
     for _ in range(12):
         controller.begin_round()
@@ -96,14 +89,14 @@ def test_the_budget_learns_of_a_rest() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_after_a_rest_the_draft_goes_on_from_the_whole_text(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_rest_the_draft_goes_on_from_the_whole_text(temperature, monkeypatch):
     """A draft model that is the target is always right, unless its memory has a gap or a token of its own."""
     monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
     monkeypatch.setattr(Controller, "rest", lambda *_: 3)
     monkeypatch.setattr(Controller, "tree_size", lambda _self, values: min(1, len(values)))
     rounds = [0]
 
-    def sometimes(_self: Controller, depth: int, *_: Any) -> bool:
+    def sometimes(_self, depth, *_):
         rounds[0] += not depth
         return not depth and rounds[0] % 3 == 0
 
@@ -111,7 +104,7 @@ def test_after_a_rest_the_draft_goes_on_from_the_whole_text(temperature: float, 
     monkeypatch.setattr(Controller, "another_level", sometimes)
     pair = Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 1), Words())
     rests, accepted = [], []
-    settings: Any = {"temperature": temperature, "seed": 3, "method": "adaptive"}
+    settings = {"temperature": temperature, "seed": 3, "method": "adaptive"}
     text = []
     for piece in pair.stream([1, 2, 3], **settings, limits=Limits(max_new_tokens=40, ignore_eos=True)):
         rests.append(piece.round.tree.stop == RESTING)

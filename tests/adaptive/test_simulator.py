@@ -1,8 +1,6 @@
 """Over a long text the controller comes within 5 % of the best fixed choice, found by trying them all, and is never more
 than 3 % below plain decoding after its warm-up. Where it does not reach that, the bound that it reaches is pinned."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
@@ -34,13 +32,13 @@ PINNED = {  # of the best fixed choice, and of plain decoding
 
 
 @cache
-def best(of: str, world: str) -> tuple[float, float]:
+def best(of, world):
     """Tokens per second of the best fixed choice, and of plain decoding."""
     _, fastest, plain = best_fixed(WORLDS[world], written(of))
     return fastest, plain
 
 
-def speed(of: str, world: str, controller: Controller | None = None) -> float:
+def speed(of, world, controller=None):
     """Tokens per second; of a clock that is noisy the mean of four runs."""
     seeds = range(3, 7) if world == "noisy" and controller is None else (3,)
     return fmean(steer(controller or Controller(), WORLDS[world], written(of), seed=seed).speed for seed in seeds)

@@ -1,7 +1,5 @@
 """A trial of 36 rounds measures what trees cost, so that the first text can be drafted for."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -19,7 +17,7 @@ from tests.helpers import Words, tiny_gpt
 LEVELS = 2
 
 
-def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = frozenset()) -> Controllers:
+def tried(world, *, rounds: int = len(TRIAL), slow=frozenset()):
     """What is known after some rounds of a trial; ``slow`` rounds take eight times as long."""
     controllers, last = Controllers(), 0
     with controllers.trial():
@@ -38,7 +36,7 @@ def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = froz
     return controllers
 
 
-def worst(controllers: Controllers, world: World) -> float:
+def worst(controllers, world):
     """The largest relative error of the seconds that a round is expected to take, after the first plain ones."""
     controller = controllers.at(1)
     while controller.begin_round():

@@ -1,7 +1,5 @@
 """The pair that ships with the package, with its real tokenizer."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.loading.names import bundled_pairs
@@ -23,7 +20,7 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
+def pair():
     return draftwood.load()
 
 
@@ -79,7 +76,7 @@ SENTENCES = ["Guten Morgen.", "Ich möchte morgen mit meinem Bruder in die Stadt
 
 
 @pytest.fixture(scope="module")
-def translator() -> draftwood.Translator:
+def translator():
     return draftwood.load_translator()
 
 

@@ -1,10 +1,6 @@
 """What has one meaning is accepted from Python as people write it; everything else is refused in a sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ from draftwood import (
     LoadOptions,
     Method,
     Pair,
-    Request,
     Sampling,
     Translator,
     hf,
@@ -31,7 +26,7 @@ SHORT = Limits(max_new_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     target, draft = save_tiny(folder / "target", seed=1), save_tiny(folder / "draft", layers=1, seed=2)
     loaded = load(target, draft, options=ON_CPU)
@@ -40,7 +35,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def translator(translation: Path) -> Translator:
+def translator(translation):
     return load_translator(translation / "target", translation / "block", options=ON_CPU)
 
 
@@ -60,9 +55,7 @@ def translator(translation: Path) -> Translator:
     ],
     ids=str,
 )
-def test_names_mappings_and_single_settings_stand_for_what_they_mean(
-    pair: Pair, written: dict[str, Any], meant: dict[str, Any]
-) -> None:
+def test_names_mappings_and_single_settings_stand_for_what_they_mean(pair, written, meant):
     default = {"limits": SHORT} if not {"limits", "max_new_tokens", "stop"} & written.keys() else {}
     wanted = pair.generate("the fox ran", seed=3, **{**default, **meant})
     assert pair.generate("the fox ran", seed=3, **{**default, **written}).token_ids == wanted.token_ids
@@ -70,11 +63,11 @@ def test_names_mappings_and_single_settings_stand_for_what_they_mean(
     assert [token for piece in pieces for token in piece.tokens] == wanted.token_ids
 
 
-def test_single_settings_replace_those_of_the_pairs_own_sampling(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_settings_replace_those_of_the_pairs_own_sampling(pair, monkeypatch):
     own, seen = pair.sampling, []
     assert (own.temperature, own.min_p, own.repetition_penalty) == (0.8, 0.02, 1.2)
 
-    def note(self: Decoder, requests: list[Request], sampling: Sampling, **more: Any) -> list[Any]:
+    def note(self, requests, sampling, **more):
         seen.append(sampling)
         return [None]
 
@@ -91,21 +84,21 @@ def test_single_settings_replace_those_of_the_pairs_own_sampling(pair: Pair, mon
     ]
 
 
-def test_options_of_loading_may_be_a_mapping(tmp_path: Path, translation: Path) -> None:
+def test_options_of_loading_may_be_a_mapping(tmp_path, translation):
     save_tiny(tmp_path)
     assert load(tmp_path, options={"dtype": "float64", "device": "cpu"}).target.model.dtype == torch.float64
     options = {"dtype": "float64", "device": "cpu"}
     assert load_translator(translation / "target", options=options).target.model.dtype == torch.float64
 
 
-def test_truncation_of_greedy_translations_is_refused(translation: Path) -> None:
+def test_truncation_of_greedy_translations_is_refused(translation):
     translator = load_translator(translation / "target", options={"backend": "torch"})
     with pytest.raises(ConfigError, match=r"top_p was given, but translations are greedy .*: give a temperature too"):
         translator.translate("a b", top_p=0.9)
     assert translator.translate("a b", top_p=0.9, temperature=0.5, seed=1, max_new_tokens=3).token_ids
 
 
-def test_the_recipe_for_transformers_takes_a_name_too() -> None:
+def test_the_recipe_for_transformers_takes_a_name_too():
     assert hf.recipe(method="ngram").method == Method(method="ngram")
 
 
@@ -113,7 +106,7 @@ IDS = [3, 1, 4]
 
 
 @pytest.mark.parametrize("one", [IDS, tuple(IDS), np.array(IDS), torch.tensor(IDS), [np.int64(i) for i in IDS]], ids=repr)
-def test_token_ids_are_a_prompt(pair: Pair, one: Any) -> None:
+def test_token_ids_are_a_prompt(pair, one):
     assert pair.encode(one) == IDS
     wanted = pair.generate(pair.tokenizer.decode(IDS), seed=1, limits=SHORT)
     assert pair.encode(pair.tokenizer.decode(IDS)) == IDS, "else the comparison says nothing"
@@ -125,14 +118,14 @@ def test_token_ids_are_a_prompt(pair: Pair, one: Any) -> None:
 @pytest.mark.parametrize(
     "several", [[[3, 1, 4], [1, 5, 9]], np.array([[3, 1, 4], [1, 5, 9]]), [torch.tensor([3, 1, 4]), (1, 5, 9)]], ids=repr
 )
-def test_lists_of_token_ids_are_several_prompts(pair: Pair, several: Any) -> None:
+def test_lists_of_token_ids_are_several_prompts(pair, several):
     alone = [pair.generate(ids, seed=1 + i, limits=SHORT).token_ids for i, ids in enumerate([[3, 1, 4], [1, 5, 9]])]
     assert [result.token_ids for result in pair.generate(several, seed=1, limits=SHORT)] == alone
     assert pair.generate([], limits=SHORT) == []
     assert len(pair.generate(torch.tensor([[1, 2]]), limits=SHORT)) == 1
 
 
-def test_translations_take_the_same(translator: Translator) -> None:
+def test_translations_take_the_same(translator):
     text = "ein rotes Haus"
     ids = translator.tokenizer(text)["input_ids"]
     wanted = translator.translate(text).token_ids
@@ -149,7 +142,7 @@ def test_translations_take_the_same(translator: Translator) -> None:
 # Refused ----------------------------------------------------------------------------------------------------------------
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     ({"sampling": 0.7}, "sampling is 0.7: give a Sampling, or a mapping of its settings"),
     ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is not one of its settings: temperature, top_k"),
     ({"limits": 5}, "limits is 5: give a Limits, or a mapping"),
@@ -173,9 +166,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "said"), REFUSED, ids=[said[:40] for _, said in REFUSED])
-def test_wrong_settings_are_refused_in_a_sentence(
-    pair: Pair, translator: Translator, settings: dict[str, Any], said: str
-) -> None:
+def test_wrong_settings_are_refused_in_a_sentence(pair, translator, settings, said):
     calls = [
         lambda: pair.generate("the fox", **settings),
         lambda: list(pair.stream("the fox", **settings)),
@@ -193,7 +184,7 @@ def test_wrong_settings_are_refused_in_a_sentence(
     [5, None, 0.5, b"the", {"the": 1}, [1, "a"], [1.0, 2.0], [True], [[[1]]], np.array([0.5]), torch.zeros(1, 1, 1), {"a"}],
     ids=repr,
 )
-def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt: Any) -> None:
+def test_what_is_no_prompt_is_refused(pair, translator, prompt):
     for call in (pair.generate, translator.translate):
         with pytest.raises(ConfigError, match=r"(prompt|text) is .*: give a text, its token ids, or a list of several"):
             call(prompt)
@@ -202,8 +193,8 @@ def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt
             call(prompt)
 
 
-def test_texts_and_token_ids_that_cannot_be_read_are_refused(pair: Pair, translator: Translator) -> None:
-    cases: list[tuple[Any, Any, str]] = [
+def test_texts_and_token_ids_that_cannot_be_read_are_refused(pair, translator):
+    cases = [
         (pair.generate, pair.tokenizer("the fox"), r"its token ids \(of what a tokenizer made, its input_ids\)"),
         (pair.generate, "\udcff", "is no Unicode text"),
         (translator.translate, "\udcff", "is no Unicode text"),
@@ -218,7 +209,7 @@ def test_texts_and_token_ids_that_cannot_be_read_are_refused(pair: Pair, transla
             session.requests(["the fox", 7], None, [1, 2])
 
 
-def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused() -> None:
+def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused():
     for draft in (5, "a name", object()):
         with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
             hf.recipe(draft)
@@ -239,10 +230,8 @@ def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused() -> None:
     ],
     ids=str,
 )
-def test_wrong_parts_of_a_pair_or_a_translator_are_refused(
-    pair: Pair, translator: Translator, wrong: dict[str, Any], said: str
-) -> None:
-    parts: dict[str, Any] = {"model": pair.target.model, "draft_model": None, "tokenizer": pair.tokenizer}
+def test_wrong_parts_of_a_pair_or_a_translator_are_refused(pair, translator, wrong, said):
+    parts = {"model": pair.target.model, "draft_model": None, "tokenizer": pair.tokenizer}
     with pytest.raises(ConfigError) as caught:
         Pair(**{**parts, **wrong})
     assert said in str(caught.value)
@@ -265,12 +254,12 @@ def test_wrong_parts_of_a_pair_or_a_translator_are_refused(
     ],
     ids=str,
 )
-def test_wrong_arguments_of_requests_are_refused(pair: Pair, translator: Translator, arguments: Any, said: str) -> None:
+def test_wrong_arguments_of_requests_are_refused(pair, translator, arguments, said):
     for session in (pair, translator):
         with pytest.raises(ConfigError) as caught:
             session.requests(*arguments)
         assert said in str(caught.value)
 
 
-def test_a_seed_may_be_a_number_of_numpy(pair: Pair) -> None:
+def test_a_seed_may_be_a_number_of_numpy(pair):
     assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3

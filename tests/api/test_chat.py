@@ -1,15 +1,9 @@
 """Chats: the template's tokens, the model's defaults, and a memory that is kept from answer to answer."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
-import torch
 
 import draftwood
 from draftwood import ConfigError, LoadOptions, Pair
@@ -21,11 +15,11 @@ from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 BACKENDS = ["torch", "native"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
 WORD = " the"
-SHORT: dict[str, Any] = {"max_new_tokens": 14}
+SHORT = {"max_new_tokens": 14}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Folders ``target`` and ``draft`` of a chat model."""
     path = tmp_path_factory.mktemp("chat")
     save_chat(path / "target")
@@ -33,22 +27,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def pair_of(folder: Path, *, backend: str = "torch", draft: bool = True) -> Pair:
+def pair_of(folder, *, backend="torch", draft=True):
     options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
     return draftwood.load(folder / "target", folder / "draft" if draft else None, options=options)
 
 
-def user(text: str) -> dict[str, Any]:
+def user(text):
     return {"role": "user", "content": text}
 
 
-def assistant(text: str) -> dict[str, Any]:
+def assistant(text):
     return {"role": "assistant", "content": text}
 
 
-def turns(pair: Pair, **settings: Any) -> Iterator[tuple[list[dict[str, Any]], draftwood.Result]]:
+def turns(pair, **settings):
     """The messages and the answers of a chat of several turns."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "the hen"}]
+    messages = [{"role": "system", "content": "the hen"}]
     for text in QUESTIONS:
         messages = [*messages, user(text)]
         result = pair.chat(messages, **SHORT, **settings)
@@ -56,7 +50,7 @@ def turns(pair: Pair, **settings: Any) -> Iterator[tuple[list[dict[str, Any]], d
         messages = [*messages, assistant(result.text)]
 
 
-def fresh(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> draftwood.Result:
+def fresh(pair, messages, **settings):
     """The answer to the messages without any memory."""
     request = pair.chat_request(messages)
     limits = Limits(**SHORT, stop_token_ids=request.limits.stop_token_ids)
@@ -64,17 +58,17 @@ def fresh(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> draftw
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> Pair:
+def plain(folder):
     """Without a draft model."""
     return pair_of(folder, draft=False)
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def shared(folder: Path, request: pytest.FixtureRequest) -> Pair:
+def shared(folder, request):
     return pair_of(folder, backend=request.param)
 
 
-def check_turns(pair: Pair, **settings: Any) -> None:
+def check_turns(pair, **settings):
     chat = list(turns(pair, **settings))
     assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
     assert len({result.text for _, result in chat}) > 1
@@ -82,11 +76,11 @@ def check_turns(pair: Pair, **settings: Any) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["auto", "ar", "chain", "rsd-s", "dynamic", "ngram"])
-def test_every_answer_is_that_of_a_fresh_start(shared: Pair, method: Any, temperature: float) -> None:
+def test_every_answer_is_that_of_a_fresh_start(shared, method, temperature):
     check_turns(shared, method=method, temperature=temperature, seed=3)
 
 
-def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder: Path) -> None:
+def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder):
     pair, methods = pair_of(folder), ["ngram", "chain", "ar", "chain", "auto"]
     messages, answers = [user("a hen")], []
     for method in methods:
@@ -99,28 +93,28 @@ def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder: Path
 class Reading:
     """Counts the tokens that a module reads."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module):
         self.tokens = 0
         module.register_forward_pre_hook(self._count, with_kwargs=True)
 
-    def _count(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _count(self, _, args, named):
         self.tokens += read_tokens(named if "input_ids" in named else {"input_ids": args[0]})
 
-    def taken(self) -> int:
+    def taken(self):
         taken, self.tokens = self.tokens, 0
         return taken
 
 
-def plain_words(pair: Pair) -> dict[str, Any]:
+def plain_words(pair):
     """A sampling whose texts are encoded as they were generated: one word again and again."""
     [word] = pair.tokenizer(WORD, add_special_tokens=False)["input_ids"]
     return {"temperature": 0.0, "logit_bias": {word: 100.0}}
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> None:
+def test_the_second_turn_reads_only_what_is_new(folder, backend):
     pair = pair_of(folder, backend=backend, draft=False)
-    settings: dict[str, Any] = {"method": "ar", "sampling": plain_words(pair)}
+    settings = {"method": "ar", "sampling": plain_words(pair)}
     reading = Reading(pair.target.network)
     messages = [user("the fox ran to the hill")]
     first = pair.chat(messages, max_new_tokens=6, **settings)
@@ -138,11 +132,11 @@ def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
+def test_the_drafter_reads_only_what_is_new(folder, backend):
     pair = pair_of(folder, backend=backend)
     assert pair.draft is not None
     reading = Reading(pair.draft.network)
-    settings: dict[str, Any] = {"method": "chain", "sampling": plain_words(pair), "max_new_tokens": 12}
+    settings = {"method": "chain", "sampling": plain_words(pair), "max_new_tokens": 12}
     messages = [user("the fox ran to the hill and the hen sat on the red hill")]
     first = pair.chat(messages, **settings)
     before = reading.taken()
@@ -162,7 +156,7 @@ def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
 
 
 @pytest.fixture
-def talk(folder: Path) -> tuple[Pair, list[dict[str, Any]], str]:
+def talk(folder):
     """A pair after a first answer, the messages of the second turn, and the right second answer."""
     pair = pair_of(folder)
     messages = [user("the fox ran")]
@@ -170,7 +164,7 @@ def talk(folder: Path) -> tuple[Pair, list[dict[str, Any]], str]:
     return pair, messages, fresh(pair_of(folder), messages, temperature=0).text
 
 
-def test_other_texts_of_the_same_models_do_no_harm(talk: Any) -> None:
+def test_other_texts_of_the_same_models_do_no_harm(talk):
     pair, messages, wanted = talk
     pair.generate("once upon", max_new_tokens=5)
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
@@ -181,7 +175,7 @@ def test_other_texts_of_the_same_models_do_no_harm(talk: Any) -> None:
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
 
 
-def test_an_answer_that_is_closed_early_does_no_harm(talk: Any) -> None:
+def test_an_answer_that_is_closed_early_does_no_harm(talk):
     pair, messages, wanted = talk
     stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
     text = next(stream).text + next(stream).text
@@ -191,11 +185,11 @@ def test_an_answer_that_is_closed_early_does_no_harm(talk: Any) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_an_answer_that_fails_within_a_round_does_no_harm(talk: Any, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_an_answer_that_fails_within_a_round_does_no_harm(talk, monkeypatch, after):
     pair, messages, wanted = talk
     inner, left = pair.target._forward, [after]
 
-    def fails(*given: Any) -> Any:
+    def fails(*given):
         found = inner(*given)
         left[0] -= 1
         if left[0] < 0:
@@ -209,7 +203,7 @@ def test_an_answer_that_fails_within_a_round_does_no_harm(talk: Any, monkeypatch
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
 
 
-def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_in_the_same(talk: Any) -> None:
+def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_in_the_same(talk):
     pair, messages, wanted = talk
     stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
     text, others = next(stream).text, []
@@ -225,7 +219,7 @@ def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_i
 # ---- the prompt and the end ----
 
 
-def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain: Pair) -> None:
+def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain):
     messages = [{"role": "system", "content": "the hen"}, user("a dog"), assistant("ran"), user("on\nred")]
     wanted = plain.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert list(plain.chat_request(messages).prompt) == wanted
@@ -233,7 +227,7 @@ def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain: 
     assert list(plain.chat_request([*messages[:3], {"role": "user", "content": parts}]).prompt) == wanted
 
 
-def test_a_piece_for_every_round_makes_the_same_text(folder: Path) -> None:
+def test_a_piece_for_every_round_makes_the_same_text(folder):
     pair = pair_of(folder)
     whole = pair.chat([user("a dog")], seed=4, temperature=1.0, **SHORT)
     pieces = list(pair.chat([user("a dog")], seed=4, temperature=1.0, stream=True, **SHORT))
@@ -255,7 +249,7 @@ STOPPING = TEMPLATE.replace("<end>", "<s>")
         (TEMPLATE.replace("{{ m['role'] }}", "{{ raise_exception('no') if m['role'] == 'assistant' }}"), None),
     ],
 )
-def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path: Path, template: str, end: str | None) -> None:
+def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path, template, end):
     save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
     pair = pair_of(tmp_path, draft=False)
     wanted = () if end is None else (pair.tokenizer.convert_tokens_to_ids(end),)
@@ -268,7 +262,7 @@ def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path: Path, template
 # ---- the model's defaults ----
 
 
-def test_the_sampling_and_the_length_are_the_models_own(tmp_path: Path) -> None:
+def test_the_sampling_and_the_length_are_the_models_own(tmp_path):
     own = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "max_new_tokens": 5}
     save_chat(tmp_path / "target", generation=own)
     pair = pair_of(tmp_path, draft=False)
@@ -282,7 +276,7 @@ def test_the_sampling_and_the_length_are_the_models_own(tmp_path: Path) -> None:
     assert pair.chat([user("a dog")], temperature=0).token_ids == pair.chat([user("a dog")], temperature=0).token_ids
 
 
-def test_a_model_without_defaults_answers_greedily_and_at_length(plain: Pair) -> None:
+def test_a_model_without_defaults_answers_greedily_and_at_length(plain):
     assert plain.sampling.greedy
     assert plain.chat_limits == Limits(max_new_tokens=1024)
     assert plain.limits == Limits(), "a plain text keeps its own limits"
@@ -311,12 +305,12 @@ def test_a_model_without_defaults_answers_greedily_and_at_length(plain: Pair) ->
         ([{"role": "user", "content": [{"type": "text", "text": 3}]}], r"part 0 of messages\[0\] holds the text 3"),
     ],
 )
-def test_bad_messages_are_refused_in_one_sentence(plain: Pair, messages: Any, sentence: str) -> None:
+def test_bad_messages_are_refused_in_one_sentence(plain, messages, sentence):
     with pytest.raises(ConfigError, match=sentence):
         plain.chat(messages)
 
 
-def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_template_is_refused(tmp_path):
     save_tiny(tmp_path / "target")
     pair = pair_of(tmp_path, draft=False)
     with pytest.raises(ConfigError, match="has no chat template, so it is no chat model"):
@@ -334,18 +328,18 @@ def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
         ("{# nothing #}", "writes nothing for these messages"),
     ],
 )
-def test_a_template_that_refuses_the_messages_says_why(tmp_path: Path, template: str, sentence: str) -> None:
+def test_a_template_that_refuses_the_messages_says_why(tmp_path, template, sentence):
     save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
     with pytest.raises(ConfigError, match=sentence):
         pair_of(tmp_path, draft=False).chat([user("a")])
 
 
-def test_a_chat_that_is_too_long_is_refused(plain: Pair) -> None:
+def test_a_chat_that_is_too_long_is_refused(plain):
     with pytest.raises(draftwood.CacheError, match="context is 512"):
         plain.chat([user("the fox " * 400)])
 
 
-def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folder: Path) -> None:
+def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folder):
     pair = pair_of(folder)
     for messages, result in turns(pair, temperature=1.0, seed=3, logprobs=1):
         assert result.logprobs is not None

@@ -1,14 +1,9 @@
 """What a chat template gets: messages as agents keep them, a last message to continue, settings, one beginning of text."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import draftwood
-from draftwood import ConfigError, LoadOptions, Pair, load
+from draftwood import ConfigError, LoadOptions, load
 from draftwood.engine.arguments import tokenized
 from tests.api.test_chat import user
 from tests.faults.folders import save_tiny
@@ -24,22 +19,22 @@ USER = user("the fox ran")
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": {"a": 1}}}
 
 
-def pair_of(folder: Path, template: str = TEMPLATE, **tokenizer: str) -> Pair:
+def pair_of(folder, template=TEMPLATE, **tokenizer):
     save_chat(folder / "target", tokenizer=chat_tokenizer(template, **tokenizer))
     return draftwood.load(folder / "target", options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def plain(tmp_path_factory):
     """A model whose template reads roles and contents only."""
     return pair_of(tmp_path_factory.mktemp("plain"))
 
 
-def ids(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+def ids(pair, messages, **settings):
     return list(pair.chat_request(messages, **settings).prompt)
 
 
-def written(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+def written(pair, messages, **settings):
     """What ``transformers`` makes of the messages."""
     settings = {"add_generation_prompt": True, **settings}
     return list(pair.tokenizer.apply_chat_template(messages, return_dict=False, **settings))
@@ -49,12 +44,12 @@ def written(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list
 
 
 @pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
-def test_an_assistants_message_without_content_is_an_empty_one(plain: Pair, message: dict[str, Any]) -> None:
+def test_an_assistants_message_without_content_is_an_empty_one(plain, message):
     found = ids(plain, [USER, message, user("on")])
     assert found == written(plain, [USER, {"role": "assistant", "content": ""}, user("on")])
 
 
-def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path: Path) -> None:
+def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path):
     strict = "{% for m in messages %}{% for name in m %}{{ name }} {% endfor %}{% endfor %}"
     pair = pair_of(tmp_path, strict)
     message = {**USER, "tool_calls": [], "refusal": None, "name": "ann"}
@@ -62,13 +57,13 @@ def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
-def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path: Path, template: str, role: str) -> None:
+def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path, template, role):
     pair = pair_of(tmp_path, template)
     found = ids(pair, [{"role": "developer", "content": "the hen"}, USER])
     assert found == written(pair, [{"role": role, "content": "the hen"}, USER])
 
 
-def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_path: Path) -> None:
+def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_path):
     pair = pair_of(tmp_path, TOOLS)
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"}]
     wanted = [messages[0], {"role": "assistant", "content": "", "tool_calls": [CALL]}, messages[2]]
@@ -79,12 +74,12 @@ def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_p
 @pytest.mark.parametrize("message", [
     {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"},
 ])  # fmt: skip
-def test_a_template_without_tools_is_given_none(plain: Pair, message: dict[str, Any]) -> None:
+def test_a_template_without_tools_is_given_none(plain, message):
     with pytest.raises(ConfigError, match=r"messages\[1\] .* the target's chat template writes no tool calls"):
         plain.chat_request([USER, message, user("on")])
 
 
-def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain: Pair) -> None:
+def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain):
     for kind, what in (("image_url", "images"), ("input_audio", "audio"), ("video_url", "videos"), ("file", "files")):
         with pytest.raises(ConfigError, match=rf"messages\[0\] .* '{kind}', but this model takes no {what}: "):
             plain.chat_request([{"role": "user", "content": [{"type": kind}]}])
@@ -92,7 +87,7 @@ def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain: Pair) -> N
         plain.chat_request([{"role": "user", "content": [{"type": "other"}]}])
 
 
-def test_several_templates_without_a_usual_one_are_refused(tmp_path: Path) -> None:
+def test_several_templates_without_a_usual_one_are_refused(tmp_path):
     pair = pair_of(tmp_path)
     pair.tokenizer.chat_template = {"a": TEMPLATE, "b": TEMPLATE}
     with pytest.raises(ConfigError, match="multiple chat templates"):
@@ -103,7 +98,7 @@ def test_several_templates_without_a_usual_one_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["the he", "", "the hen "])
-def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) -> None:
+def test_a_last_message_of_the_assistant_is_continued(plain, text):
     messages = [USER, {"role": "assistant", "content": text}]
     found = ids(plain, messages, continue_final_message=True)
     assert found == written(plain, messages, add_generation_prompt=False, continue_final_message=True)
@@ -112,12 +107,12 @@ def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) ->
     assert answer.token_ids == plain.generate(found, max_new_tokens=6, seed=1).token_ids
 
 
-def test_without_such_a_message_there_is_nothing_to_continue(plain: Pair) -> None:
+def test_without_such_a_message_there_is_nothing_to_continue(plain):
     with pytest.raises(ConfigError, match="continue_final_message is True, but the last message is no assistant's"):
         plain.chat_request([USER], continue_final_message=True)
 
 
-def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: Path) -> None:
+def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path):
     pair = pair_of(tmp_path, TEMPLATE.replace("m['content']", "m['content'] | upper"))
     with pytest.raises(ConfigError, match="chat template does not write the last message as it is") as found:
         pair.chat_request([USER, {"role": "assistant", "content": "the hen"}], continue_final_message=True)
@@ -127,7 +122,7 @@ def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: P
 # ---- settings of the template ----
 
 
-def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
+def test_settings_reach_the_template_as_given(tmp_path):
     pair = pair_of(tmp_path, THINKS)
     for given in ({}, {"enable_thinking": False}, {"enable_thinking": True}, {"other": [1, {"a": None}]}):
         assert ids(pair, [USER], chat_template_kwargs=given) == written(pair, [USER], **given)
@@ -141,13 +136,13 @@ def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
     "self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
     "eos_token", "return_dict",
 ])  # fmt: skip
-def test_names_that_the_template_has_already_are_refused(plain: Pair, name: str) -> None:
+def test_names_that_the_template_has_already_are_refused(plain, name):
     with pytest.raises(ConfigError, match=f"chat_template_kwargs holds '{name}', which is not for settings"):
         plain.chat_request([USER], chat_template_kwargs={name: True})
 
 
 @pytest.mark.parametrize("given", ["enable_thinking", [1], {1: 2}])
-def test_settings_are_a_mapping_of_names(plain: Pair, given: Any) -> None:
+def test_settings_are_a_mapping_of_names(plain, given):
     with pytest.raises(ConfigError, match="chat_template_kwargs"):
         plain.chat_request([USER], chat_template_kwargs=given)
 
@@ -155,7 +150,7 @@ def test_settings_are_a_mapping_of_names(plain: Pair, given: Any) -> None:
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
 
-def test_a_chat_templates_text_gets_the_token_once(tmp_path: Path) -> None:
+def test_a_chat_templates_text_gets_the_token_once(tmp_path):
     pair = load(save_adding(tmp_path), options=ON_CPU)
     messages = [{"role": "user", "content": "the fox ran"}]
     text = pair.tokenizer.apply_chat_template(messages, tokenize=False)
@@ -169,7 +164,7 @@ def test_a_chat_templates_text_gets_the_token_once(tmp_path: Path) -> None:
     assert found == plain
 
 
-def test_only_the_token_that_the_tokenizer_added_is_left_out() -> None:
+def test_only_the_token_that_the_tokenizer_added_is_left_out():
     begin = 280
     words = adding(before=False)("the fox")["input_ids"]
     assert tokenized(adding(), "<begin><begin>the fox") == [begin, begin, *words]
@@ -180,6 +175,6 @@ def test_only_the_token_that_the_tokenizer_added_is_left_out() -> None:
     assert tokenized(adding(), "<begin>") == [begin]
 
 
-def test_tokenizers_that_add_nothing_are_left_alone(tmp_path: Path) -> None:
+def test_tokenizers_that_add_nothing_are_left_alone(tmp_path):
     pair = load(save_tiny(tmp_path), options=ON_CPU)
     assert pair.encode("<end><end>the") == [0, 0, *pair.encode("the")]

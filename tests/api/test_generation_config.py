@@ -1,11 +1,7 @@
 """A pair's own sampling has the distribution of ``model.generate`` under the same config, or is refused by name."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +21,7 @@ VOCAB, EOS = 61, [3, 17]
 PROMPT = [5, 6, 7, 5, 6]
 NEW = 7
 SOME = list(range(20, 50))
-PENALTIES: dict[str, dict[str, Any]] = {
+PENALTIES = {
     "repetition_penalty": {"repetition_penalty": 1.7},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "bad_words_ids": {"bad_words_ids": [[t] for t in SOME[:20]] + [[6, t] for t in SOME[20:]]},
@@ -41,7 +37,7 @@ PENALTIES: dict[str, dict[str, Any]] = {
         "min_new_tokens": 3, "begin_suppress_tokens": [11, 12], "renormalize_logits": True,
     },
 }  # fmt: skip
-WARPERS: dict[str, dict[str, Any]] = {
+WARPERS = {
     "default top_k": {},
     "temperature": {"temperature": 0.6},
     "top_k": {"top_k": 5},
@@ -54,19 +50,19 @@ WARPERS: dict[str, dict[str, Any]] = {
 }
 
 
-def pair_of(**settings: Any) -> Pair:
+def pair_of(**settings):
     model, draft = tiny_gpt(VOCAB, 1, dtype=torch.float32), tiny_gpt(VOCAB, 2, layers=1, dtype=torch.float32)
     model.generation_config = GenerationConfig(**{"eos_token_id": EOS, "pad_token_id": 0, **settings})
     return Pair(model, draft, Numbers())
 
 
-def generated(pair: Pair, prompt: list[int] = PROMPT, new: int = NEW, **more: Any) -> Any:
+def generated(pair, prompt=PROMPT, new=NEW, **more):
     ids = torch.tensor([prompt])
     settings = {"max_new_tokens": new, "return_dict_in_generate": True, "output_scores": True}
     return pair.target.model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
 
 
-def wanted(pair: Pair) -> list[int]:
+def wanted(pair):
     return generated(pair).sequences[0, len(PROMPT) :].tolist()
 
 
@@ -78,7 +74,7 @@ LIMITS = Limits(max_new_tokens=NEW)
 
 
 @torch.no_grad()
-def steps(pair: Pair, sampling: Sampling) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def steps(pair, sampling):
     """Along one sampled text: the distribution that ``generate`` has drawn from, and ours."""
     for seed in range(20):  # until one is not over at once
         torch.manual_seed(seed)
@@ -109,7 +105,7 @@ def test_every_step_is_drawn_from_the_distribution_of_generate(name):
 @pytest.mark.parametrize("name", ["default top_k", "all", "several"])
 def test_sampled_texts_follow_the_distribution_of_generate(name):
     pair = pair_of(do_sample=True, **{**PENALTIES, **WARPERS}[name])
-    joint: dict[tuple[int, int], float] = {}
+    joint = {}
     torch.manual_seed(0)
     first = generated(pair, new=1).scores[0][0].softmax(-1)
     for token in first.nonzero().flatten().tolist():
@@ -128,7 +124,7 @@ def test_sampled_texts_follow_the_distribution_of_generate(name):
     assert chi_squared(came, {both: p * count for both, p in joint.items()}) < 4.5
 
 
-def chi_squared(came: Mapping[Any, int], expected: Mapping[Any, float]) -> float:
+def chi_squared(came, expected):
     """How many standard deviations it is above its mean; rare cells are joined."""
     often = [key for key, mean in expected.items() if mean >= 5]
     rare = sum(mean for mean in expected.values() if mean < 5)
@@ -144,7 +140,7 @@ def chi_squared(came: Mapping[Any, int], expected: Mapping[Any, float]) -> float
 
 @pytest.mark.parametrize("name", [*PENALTIES, "nothing", "idle", "forced_eos_token_id", "forced_bos_token_id"])
 def test_without_do_sample_the_text_is_that_of_generate(name):
-    more: dict[str, dict[str, Any]] = {
+    more = {
         "nothing": {},
         "idle": {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "typical_p": 0.5, "do_sample": False, "top_h": 0.4},
         "forced_eos_token_id": {"forced_eos_token_id": [17, 3]},

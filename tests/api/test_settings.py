@@ -1,11 +1,7 @@
 """Settings: what cannot be is refused in a sentence that names it, and says what was meant or where it belongs."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from draftwood.core.errors import ConfigError
 from tests.helpers import decoder, tiny_runner
 
 INFINITE, NAN = float("inf"), float("nan")
-REFUSED: list[tuple[Any, str, Any, str]] = [
+REFUSED = [
     (Sampling, "temperature", -0.1, "temperature is -0.1: give a number 0 or more"),
     (Sampling, "temperature", NAN, "temperature is nan: give a finite number"),
     (Sampling, "temperature", 10**400, "temperature is .*: give a finite number"),
@@ -57,21 +53,21 @@ REFUSED: list[tuple[Any, str, Any, str]] = [
 ]
 FACTORS = ["temperature", "top_p", "min_p", "repetition_penalty"]
 ADDED = ["presence_penalty", "frequency_penalty", "logit_bias"]
-OTHER_TYPES: dict[str, list[Any]] = {
+OTHER_TYPES = {
     "logit_bias": [1.0, [(1, 2.0)], {5: "x"}], "temperature": [None, True], "top_k": ["x"], "top_p": [[0.5]], "min_p": [1j],
     "processors": [5, "ab"], "presence_penalty": [{}], "beta": ["x", 2.5], "tau": [[1], True],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "said"), REFUSED)
-def test_values_that_cannot_be_are_refused_by_name(kind: Any, name: str, value: Any, said: str) -> None:
+def test_values_that_cannot_be_are_refused_by_name(kind, name, value, said):
     more = {"method": "chain"} if name == "shape" else {}
     with pytest.raises(ConfigError, match=said):
         kind(**{name: value}, **more)
 
 
 @pytest.mark.parametrize("name", OTHER_TYPES)
-def test_values_of_other_types_are_refused_by_name(name: str) -> None:
+def test_values_of_other_types_are_refused_by_name(name):
     for value in OTHER_TYPES[name]:
         with pytest.raises(ConfigError, match=name) as caught:
             (Method if name in ("beta", "tau") else Sampling)(**{name: value})
@@ -79,13 +75,13 @@ def test_values_of_other_types_are_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*FACTORS, *ADDED])
-def test_numbers_that_are_zero_or_infinite_in_float32_are_refused_by_name(name: str) -> None:
+def test_numbers_that_are_zero_or_infinite_in_float32_are_refused_by_name(name):
     for value in (1e39, 1e300, -1e39, *((1e-50, 1e-40, 5e-324) if name in FACTORS else ())):
         with pytest.raises(ConfigError, match=rf"{name}.* is .*, which 32-bit floating point cannot hold"):
             Sampling(**{name: {5: value} if name == "logit_bias" else value})  # type: ignore[arg-type]
 
 
-def test_a_bias_that_only_the_temperature_makes_too_large_is_refused() -> None:
+def test_a_bias_that_only_the_temperature_makes_too_large_is_refused():
     with pytest.raises(ConfigError, match=r"token 5 is 3e\+38, and temperature 0\.5 makes it more than 32-bit"):
         Sampling(temperature=0.5, logit_bias={5: 3e38})
     Sampling(temperature=0.5, logit_bias={5: -INFINITE})
@@ -93,12 +89,12 @@ def test_a_bias_that_only_the_temperature_makes_too_large_is_refused() -> None:
     Sampling(presence_penalty=1e-50, frequency_penalty=-1e-50, logit_bias={5: 1e-50})  # what is added may round to zero
 
 
-def test_numbers_of_other_libraries_are_numbers() -> None:
+def test_numbers_of_other_libraries_are_numbers():
     assert Sampling(temperature=np.float32(0.5), top_p=Fraction(1, 2)).temperature == 0.5
 
 
 WAYS = [("ngram", "traversal"), ("ngram", "auto"), ("rsd-s", "recursive"), ("rsd-s", "traversal"), ("adaptive", "auto")]
-EXTREME: list[dict[str, Any]] = [
+EXTREME = [
     {"top_p": 1.2e-38}, {"min_p": 1.2e-38}, {"temperature": 1e-6}, {"temperature": 3.4e38}, {"logit_bias": {5: 3.4e38}},
     {"logit_bias": {5: -3.4e38}}, {"top_k": 10**20}, {"presence_penalty": 3.4e38}, {"temperature": 1e-6, "top_p": 1.2e-38},
 ]  # fmt: skip
@@ -107,7 +103,7 @@ EXTREME: list[dict[str, Any]] = [
 @pytest.mark.usefixtures("always_drafts")
 @pytest.mark.filterwarnings("ignore:overflow encountered in reduce")
 @pytest.mark.parametrize("settings", EXTREME, ids=str)
-def test_the_most_extreme_values_that_it_holds_work_with_every_way_of_drafting(settings: dict[str, Any]) -> None:
+def test_the_most_extreme_values_that_it_holds_work_with_every_way_of_drafting(settings):
     target, draft = (tiny_runner(20, seed, dtype=torch.float32) for seed in (1, 2))
     sampling = Sampling(**settings)
     for method, verifier in WAYS:
@@ -131,7 +127,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda one: one.__qualname__)
-def test_an_unknown_argument_is_named_with_those_that_exist(public: Callable[..., Any]) -> None:
+def test_an_unknown_argument_is_named_with_those_that_exist(public):
     with pytest.raises(ConfigError, match=rf"^{public.__name__} has no argument 'zzzz': it takes \w+") as caught:
         public(None, zzzz=1)
     assert isinstance(caught.value, TypeError)  # as for any other function
@@ -153,13 +149,13 @@ def test_an_unknown_argument_is_named_with_those_that_exist(public: Callable[...
     (draftwood.load, "backend", "give options=LoadOptions(backend=...)"),
     (draftwood.load, "draft_model", "give draft"),
 ])  # fmt: skip
-def test_it_is_said_what_to_give_instead(public: Callable[..., Any], given: str, said: str) -> None:
+def test_it_is_said_what_to_give_instead(public, given, said):
     with pytest.raises(ConfigError) as caught:
         public(**{given: 1})
     assert str(caught.value) == f"{public.__name__} has no argument {given!r}: {said}"
 
 
-def test_options_of_loading_are_settings_too() -> None:
+def test_options_of_loading_are_settings_too():
     for load in (draftwood.load, draftwood.load_translator):
         with pytest.raises(ConfigError, match=r"^options holds 'dytpe', which .*: dtype, device.*; did you mean dtype\?$"):
             load(options={"dytpe": "float32"})

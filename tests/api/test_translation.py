@@ -1,13 +1,8 @@
 """Translating from Python: the target's own greedy text, whatever drafts, and what a generation config asks for."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -23,31 +18,31 @@ DRAFTS = [None, "block", "causal", "other", "target"]
 SOURCES = sentences(16, seed=5)
 
 
-def opened(folder: Path, draft: str | None, **options: Any) -> Translator:
+def opened(folder, draft, **options):
     name = None if draft is None else folder / draft
     return load_translator(folder / "target", name, options=LoadOptions(dtype="float32", device="cpu", **options))
 
 
-def generated(translator: Translator, sentence: str, **settings: Any) -> list[int]:
+def generated(translator, sentence, **settings):
     """What ``generate`` writes alone, the decoder's first tokens among it."""
     ids = translator.tokenizer(sentence, return_tensors="pt")
     with torch.no_grad():
-        out: list[int] = translator.model.generate(**ids, num_beams=1, do_sample=False, **settings)[0].tolist()
+        out = translator.model.generate(**ids, num_beams=1, do_sample=False, **settings)[0].tolist()
     return out
 
 
-def tokens_of(translator: Translator, results: list[Any]) -> list[list[int]]:
+def tokens_of(translator, results):
     """Of each text, the decoder's first tokens among them."""
     return [[*translator.prompt, *result.token_ids] for result in results]
 
 
 @pytest.fixture(scope="module")
-def plain(translation: Path) -> list[list[int]]:
+def plain(translation):
     translator = opened(translation, None)
     return [generated(translator, source) for source in SOURCES]
 
 
-def test_the_texts_differ_in_length_and_some_have_no_end(plain: list[list[int]]) -> None:
+def test_the_texts_differ_in_length_and_some_have_no_end(plain):
     """Else the comparisons below would say little."""
     assert len({len(text) for text in plain}) > 4
     assert len({text[-1] == 1 for text in plain}) == 2
@@ -57,9 +52,7 @@ WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("cau
 
 
 @pytest.mark.parametrize(("draft", "method"), [*((draft, "auto") for draft in DRAFTS), *WAYS, (None, "ar")])
-def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
-    translation: Path, plain: list[list[int]], draft: str | None, method: Any
-) -> None:
+def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(translation, plain, draft, method):
     translator, chosen = opened(translation, draft), Method(method=method)
     together = translator.translate(SOURCES, method=chosen)
     assert tokens_of(translator, together) == plain
@@ -72,14 +65,14 @@ def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
         assert all(result.stats.block_efficiency > 3 for result in chains if len(result.token_ids) > 5)
 
 
-def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
+def test_auto_takes_what_the_draft_is_good_for(translation):
     found = {draft: opened(translation, draft).method().method for draft in DRAFTS}
     assert found == {
         None: "lookup", "block": "block", "causal": "adaptive", "other": "adaptive", "target": "adaptive",
     }  # fmt: skip
 
 
-def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
+def test_sampled_texts_do_not_hang_on_the_draft(translation):
     texts = []
     for draft, method in (("other", "shared-noise"), (None, "ar")):
         translator = opened(translation, draft)
@@ -90,12 +83,12 @@ def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_to_read_the_source_counts(translation, monkeypatch):
     translator = opened(translation, "block")
     decoder = type(translator.target._decoder)
     encode = decoder.encode
 
-    def slow(self: Any, tokens: Any, mask: Any) -> Any:
+    def slow(self, tokens, mask):
         translator.target.forward_seconds += 500.0
         return encode(self, tokens, mask)
 
@@ -105,7 +98,7 @@ def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pyte
     assert sum(result.stats.seconds["target"] for result in results) < 750
 
 
-def test_limits_are_those_of_generate(translation: Path) -> None:
+def test_limits_are_those_of_generate(translation):
     translator = opened(translation, "other")
     assert translator.limits == Limits(max_new_tokens=39)
     for count in (1, 3):
@@ -113,7 +106,7 @@ def test_limits_are_those_of_generate(translation: Path) -> None:
         assert text == generated(translator, SOURCES[0], max_new_tokens=count)
 
 
-ASKED: list[dict[str, Any]] = [
+ASKED = [
     {"bad_words_ids": [[300], [290]], "suppress_tokens": [330, 340]},
     {"bad_words_ids": [[300, 301], [1]], "no_repeat_ngram_size": 2},
     {"repetition_penalty": 1.7},
@@ -130,11 +123,11 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def fresh(translation: Path) -> Callable[..., Translator]:
+def fresh(translation):
     """A translator whose generation config asks for more."""
     loaded = opened(translation, "other")
 
-    def make(**settings: Any) -> Translator:
+    def make(**settings):
         model = copy.copy(loaded.model)
         model.generation_config = copy.deepcopy(loaded.model.generation_config)
         for name, value in settings.items():
@@ -146,9 +139,7 @@ def fresh(translation: Path) -> Callable[..., Translator]:
 
 
 @pytest.mark.parametrize("settings", ASKED, ids=",".join)
-def test_a_generation_config_is_honoured_as_generate_honours_it(
-    fresh: Callable[..., Translator], plain: list[list[int]], settings: dict[str, Any]
-) -> None:
+def test_a_generation_config_is_honoured_as_generate_honours_it(fresh, plain, settings):
     translator = fresh(**settings)
     more = {"max_length": 40} if settings.get("max_length", 0) is None else {}
     wanted = [generated(translator, source, **more) for source in SOURCES[:8]]
@@ -160,7 +151,7 @@ def test_a_generation_config_is_honoured_as_generate_honours_it(
         assert wanted != plain[:8], "the setting changes nothing here, so this test says nothing"
 
 
-def test_what_is_not_honoured_is_said(fresh: Callable[..., Translator]) -> None:
+def test_what_is_not_honoured_is_said(fresh):
     translator = fresh(num_beams=6, do_sample=True, encoder_no_repeat_ngram_size=3, early_stopping=True)
     assert [remark.split(":")[0] for remark in translator.remarks] == [
         "the model's generation config says num_beams=6",
@@ -170,7 +161,7 @@ def test_what_is_not_honoured_is_said(fresh: Callable[..., Translator]) -> None:
     assert translator.sampling.greedy
 
 
-def test_nothing_says_how_to_begin() -> None:
+def test_nothing_says_how_to_begin():
     model = SimpleNamespace(generation_config=GenerationConfig(), config=SimpleNamespace(), device="cpu")
     with pytest.raises(ModelError, match="no decoder_start_token_id"):
         defaults_of(model, [1], None)
@@ -187,16 +178,16 @@ TOO_LONG = "Haus " * 60
     (TOO_LONG, r"^the sentence has \d+ tokens, but the target's encoder reads 40: split it"),
     (["Haus", TOO_LONG], r"^sentence 1: the sentence has"),
 ])  # fmt: skip
-def test_sentences_that_are_too_long(translation: Path, text: Any, said: str) -> None:
+def test_sentences_that_are_too_long(translation, text, said):
     translator = opened(translation, None)
     with pytest.raises(CacheError, match=said):
         translator.translate(text)
     assert translator.translate([]) == []
 
 
-def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
+def test_drafts_that_do_not_fit(translation, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "draft_heads", "block": 3}', encoding="utf-8")
-    cases: list[tuple[str, type[Exception], str]] = [
+    cases = [
         ("its-block", PairingError, "the drafter was trained for the target with digest"),
         ("stranger", PairingError, "cannot draft for"),
         (str(tmp_path / "none"), ModelError, "there is no folder"),
@@ -207,14 +198,14 @@ def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
             opened(translation, draft)
 
 
-def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_that_do_not_fit(translation, monkeypatch):
     with pytest.raises(ModelError, match="is no encoder-decoder model: use draftwood generate, or load"):
         load_translator(translation / "causal")
     with pytest.raises(ModelError, match="is an encoder-decoder model: use draftwood translate, or load_translator"):
         draftwood.load(translation / "target")
     with pytest.raises(ConfigError, match="without a target"):
         load_translator(draft=translation / "block")
-    options: list[dict[str, Any]] = [{"profile": "mine.json"}, {"weights": "int8"}]
+    options = [{"profile": "mine.json"}, {"weights": "int8"}]
     for option in options:
         with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
             load_translator(translation / "target", options=LoadOptions(**option))
@@ -223,7 +214,7 @@ def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPa
         load_translator()
 
 
-def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundled_pair_is_found(translation, monkeypatch):
     pair = {"target": translation / "target", "draft": translation / "block"}
     monkeypatch.setattr("draftwood.loading.names.bundled_pairs", lambda: {"translation": pair})
     translator = draftwood.load_translator()
@@ -233,8 +224,8 @@ def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.Monkey
     assert "MarianMTModel" in repr(translator)
 
 
-def test_a_missing_sentencepiece_is_named(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(*_: Any, **__: Any) -> None:
+def test_a_missing_sentencepiece_is_named(translation, monkeypatch):
+    def without(*_, **__):
         raise ImportError("\nMarianTokenizer requires the SentencePiece library but it was not found")
 
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", without)

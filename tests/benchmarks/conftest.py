@@ -1,9 +1,6 @@
 """A tiny pair that writes nonsense quickly."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +13,7 @@ from tests.benchmarks.tiny import Letters, call, tiny_llama
 
 
 @pytest.fixture(scope="session")
-def pair() -> Pair:
+def pair():
     """A target and a draft that is the target with a little noise, so that some drafts are accepted."""
     target, draft = tiny_llama(0.4), tiny_llama(0.4)
     torch.manual_seed(1)
@@ -27,7 +24,7 @@ def pair() -> Pair:
 
 
 @pytest.fixture
-def prompt_file(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def prompt_file(pair, monkeypatch, tmp_path):
     """Two prompts of two sources; commands load the tiny pair."""
     monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
     path = tmp_path / "prompts.jsonl"
@@ -36,7 +33,7 @@ def prompt_file(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="session")
-def measured(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def measured(pair, tmp_path_factory):
     """The document and the report of a small complete run; not to be changed."""
     few = [
         Setting(method="ar"),

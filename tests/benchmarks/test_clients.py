@@ -1,12 +1,7 @@
 """The examples of clients: divided into parts, shown in the docs, run in environments, and listed."""
 
-from __future__ import annotations
-
 import re
 import sys
-from pathlib import Path
-
-import pytest
 
 from benchmarks.clients import PARTS, Environment, Example, examples, markdown, measure, outcome
 from tests.test_docs import ROOT
@@ -14,7 +9,7 @@ from tests.test_docs import ROOT
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 
 
-def test_every_example_names_its_versions_and_has_known_parts() -> None:
+def test_every_example_names_its_versions_and_has_known_parts():
     found = examples()
     assert len(found) >= 18
     for example in found:
@@ -26,12 +21,12 @@ def test_every_example_names_its_versions_and_has_known_parts() -> None:
             compile(example.head + "".join(example.parts.values()), example.name, "exec")
 
 
-def test_the_page_lists_every_example() -> None:
+def test_the_page_lists_every_example():
     listed = re.findall(r"\(\.\./examples/clients/([^)]+)\)", PAGE)
     assert sorted(listed) == sorted(example.name for example in examples())
 
 
-def test_parts_run_apart_and_their_errors_are_told_from_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_run_apart_and_their_errors_are_told_from_refusals(tmp_path, monkeypatch):
     path = tmp_path / "client.py"
     path.write_text(
         "# nothing==1\nurl = 'http://127.0.0.1:8000 smollm2'\n\n# ---- plain ----\nassert url == 'http://b:1 tiny'\n"
@@ -53,6 +48,6 @@ def test_parts_run_apart_and_their_errors_are_told_from_refusals(tmp_path: Path,
     assert "* client.py, tools: error: RuntimeError: broken" in report
 
 
-def test_the_last_error_is_found_among_other_lines() -> None:
+def test_the_last_error_is_found_among_other_lines():
     assert outcome("ValueError: a\nFor more, see b\n") == "error: ValueError: a"
     assert outcome("") == "error: it says nothing"

@@ -1,7 +1,5 @@
 """``generate`` as a whole: what it writes, in batches too, and what an interrupt leaves."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -23,7 +21,7 @@ NAMES = ("ar", "chain 3", "generate", "assisted 3")
 
 
 @pytest.fixture
-def loaded(prompt_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def loaded(prompt_file, monkeypatch, tmp_path):
     """Arguments of a small run with the tiny pair."""
     few = ("ar", None), ("chain", "3"), ("generate", None), ("assisted", "3")
     settings_of = [Setting(method=m, shape=s, nodes=int(s or 0)) for m, s in few]
@@ -33,14 +31,14 @@ def loaded(prompt_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
-def test_the_page_that_asks_a_question_cites_its_benchmark(name: str) -> None:
+def test_the_page_that_asks_a_question_cites_its_benchmark(name):
     command = main.get_command(click.Context(main), name)
     assert command is not None
     [page] = re.findall(r"\n\nAsked by (\S+)\.$", inspect.cleandoc(command.help or ""))
     assert re.search(rf"benchmarks {name}\b|results/{name}\b", (ROOT / page).read_text(encoding="utf-8"))
 
 
-def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded: list[str], tmp_path: Path) -> None:
+def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded, tmp_path):
     path = tmp_path / "four.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("ab", "cdefg", "h", "ij")))
     run = call(*loaded, "--prompts", path, "--prompts-per-source", "4", "--batch", "4,1")
@@ -59,9 +57,7 @@ def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded:
 
 
 @pytest.mark.parametrize(("after", "kept"), [(8 + 8 + 3, [1]), (8 + 16 + 8 + 1, [2, 1])])
-def test_an_interrupted_run_writes_what_it_has(
-    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, kept: list[int]
-) -> None:
+def test_an_interrupted_run_writes_what_it_has(loaded, tmp_path, monkeypatch, after, kept):
     monkeypatch.setattr(bench_run, "measure", interrupted(bench_run.measure, after))
     call(*loaded, code=130)
     document = json.loads((tmp_path / "out" / "bench.json").read_text())
@@ -70,9 +66,7 @@ def test_an_interrupted_run_writes_what_it_has(
     assert "interrupted" in (tmp_path / "out" / "bench.md").read_text().splitlines()[0]
 
 
-def test_a_run_that_fails_while_warming_up_leaves_an_older_result_alone(
-    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_while_warming_up_leaves_an_older_result_alone(loaded, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bench.json").write_text("older")
     monkeypatch.setattr(bench_run, "measure", lambda *_: 1 / 0)

@@ -1,22 +1,18 @@
 """What forwards cost: by tokens, context and engine, and what the memory allows."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import cost
 from benchmarks.config import CostConfig
-from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.native.library import instruction_set
 from tests.benchmarks.tiny import call
 
 
-def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
+def test_the_forwards_are_those_that_were_asked_for(pair):
     sizes = []
     hook = pair.target.model.register_forward_pre_hook(
         lambda _, __, given: sizes.append(given["input_ids"].shape[1]), with_kwargs=True
@@ -30,7 +26,7 @@ def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
         cost.measure(CostConfig(context=(150,)), {"torch": pair}, lambda: None)
 
 
-def test_the_table_says_how_many_times_one_token_it_takes() -> None:
+def test_the_table_says_how_many_times_one_token_it_takes():
     times = [
         {"backend": "torch", "context": 64, "tokens": n, "median": 9.0 + 3 * n, "least": 8.0 + 3 * n, "most": 11.0 + 3 * n}
         for n in (1, 3)
@@ -46,14 +42,14 @@ def test_the_table_says_how_many_times_one_token_it_takes() -> None:
     assert "| torch | 30.0 (20.0 to 40.0) | 2000 |" in cost.markdown(document)
 
 
-def test_reading_memory_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_memory_takes_as_long_as_it_takes(monkeypatch):
     monkeypatch.setattr(cost, "_BYTES", 1 << 20)
     clock = iter([0.0, 2.0, 2.0, 3.0, *[float(i) * 5 for i in range(1, 11)]])
     monkeypatch.setattr(cost, "perf_counter", lambda: next(clock))
     assert cost.bandwidth(torch.device("cpu")) == 1 << 20  # the best: a second
 
 
-def test_the_command_measures_every_size_behind_every_context_on_both_backends(tmp_path: Path) -> None:
+def test_the_command_measures_every_size_behind_every_context_on_both_backends(tmp_path):
     sizes = "--tokens", 1, "--tokens", 3, "--context", 5, "--context", 20, "--dtype", "float32"
     report = call("cost", *sizes, "--repeats", 2, "--output", tmp_path, "--backend", "both").output
     document = json.loads((tmp_path / "cost.json").read_text())

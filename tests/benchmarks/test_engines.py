@@ -1,7 +1,5 @@
 """Other programs with the same weights: the same texts, counted and judged; and what is left out is said."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -34,7 +32,7 @@ PACKAGES = {"genai": "openvino_genai", "genai-draft": "openvino_tokenizers", "ge
 
 
 @pytest.fixture(scope="module")
-def letters(pair: Pair) -> Pair:
+def letters(pair):
     """The tiny pair with a tokenizer that can be converted, and an end-of-text token."""
     tokenizer = load_tokenizer(bundled_pairs()["language"]["draft"], LoadOptions())
     return Pair(pair.target.model, pair.draft.model, tokenizer)

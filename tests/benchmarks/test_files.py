@@ -1,11 +1,8 @@
 """Files that cost what larger ones cost, and what inputs of 8 bits cost and change in such a file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from math import log
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import gguf
@@ -24,24 +21,22 @@ EIGHT, SIXTEEN = (f"native {bits}{instruction_set()}" for bits in ("8-bit activa
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(tmp_path_factory):
     """A tiny model in the format that files are made from."""
     return write_gguf(tmp_path_factory.mktemp("small") / "small.gguf", *source())
 
 
 @pytest.fixture(scope="module")
-def random_file(small: Path) -> Path:
+def random_file(small):
     files.write_random(small, path := small.with_name("random.gguf"), 256, 2, 512, heads=4, shared=2)
     return path
 
 
-def opened(path: Path) -> draftwood.Pair:
+def opened(path):
     return draftwood.load(path, options={"backend": "native", "profile": "none"})
 
 
-def test_a_wider_file_is_made_once_and_the_same_model_to_the_bit(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wider_file_is_made_once_and_the_same_model_to_the_bit(small, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     monkeypatch.setattr(files, "locate", lambda name: small)
     files.write_wide(small, tmp_path / "same.gguf", times=1)
@@ -52,20 +47,20 @@ def test_a_wider_file_is_made_once_and_the_same_model_to_the_bit(
     assert [files.named_file(name) for name in (files.WIDE, "smollm2", None)] == [wide.model.name_or_path, "smollm2", None]
 
 
-def test_random_codes_have_the_types_of_a_usual_file(random_file: Path) -> None:
+def test_random_codes_have_the_types_of_a_usual_file(random_file):
     kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(random_file).tensors if len(t.shape) > 1}
     six = {"token_embd.weight", "blk.1.attn_v.weight", "blk.1.ffn_down.weight"}
     assert kinds == {name: "Q6_K" if name in six else "Q4_K" for name in kinds}
 
 
-def test_divergence_is_that_of_the_distributions() -> None:
+def test_divergence_is_that_of_the_distributions():
     right, other = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log(), torch.tensor([[0.25, 0.75], [0.9, 0.1]]).log()
     found = compared(right, other, [0, 1])
     wanted = {"divergence": 0.5 * log(4 / 3), "tokens": 2, "same_best": 1, "following": 1}
     assert found == pytest.approx({**wanted, "surprise_16": log(2), "surprise_8": -log(0.75)})
 
 
-def test_both_arithmetics_of_a_file_are_timed_and_compared(random_file: Path, tmp_path: Path) -> None:
+def test_both_arithmetics_of_a_file_are_timed_and_compared(random_file, tmp_path):
     options = "--tokens", 1, "--context", 5, "--repeats", 1, "--prompt", 9, "--activations", 8, "--activations", 16
     report = call("cost", "--backend", "native", "--target", random_file, *options, "--output", tmp_path).output
     assert all(f"| {engine} | " in report.partition("A prompt of 9 tokens")[2] for engine in (EIGHT, SIXTEEN))
@@ -77,7 +72,7 @@ def test_both_arithmetics_of_a_file_are_timed_and_compared(random_file: Path, tm
     assert 0 < document["sources"][0]["divergence"] / 80 < 0.1
 
 
-def test_the_wheel_of_llama_cpp_gets_token_ids_and_says_its_times(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wheel_of_llama_cpp_gets_token_ids_and_says_its_times(small, monkeypatch):
     times, server = {"prompt_ms": 500.0, "predicted_per_token_ms": 20.0}, MagicMock()
     said = server.Server().handle_completions
     said.return_value = {"usage": {"completion_tokens": 3}, "choices": [{"text": "x"}], "timings": times}

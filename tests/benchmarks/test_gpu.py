@@ -1,12 +1,9 @@
 """``benchmarks/gpu.py``: all of it runs in a small mode on a CPU, with nothing installed but what the GPU machine has."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +11,6 @@ import torch
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
 from benchmarks.cuda.plan import SMALL
-from draftwood.api import Pair
 from tests.benchmarks.tiny import made_up_sample
 
 PROGRAM = Path(gpu.__file__)
@@ -26,7 +22,7 @@ runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+def small(tmp_path_factory):
     """The document and the table of a small run without the packages in ``MISSING``, called from another folder."""
     folder = tmp_path_factory.mktemp("gpu")
     done = subprocess.run(
@@ -36,7 +32,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     return json.loads((folder / "found" / "gpu.json").read_text()), done.stdout
 
 
-def test_every_part_runs_on_a_machine_with_little_installed(small: tuple[dict[str, Any], str]) -> None:
+def test_every_part_runs_on_a_machine_with_little_installed(small):
     document, shown = small
     assert list(document["parts"]) == ["correct", "speed"]
     assert not [part for part in document["parts"].values() if "error" in part]
@@ -49,7 +45,7 @@ def test_every_part_runs_on_a_machine_with_little_installed(small: tuple[dict[st
     assert shown.rstrip().endswith(gpu.report(document).splitlines()[-1])
 
 
-def test_every_system_is_measured_at_every_batch_size_it_takes(small: tuple[dict[str, Any], str]) -> None:
+def test_every_system_is_measured_at_every_batch_size_it_takes(small):
     shape = small[0]["parts"]["speed"]["shapes"]["13M"]
     wanted = {(s.name, b, t) for s in speed.SETTINGS for b in (1, 2) for t in (0, 1) if b == 1 or s.method != "assisted"}
     found = {(r["setting"], r["batch"], r["temperature"]): r for r in shape["results"]}
@@ -64,7 +60,7 @@ def test_every_system_is_measured_at_every_batch_size_it_takes(small: tuple[dict
     assert [one["tokens"] for one in shape["forward_ms"]] == list(SMALL["nodes"])
 
 
-def test_a_machine_without_cuda_is_told_and_so_is_a_wrong_part(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_without_cuda_is_told_and_so_is_a_wrong_part(capsys):
     wrong = {"--small": [], "choose from correct": ["--parts", "speeds"], "above 0": ["--seconds", "0"]}
     for message, arguments in wrong.items():
         with pytest.raises(SystemExit) as end:
@@ -73,8 +69,8 @@ def test_a_machine_without_cuda_is_told_and_so_is_a_wrong_part(capsys: pytest.Ca
         assert message in capsys.readouterr().err
 
 
-def test_a_part_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+def test_a_part_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
+    def broken(*_):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(correct, "run", broken)
@@ -85,14 +81,14 @@ def test_a_part_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: 
     assert document["parts"]["speed"]["shapes"] == {}
 
 
-def test_wrong_texts_and_failed_shapes_are_failures() -> None:
+def test_wrong_texts_and_failed_shapes_are_failures():
     good = {"correct": {"correct": True}}
     assert not gpu.failed({"parts": good})
     assert gpu.failed({"parts": good | {"correct": {"correct": False}}})
     assert gpu.failed({"parts": good | {"speed": {"shapes": {"8B": {"error": "no room"}}}}})
 
 
-def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair, monkeypatch):
     assert correct.tree_logits(pair) < 1e-4
     extend = pair.target.extend
     see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
@@ -100,7 +96,7 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair: Pair, monkeypatch:
     assert correct.tree_logits(pair) > 1e-2
 
 
-def test_seconds_of_a_round_are_those_of_whole_calls() -> None:
+def test_seconds_of_a_round_are_those_of_whole_calls():
     counted, uncounted = (made_up_sample(8, forwards=forwards, seconds=2.0) for forwards in (4, 0))
     awaited = made_up_sample(4, forwards=2, seconds=9.0, target_seconds=4.5, draft_seconds=2.25)
     assert speed._seconds_per_round([[counted]], [[awaited]]) == 0.5

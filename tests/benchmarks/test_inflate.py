@@ -1,7 +1,5 @@
 """A cost-inflated copy says what the original says, is labelled, and is drafted for like the original."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -28,7 +26,7 @@ SIZES = [
 ]
 
 
-def tiny(*, tied: bool = True, rms_norm_eps: float = 0.05, **settings) -> LlamaForCausalLM:
+def tiny(*, tied=True, rms_norm_eps=0.05, **settings):
     """A model whose epsilon counts, as its stream is small."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -44,7 +42,7 @@ def tiny(*, tied: bool = True, rms_norm_eps: float = 0.05, **settings) -> LlamaF
     return model
 
 
-def off(model, other) -> float:
+def off(model, other):
     tokens = torch.randint(0, 50, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         return difference(model(tokens).logits.double(), other(tokens).logits.double())

@@ -1,7 +1,5 @@
 """One measurement on either side: what is counted, and that transformers gets the same input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -18,7 +16,7 @@ from tests.helpers import tiny_hidden, tiny_model, tiny_published
 CPU = torch.device("cpu")
 
 
-def sample_of(setting: Setting, pair: Pair, temperature: float, new: int = 12):
+def sample_of(setting, pair, temperature, new=12):
     make = peer_maker if setting.is_peer else our_maker
     with Meters().on(pair) as meters:
         return measure(make(setting, pair, temperature, new), [[1, 2, 3]], [11], meters, CPU)
@@ -26,7 +24,7 @@ def sample_of(setting: Setting, pair: Pair, temperature: float, new: int = 12):
 
 @pytest.mark.usefixtures("always_drafts")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_one_setting_of_every_method_runs(pair: Pair, temperature: float) -> None:
+def test_one_setting_of_every_method_runs(pair, temperature):
     for setting in {setting.method: setting for setting in plan("peers", None, has_draft=True)}.values():
         sample = sample_of(setting, pair, temperature)
         assert [len(row) for row in sample.tokens] == [12], setting.name
@@ -38,7 +36,7 @@ def test_one_setting_of_every_method_runs(pair: Pair, temperature: float) -> Non
 @pytest.mark.parametrize(
     ("kind", "backend"), [("hidden", "torch"), ("hidden", "native"), ("eagle3", "torch"), ("eagle3", "native")]
 )
-def test_passes_of_drafters_of_hidden_states_are_seen(kind: str, backend: str) -> None:
+def test_passes_of_drafters_of_hidden_states_are_seen(kind, backend):
     model = tiny_model(backend, 23, 1)
     drafter = tiny_hidden(model) if kind == "hidden" else tiny_published(model, kind)
     pair = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend=backend))
@@ -52,7 +50,7 @@ def test_passes_of_drafters_of_hidden_states_are_seen(kind: str, backend: str) -
     assert document._models(pair, [])["draft"]["parameters"] > 0
 
 
-def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:
+def test_reading_a_long_prompt_in_parts_is_no_further_round():
     config = tiny_llama(0.4).config
     config.max_position_embeddings = 2200
     pair = Pair(LlamaForCausalLM(config).eval(), None, Letters())
@@ -62,7 +60,7 @@ def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:
     assert (sample.forwards, sample.drafted) == (4, 0)
 
 
-def test_an_ended_row_of_generate_keeps_no_padding(pair: Pair) -> None:
+def test_an_ended_row_of_generate_keeps_no_padding(pair):
     wanted = sample_of(Setting(method="generate"), pair, 0.0).tokens[0]
     ending = Pair(pair.target.model, None, pair.tokenizer)
     ending.eos = [wanted[2]]
@@ -72,7 +70,7 @@ def test_an_ended_row_of_generate_keeps_no_padding(pair: Pair) -> None:
     assert len(second) > len(first)  # so the first row was read on for longer than it is
 
 
-def test_generate_reads_every_token_once_with_its_cache(pair: Pair) -> None:
+def test_generate_reads_every_token_once_with_its_cache(pair):
     pair.target.model.config.use_cache = False  # as a model saved after training says
     try:
         sample = sample_of(Setting(method="generate"), pair, 0.0)
@@ -83,7 +81,7 @@ def test_generate_reads_every_token_once_with_its_cache(pair: Pair) -> None:
     assert sample.drafted == 0
 
 
-def test_the_same_chain_takes_the_same_forwards_on_both_sides_which_the_hooks_see(pair: Pair) -> None:
+def test_the_same_chain_takes_the_same_forwards_on_both_sides_which_the_hooks_see(pair):
     ours = sample_of(Setting(method="chain", shape="3", nodes=3), pair, 0.0, new=40)
     theirs = sample_of(Setting(method="assisted", shape="3", nodes=3), pair, 0.0, new=40)
     assert ours.tokens == theirs.tokens
@@ -95,7 +93,7 @@ def test_the_same_chain_takes_the_same_forwards_on_both_sides_which_the_hooks_se
         assert sample.drafted == meters.target.tokens - 3 - (meters.target.count - 1) > 0
 
 
-def test_generate_samples_from_the_whole_distribution_whatever_the_model_recommends() -> None:
+def test_generate_samples_from_the_whole_distribution_whatever_the_model_recommends():
     flat = tiny_llama(0.02)
     flat.generation_config.top_k = 1
     flat.generation_config.repetition_penalty = 9.0

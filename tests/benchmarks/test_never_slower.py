@@ -1,23 +1,17 @@
 """Plain decoding and ``auto`` in turn: which cases there are, what they hold, and the report."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-
-import pytest
 
 from benchmarks.never_slower import run as never_slower
 from benchmarks.never_slower.config import NeverSlowerConfig
-from draftwood.api import Pair
 from draftwood.engine.decode import Decoder
 from tests.benchmarks.tiny import call
 
 
-def test_both_write_the_same_tokens_in_every_case(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_write_the_same_tokens_in_every_case(pair, monkeypatch):
     monkeypatch.setattr(never_slower, "PAUSE", 0.0)
     monkeypatch.setattr(never_slower, "_TAUGHT_TOKENS", 0)
-    written: dict[tuple[object, ...], set[str]] = {}
+    written = {}
     generate = Decoder.generate
 
     def noted(self, requests, sampling, **more):
@@ -28,7 +22,7 @@ def test_both_write_the_same_tokens_in_every_case(pair: Pair, monkeypatch: pytes
 
     monkeypatch.setattr(Decoder, "generate", noted)
     config = NeverSlowerConfig(backend="torch", batch="2", temperatures="0,1", max_new_tokens=6, repeats=2)
-    ends: list[int] = []
+    ends = []
     results = never_slower.measure(config, pair, "torch", lambda: ends.append(1))
     assert len(results) == 3 * 2 * 3 * 2  # drafts, temperatures, texts, states
     assert len(ends) == never_slower.count(config, drafts=3)
@@ -38,9 +32,7 @@ def test_both_write_the_same_tokens_in_every_case(pair: Pair, monkeypatch: pytes
         assert found["tokens_per_pass"] >= 1.0
 
 
-def test_the_command_counts_the_lines_that_are_slower(
-    prompt_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_counts_the_lines_that_are_slower(prompt_file, monkeypatch, tmp_path):
     monkeypatch.setattr(never_slower, "PAUSE", 0.0)
     size = "--batch", 2, "--temperatures", 1, "--max-new-tokens", 6, "--repeats", 2
     shown = call("never-slower", "--backend", "torch", "--drafts", "none", *size, "--output", tmp_path)

@@ -1,9 +1,6 @@
 """Where prompts come from."""
 
-from __future__ import annotations
-
 import lzma
-from pathlib import Path
 
 import pytest
 
@@ -18,17 +15,17 @@ from tests.faults.folders import tiny_llama
 from tests.tiny_chat import chat_tokenizer
 
 
-def encode(text: str) -> list[int]:
+def encode(text):
     return [ord(c) for c in text]
 
 
-def shown(config: BenchConfig) -> list[tuple[str, str]]:
+def shown(config):
     """Sources and texts of the prompts."""
     return [(p.source, "".join(map(chr, p.tokens))) for p in read_prompts(config, encode, longest=200)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "woods.val.txt").write_text("first tale\nmore\n<|endoftext|>\nsecond tale\n<|endoftext|>\nthird tale\n")
     book = "\n".join(f"line {i:03} of the book" for i in range(200))
     (tmp_path / "books.val.txt.xz").write_bytes(lzma.compress(book.encode()))
@@ -37,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", ["mine.jsonl", "."])
-def test_own_files_and_those_of_published_benchmarks_are_read_as_they_are(tmp_path: Path, where: str) -> None:
+def test_own_files_and_those_of_published_benchmarks_are_read_as_they_are(tmp_path, where):
     (tmp_path / "mine.jsonl").write_text('{"prompt": "one"}\n\n{"prompt": "two", "source": "other", "id": 4}\n')
     (tmp_path / "a.jsonl").write_text('{"category": "rag", "turns": ["one", "later"]}\n{"question": "two"}\n')
     (tmp_path / "notes.txt").write_text("no prompts\n")
@@ -46,7 +43,7 @@ def test_own_files_and_those_of_published_benchmarks_are_read_as_they_are(tmp_pa
     assert set(shown(BenchConfig(prompts=tmp_path / where))) == own | published
 
 
-def test_messages_go_through_the_chat_template() -> None:
+def test_messages_go_through_the_chat_template():
     tokenizer = chat_tokenizer()
     pair = Pair(tiny_llama(len(tokenizer)).eval(), None, tokenizer)
     ids = encoder(BenchConfig(chat=True), pair)("the fox")
@@ -55,14 +52,14 @@ def test_messages_go_through_the_chat_template() -> None:
 
 
 @pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]", '{"turns": []}'])
-def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one"}\n' + line + "\n")
     with pytest.raises(ConfigError, match="line 2 of"):
         read_prompts(BenchConfig(prompts=path), encode, None)
 
 
-def test_missing_files_are_named(folder: Path) -> None:
+def test_missing_files_are_named(folder):
     (folder / "empty").mkdir()
     for config, message in (
         (BenchConfig(data=folder / "empty"), "holds no NAME"),
@@ -74,15 +71,15 @@ def test_missing_files_are_named(folder: Path) -> None:
             read_prompts(config, encode, 200)
 
 
-def test_prompts_in_the_package_need_no_file_but_room() -> None:
+def test_prompts_in_the_package_need_no_file_but_room():
     config = BenchConfig(prompts_per_source=1, max_new_tokens=80)
     assert [p.source for p in read_prompts(config, encode, None)] == [*BUILT_IN]
     with pytest.raises(ConfigError, match="do not fit the models' context of 100"):
         read_prompts(config, encode, longest=100)
 
 
-def test_pieces_have_exactly_their_length(tmp_path: Path) -> None:
-    def words(text: str) -> list[int]:
+def test_pieces_have_exactly_their_length(tmp_path):
+    def words(text):
         return [len(word) for word in text.split()]
 
     document = " ".join("x" * (i % 7 + 1) for i in range(60))
@@ -94,7 +91,7 @@ def test_pieces_have_exactly_their_length(tmp_path: Path) -> None:
         pieces_of_length(tmp_path, 2, 300, words)
 
 
-def test_documents_begin_prompts_source_by_source_and_can_be_passed_over(folder: Path) -> None:
+def test_documents_begin_prompts_source_by_source_and_can_be_passed_over(folder):
     prompts = shown(BenchConfig(data=folder, prompt_tokens=5, prompts_per_source=2))
     assert prompts == [("books", "line "), ("woods", "first"), ("books", "line "), ("woods", "secon")]
     found = shown(BenchConfig(data=folder, prompt_tokens=6, prompts_per_source=2, skip_prompts=2))

@@ -1,9 +1,6 @@
 """Options that make no sense are refused with a sentence before anything runs."""
 
-from __future__ import annotations
-
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -48,13 +45,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "message"), REFUSED)
-def test_commands_refuse_what_they_cannot_do(command: str, message: str, tmp_path: Path, monkeypatch) -> None:
+def test_commands_refuse_what_they_cannot_do(command, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message in " ".join(call(*shlex.split(command), code=2).output.split())
     assert not list(tmp_path.iterdir())
 
 
-def test_batches_that_cannot_be_filled_are_refused(prompt_file: Path, tmp_path: Path) -> None:
+def test_batches_that_cannot_be_filled_are_refused(prompt_file, tmp_path):
     options = "--methods", "ar", "--prompts", prompt_file, "--output", tmp_path, "--batch", "3"
     message = "batches of 3 cannot be filled with 1 prompts of 'x': give each source a number that 3 divides"
     assert f"{message} (--prompts-per-source 3)" in call("generate", *options, code=2).output

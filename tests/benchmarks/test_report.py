@@ -1,14 +1,11 @@
 """The report says what the raw numbers say."""
 
-from __future__ import annotations
-
 from statistics import median
-from types import SimpleNamespace
 
 from benchmarks.report import best, markdown
 
 
-def section(text: str, temperature: str, title: str) -> list[list[str]]:
+def section(text, temperature, title):
     """Cells of the table behind a heading."""
     part = text.split(f"## Temperature {temperature}\n")[1].split(f"### {title}")[1]
     lines = part[part.index("|") :].split("\n\n")[0].splitlines()
@@ -16,15 +13,15 @@ def section(text: str, temperature: str, title: str) -> list[list[str]]:
     return [rows[0], *rows[2:]]
 
 
-def raw(document: dict, setting: str, temperature: float) -> dict:
+def raw(document, setting, temperature):
     return next(r for r in document["results"] if (r["setting"], r["temperature"]) == (setting, temperature))
 
 
-def rates(result: dict) -> list[float]:
+def rates(result):
     return [sum(r["new_tokens"]) / sum(r["seconds"]) for r in result["repeats"]]
 
 
-def test_the_table_of_all_settings_matches_the_raw_numbers(measured: SimpleNamespace) -> None:
+def test_the_table_of_all_settings_matches_the_raw_numbers(measured):
     document = measured.document
     header, *rows = section(measured.report, "1", "All settings")
     assert len(rows) == 6
@@ -46,13 +43,13 @@ def test_the_table_of_all_settings_matches_the_raw_numbers(measured: SimpleNames
         assert abs(float(line["outside ms/round"]) - 1000 * (whole - inside) / forwards) < 0.00051
 
 
-def test_the_best_of_each_method_is_shown() -> None:
+def test_the_best_of_each_method_is_shown():
     rivals = [{"method": "iid", "x": 1.0}, {"method": "iid", "x": 2.0}, {"method": "chain", "x": 0.5}]
     rivals.append({"method": "gone+traversal", "x": 3.0})  # stored results of a method that is gone
     assert [r["x"] for r in best(rivals, lambda r: r["x"]).values()] == [0.5, 2.0]
 
 
-def test_the_file_of_raw_numbers_says_where_they_come_from(measured: SimpleNamespace) -> None:
+def test_the_file_of_raw_numbers_says_where_they_come_from(measured):
     document = measured.document
     assert markdown(document) == measured.report
     assert document["partial"] is False

@@ -1,10 +1,7 @@
 """The order of measurements, what an interrupt leaves, and the figures, recomputed by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,11 +13,10 @@ from benchmarks.report import efficiency_cell
 from benchmarks.run import Log, orders, seed_of
 from benchmarks.settings import Setting
 from benchmarks.summary import efficiency, figures, ratio, speed
-from draftwood.api import Pair
 from tests.benchmarks.tiny import made_up_sample
 
 
-def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
+def test_every_pass_visits_all_cases_in_a_new_but_fixed_order():
     cases = [1, 2, 4, 5, 8]
     steps = list(orders(cases, 3, "a"))
     passes = [steps[i : i + 5] for i in range(0, 15, 5)]
@@ -33,7 +29,7 @@ def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(1, [(0,), (1,), (2,), (3,), (4,), (5,)]), (2, [(0, 2), (1, 3), (4, 5)])])
-def test_batches_are_of_one_source_and_the_sources_take_turns(size: int, wanted: list) -> None:
+def test_batches_are_of_one_source_and_the_sources_take_turns(size, wanted):
     prompts = [Prompt(source=source, tokens=(1,)) for source in "ababaa"]
     assert batched(prompts, size) == wanted
 
@@ -44,7 +40,7 @@ def test_batches_are_of_one_source_and_the_sources_take_turns(size: int, wanted:
     ([1, 1], [[1], []], [[1], []]),  # nothing is complete: what there is stays
     ([1, 1, 2, 2], [[4, 4], [4, 4], [2, 1], [2]], [[4, 4], [4, 4], [2], [2]]),  # batches of one size alone
 ])  # fmt: skip
-def test_an_interrupted_pass_is_dropped_unless_it_is_all(sizes: list, counts: list, kept: list) -> None:
+def test_an_interrupted_pass_is_dropped_unless_it_is_all(sizes, counts, kept):
     methods = ["ar", "generate"] * 2
     cases = [(Setting(method=method, batch=size), 0.0) for method, size in zip(methods, sizes, strict=False)]
     log = Log(cases=cases, samples=[[[made_up_sample(1)] * n for n in repeats] for repeats in counts])
@@ -52,11 +48,11 @@ def test_an_interrupted_pass_is_dropped_unless_it_is_all(sizes: list, counts: li
     assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == kept
 
 
-def test_texts_part_where_one_of_them_ends() -> None:
+def test_texts_part_where_one_of_them_ends():
     assert (first_difference([1, 2, 3], [1, 9, 3]), first_difference([1, 2, 3], [1, 2])) == (1, 2)
 
 
-def test_a_planted_difference_is_found_with_its_gap(pair: Pair) -> None:
+def test_a_planted_difference_is_found_with_its_gap(pair):
     prompts = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
     first, second, wrong = [5, 6, 7], [8, 9, 10], [8, 9, 11]
     cases = [(Setting(method="generate"), 0.0), (Setting(method="chain", shape="2", nodes=2), 0.0)]
@@ -71,7 +67,7 @@ def test_a_planted_difference_is_found_with_its_gap(pair: Pair) -> None:
     assert found["gap"] == pytest.approx(float(best[0] - best[1]), abs=1e-5)
 
 
-def repeat(tokens: list[int], forwards: list[int], seconds: list[float], **stages: list[float]) -> dict[str, list[Any]]:
+def repeat(tokens, forwards, seconds, **stages):
     zero = [0.0] * len(tokens)
     times = {f"{s}_seconds": stages.get(s, zero) for s in ("draft", "target", "verify")}
     counts = dict.fromkeys(("forwards", "row_forwards", "drafted"), forwards)
@@ -81,7 +77,7 @@ def repeat(tokens: list[int], forwards: list[int], seconds: list[float], **stage
 TWO = [repeat([10, 20], [5, 10], [1.0, 3.0]), repeat([10, 20], [5, 5], [2.0, 4.0])]
 
 
-def test_speed_is_all_tokens_over_all_seconds() -> None:
+def test_speed_is_all_tokens_over_all_seconds():
     assert speed(TWO[0]) == 30 / 4
     found = figures(TWO)
     assert found["tokens_per_second"] == {"median": (7.5 + 5) / 2, "min": 5.0, "max": 7.5}
@@ -89,14 +85,14 @@ def test_speed_is_all_tokens_over_all_seconds() -> None:
     assert (cut_short["block_efficiency"], cut_short["tokens_per_second"]["max"]) == (90 / 30, 10)
 
 
-def test_efficiency_is_tokens_over_forwards_of_all_texts() -> None:
+def test_efficiency_is_tokens_over_forwards_of_all_texts():
     value, error = efficiency(TWO)
     assert value == 60 / 25
     # prompts: 20 tokens in 10 forwards and 40 in 15; residuals 20 - 24 and 40 - 36
     assert error == pytest.approx(math.sqrt(2 / 1 * (16 + 16)) / 25)
 
 
-def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round() -> None:
+def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round():
     four = [repeat([12], [3], [1.5]) | {"row_forwards": [8], "drafted": [16], "seen": [True]}]
     found = figures(four)
     assert found["block_efficiency"] == 12 / 8
@@ -107,14 +103,14 @@ def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round(
     assert efficiency_cell(unknown) == ""
 
 
-def test_ratios_are_taken_inside_each_repeat_and_more_than_one_is_faster() -> None:
+def test_ratios_are_taken_inside_each_repeat_and_more_than_one_is_faster():
     fast = [repeat([10], [5], [1.0]), repeat([10], [5], [4.0]), repeat([10], [5], [1.0])]
     slow = [repeat([10], [5], [2.0]), repeat([10], [5], [8.0]), repeat([10], [5], [3.0])]
     assert ratio(fast, slow) == {"median": 2.0, "min": 2.0, "max": 3.0}
     assert ratio(slow, fast)["median"] == 0.5
 
 
-def test_shares_add_up_and_the_rest_is_outside() -> None:
+def test_shares_add_up_and_the_rest_is_outside():
     one = [repeat([8], [4], [1.0], draft=[0.2], target=[0.5], verify=[0.1])]
     found = figures(one)
     assert sum(found["share"].values()) == pytest.approx(1)

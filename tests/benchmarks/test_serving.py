@@ -1,13 +1,9 @@
 """The benchmarks of the server: what they send, what they count, and what they say of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -25,15 +21,14 @@ from benchmarks.serving.outcome import holds
 from benchmarks.serving.right import RIGHT, valid
 from benchmarks.serving.routes import ROUTES, chatting
 from benchmarks.serving.servers import Server, launched, running
-from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from tests.benchmarks.tiny import call
-from tests.serve.conftest import DRAWS, Live, live_server, loaded, make_service
+from tests.serve.conftest import DRAWS, live_server, loaded, make_service
 from tests.tiny_chat import save_chat
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(tmp_path_factory):
     """Models that read long prompts: tools are described in them."""
     folder, long = tmp_path_factory.mktemp("long"), {"max_position_embeddings": 16384}
     return loaded(
@@ -42,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def live(pair: Pair) -> Iterator[Live]:
+def live(pair):
     with live_server(make_service(pair)) as found:
         yield found
 
@@ -50,12 +45,12 @@ def live(pair: Pair) -> Iterator[Live]:
 OPENAI_ERROR = '{"error": {"message": "a", "type": "b", "param": null, "code": null}}'
 
 
-def nothing() -> None:
+def nothing():
     pass
 
 
 @pytest.fixture
-def served(live: Live, tmp_path: Path) -> Served:
+def served(live, tmp_path):
     return Served(url=live.url, output=tmp_path, dtype="float32")
 
 
@@ -73,9 +68,9 @@ def served(live: Live, tmp_path: Path) -> Served:
         ({"memory": [100, 103]}, 1),
     ],
 )
-def test_control_a_soak_notices_what_was_lost(change: dict[str, Any], broken: int) -> None:
+def test_control_a_soak_notices_what_was_lost(change, broken):
     config = SoakConfig(requests=50)
-    right: dict[str, Any] = {
+    right = {
         "fates": {"complete": 40, "left_stream": 5, "left_whole": 5}, "server": {"ended": 40, "cancelled": 10},
         "left": [0, 0], "memory": [100, 101],
     }  # fmt: skip
@@ -84,11 +79,11 @@ def test_control_a_soak_notices_what_was_lost(change: dict[str, Any], broken: in
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_route_of_a_soak_says_when_its_text_is_complete(live: Live, stream: bool) -> None:
+def test_every_route_of_a_soak_says_when_its_text_is_complete(live, stream):
     server = running(live.url)
     fields = {"stream": stream, "speculative": True, "ignore_eos": True}
 
-    async def ends() -> list[tuple[bool, str | None]]:
+    async def ends():
         async with client_of(server) as client:
             body = mixed(0, 0, server.model, 4) | {"prompt": "the fox", "max_tokens": 2} | fields
             got = [await answer(client, route.translated(body), route.path) for route in ROUTES]
@@ -103,7 +98,7 @@ def test_every_route_of_a_soak_says_when_its_text_is_complete(live: Live, stream
     assert "messages" in str(refused[1])
 
 
-def test_the_bundled_pair_gets_a_chat_template(tmp_path: Path) -> None:
+def test_the_bundled_pair_gets_a_chat_template(tmp_path):
     with chatting(Served(output=tmp_path)) as made:
         assert made.target
         assert (Path(made.target) / "chat_template.jinja").is_file()
@@ -114,7 +109,7 @@ def test_the_bundled_pair_gets_a_chat_template(tmp_path: Path) -> None:
 # ---- the prefix cache ----
 
 
-def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compared(served: Served) -> None:
+def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compared(served):
     config = PrefixConfig(tokens=64, repeats=2, max_new_tokens=8, most=1000.0)
     found = prefix.run(served, config, nothing)
     assert holds(found), found["checks"]
@@ -134,7 +129,7 @@ def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compare
 # ---- fuzz ----
 
 
-def test_a_run_with_a_wrong_answer_ends_with_1(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_wrong_answer_ends_with_1(live, tmp_path, monkeypatch):
     schemas = json.loads(fuzz.described(running(live.url)))["components"]["schemas"]
     assert schemas["CompletionBody"]["properties"]["model"]["anyOf"] == [{"const": "tiny"}, {"type": "null"}]
     monkeypatch.setattr(fuzz, "problem", lambda *_: "a test")
@@ -151,13 +146,13 @@ def test_a_run_with_a_wrong_answer_ends_with_1(live: Live, tmp_path: Path, monke
         ("/api/chat", 400, b'{"error": {"message": "a"}}'), ("/v1/messages", 400, b'{"error": "a"}'),
     ],
 )  # fmt: skip
-def test_control_a_wrong_answer_is_seen(path: str, status: int, body: bytes) -> None:
+def test_control_a_wrong_answer_is_seen(path, status, body):
     assert fuzz.problem(path, status, body, lambda: json.loads(body))
     right = {"/api/chat": '{"error": "a"}', "/v1/messages": '{"error": {"type": "a", "message": "b"}}'}
     assert fuzz.problem(path, 400, b"", lambda: json.loads(right.get(path, OPENAI_ERROR))) is None
 
 
-def test_bodies_are_there_for_every_route_of_the_document(live: Live) -> None:
+def test_bodies_are_there_for_every_route_of_the_document(live):
     paths = httpx2.get(f"{live.url}/openapi.json").json()["paths"]
     assert {path for path, methods in paths.items() if "post" in methods} == {path for path, _ in RIGHT}
     refused = [(path, body) for path, body in valid("tiny") if httpx2.post(live.url + path, json=body).status_code != 200]
@@ -167,15 +162,15 @@ def test_bodies_are_there_for_every_route_of_the_document(live: Live) -> None:
 # ---- load ----
 
 
-def test_a_running_server_is_measured_alone(served: Served) -> None:
+def test_a_running_server_is_measured_alone(served):
     config = LoadConfig(systems="off,transformers", concurrency="1", rates="50", requests=2, repeats=1, max_new_tokens=8)
     found = load.run(served, config, nothing)
     assert {(r["system"], r["answers"]) for r in found["results"]} == {("off", 2)}
     assert found["skipped"] == [{"system": "transformers", "why": "a running server was given"}]
 
 
-def test_figures_are_of_the_answers_that_came() -> None:
-    def one(status: int, *chunks: float) -> Answer:
+def test_figures_are_of_the_answers_that_came():
+    def one(status, *chunks):
         return Answer(status=status, finish_reason="length", tokens=5, sent=1.0, ended=4.0, chunks=list(chunks))
 
     found = load.figures([one(200, 2.0, 3.0), one(200, 3.0, 4.0), one(429), one(500)], 2.0)
@@ -184,7 +179,7 @@ def test_figures_are_of_the_answers_that_came() -> None:
     assert found["between_tokens"] == {"p50": 250.0, "p95": 250.0}
 
 
-def test_transformers_gets_the_same_work_in_its_own_words() -> None:
+def test_transformers_gets_the_same_work_in_its_own_words():
     server = Server(url="", model="m")
     body = {"prompt": "a", "max_tokens": 7, "temperature": 0.0, "seed": 3}
     theirs = load.body_for("transformers", server, body)
@@ -194,10 +189,10 @@ def test_transformers_gets_the_same_work_in_its_own_words() -> None:
     assert "speculative" not in load.body_for("automatic", server, body)
 
 
-def test_a_closed_loop_keeps_its_clients_busy() -> None:
+def test_a_closed_loop_keeps_its_clients_busy():
     at_once = [0]
 
-    async def work(item: int) -> int:
+    async def work(item):
         at_once.append(at_once[-1] + 1)
         await asyncio.sleep(0)
         at_once.append(at_once[-1] - 1)
@@ -211,7 +206,7 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
 # ---- servers and commands ----
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
+def test_a_server_that_does_not_start_says_why():
     program = "import sys; print('first', file=sys.stderr); sys.exit('the last line')"
     start = launched([sys.executable, "-c", program], {})
     with pytest.raises(ConfigError, match=r"does not start \(the last line\)"), start:

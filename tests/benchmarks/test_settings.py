@@ -1,14 +1,11 @@
 """Which settings are measured: exact node counts, equal lengths, equal numbers of tries."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
 
-from benchmarks.settings import ENGINES, METHODS, OURS, PLANS, Setting, plan
+from benchmarks.settings import ENGINES, METHODS, OURS, PLANS, plan
 from draftwood import METHODS as SPECS
-from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine.decode import Decoder
@@ -17,7 +14,7 @@ from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 
 
-def first_tree(setting: Setting, pair: Pair):
+def first_tree(setting, pair):
     drafter, verifier = build(setting.to_method(), pair.draft, greedy=False)
     request = Request(prompt=[1, 2, 3], seed=3, limits=Limits(max_new_tokens=60))
     stream = Decoder(pair.target, drafter, verifier).stream([request], Sampling())
@@ -27,7 +24,7 @@ def first_tree(setting: Setting, pair: Pair):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name: str, pair: Pair) -> None:
+def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name, pair):
     for setting in plan(name, None, has_draft=True):
         if setting.is_peer or setting.method == "ngram" or not setting.nodes:  # a tree that grows as far as it pays
             continue
@@ -36,13 +33,13 @@ def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name: str, p
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_names_are_unique(name: str) -> None:
+def test_names_are_unique(name):
     found = plan(name, None, has_draft=True)
     assert len({s.name for s in found}) == len(found)
 
 
 @pytest.mark.parametrize("preset", ["peers", "all-peers"])
-def test_no_side_has_more_tries_than_the_other(preset: str) -> None:
+def test_no_side_has_more_tries_than_the_other(preset):
     counts = Counter(s.method for s in plan(preset, None, has_draft=True))
     assert set(counts) == set(METHODS) - set([] if preset == "all-peers" else ENGINES)
     shapeless = ("ar", "generate", "adaptive", "lookup", "genai", "llama.cpp", "llama.cpp-file")
@@ -55,12 +52,12 @@ def test_no_side_has_more_tries_than_the_other(preset: str) -> None:
     ("all-peers", ["genai-draft"], {"has_draft": False}, "genai-draft"),
     ("peers", ["ar", "genai"], {}, r"'peers' does not measure genai: .*all-peers, which measures everything"),
 ])  # fmt: skip
-def test_methods_that_cannot_be_measured_are_named(preset: str, methods: list | None, more: dict, message: str) -> None:
+def test_methods_that_cannot_be_measured_are_named(preset, methods, more, message):
     with pytest.raises(ConfigError, match=message):
         plan(preset, methods, **{"has_draft": True, **more})
 
 
-def test_methods_can_be_chosen() -> None:
+def test_methods_can_be_chosen():
     assert [s.name for s in plan("peers", ["ar", "ngram"], has_draft=False)][:2] == ["ar", "ngram 2"]
 
 

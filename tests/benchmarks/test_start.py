@@ -1,11 +1,8 @@
 """Starting: what is measured in a fresh process, and what is reported of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 from time import perf_counter
 
 import pytest
@@ -26,7 +23,7 @@ PACKAGES = {"genai": "openvino_genai", "llama.cpp": "llama_cpp"}
 
 
 @pytest.mark.parametrize("system", ["torch", "genai", "llama.cpp"])
-def test_a_start_passes_its_points_in_order_in_a_process_of_its_own(system: str, tmp_path: Path) -> None:
+def test_a_start_passes_its_points_in_order_in_a_process_of_its_own(system, tmp_path):
     if system in PACKAGES:
         pytest.importorskip(PACKAGES[system])
     job = JOB | {"system": system}
@@ -40,13 +37,13 @@ def test_a_start_passes_its_points_in_order_in_a_process_of_its_own(system: str,
     assert 0 < found["held"] <= found["peak"]
 
 
-def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_process_that_fails_says_why(tmp_path):
     with pytest.raises(ConfigError, match=r"its process failed \(.*there is no folder"):
         run.start(JOB | {"system": "torch", "target": str(tmp_path / "none")}, tmp_path)
 
 
 @pytest.mark.skipif(not STATUS.is_file(), reason="the kernel does not tell")
-def test_the_peak_is_the_processs_own_and_not_its_parents() -> None:
+def test_the_peak_is_the_processs_own_and_not_its_parents():
     large = bytearray(400 << 20)
     code = "from benchmarks.start.process import memory; print(memory()['peak'])"
     environment = {"PYTHONPATH": ":".join(sys.path)}
@@ -55,7 +52,7 @@ def test_the_peak_is_the_processs_own_and_not_its_parents() -> None:
     assert memory()["peak"] >= len(large)
 
 
-def test_figures_are_medians_and_ratios_inside_each_repeat() -> None:
+def test_figures_are_medians_and_ratios_inside_each_repeat():
     ours, base = ([{"first_token": t, "held": None} for t in times] for times in ((3.0, 4.0, 8.0), (1.0, 2.0, 2.0)))
     found = run.figures(ours, base)
     assert found["first_token"] == {"median": 4.0, "min": 3.0, "max": 8.0}
@@ -63,8 +60,8 @@ def test_figures_are_medians_and_ratios_inside_each_repeat() -> None:
     assert found["held"] is None
 
 
-def test_what_cannot_be_started_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def start(job: dict, cache: Path) -> dict:
+def test_what_cannot_be_started_is_left_out_with_the_reason(monkeypatch, tmp_path):
+    def start(job, cache):
         assert not list(cache.iterdir())  # every start has a cache of its own
         (cache / "file").write_text("")
         if job["system"] == "torch":

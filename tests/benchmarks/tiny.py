@@ -1,9 +1,7 @@
 """Tiny models and a tokenizer of characters."""
 
-from __future__ import annotations
-
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.__main__ import main
@@ -12,14 +10,14 @@ from benchmarks.measure import Sample
 VOCAB = 96
 
 
-def call(*arguments: object, code: int = 0) -> Result:
+def call(*arguments, code=0):
     """``python -m benchmarks`` with these arguments, which ends with this code."""
     done = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done
 
 
-def made_up_sample(tokens: int, *, forwards: int = 1, **seconds: float) -> Sample:
+def made_up_sample(tokens, *, forwards=1, **seconds):
     """The measurement of one text; without seconds it took a second."""
     times = dict(seconds=1.0, target_seconds=0.0, draft_seconds=0.0, verify_seconds=0.0) | seconds
     return Sample(
@@ -34,11 +32,11 @@ class Letters:
     bos_token = bos_token_id = None
     eos_token_id = None
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text):
         return {"input_ids": [ord(c) % VOCAB for c in text]}
 
 
-def tiny_llama(spread: float) -> LlamaForCausalLM:
+def tiny_llama(spread):
     """A random one-layer transformer; ``spread`` makes its distributions more or less peaked."""
     torch.manual_seed(0)
     config = LlamaConfig(

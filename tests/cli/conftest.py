@@ -1,27 +1,21 @@
 """A tiny pair of models with a byte-level tokenizer in a folder, and a way to call the program."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from draftwood.cli import main
 from tests.other_tokens import pieces
 
 CONTEXT = 96
-Run: TypeAlias = Callable[..., Result]
 WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat", "once upon a time 1 2 3"]
 
 
-def _tokenizer(bos: bool, words: list[str]) -> Any:
+def _tokenizer(bos, words):
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +25,7 @@ def _tokenizer(bos: bool, words: list[str]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<end>", **start)
 
 
-def _model(vocab: int, seed: int, layers: int) -> Any:
+def _model(vocab, seed, layers):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -53,7 +47,7 @@ def _model(vocab: int, seed: int, layers: int) -> Any:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     """Folders ``target``, ``draft``, ``stranger`` (no token of the target's) and ``bare`` (no beginning-of-text token)."""
     folder = tmp_path_factory.mktemp("models")
     for name, seed, layers in (("target", 1, 2), ("draft", 1, 1), ("stranger", 3, 1), ("bare", 1, 1)):
@@ -64,36 +58,36 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pair(models: Path) -> list[str]:
+def pair(models):
     """Options that name the pair."""
     return ["--target", str(models / "target"), "--draft", str(models / "draft")]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(monkeypatch):
     """Call the program in this process; ``--compare`` has time for one run of each, and no other process is seen."""
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     monkeypatch.setattr("draftwood.cli.comparison.SECONDS", 0.0)
     monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: 0.0)
 
-    def call(*args: object, stdin: str | bytes | None = None) -> Result:
+    def call(*args, stdin=None):
         return CliRunner().invoke(main, [str(arg) for arg in args], input=stdin, prog_name="draftwood")
 
     return call
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
+def environment():
     """For a process of its own: it finds the package, and one thread is enough."""
     path = os.pathsep.join(p for p in sys.path if p)
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> Path:
+def prompts(tmp_path):
     """Seven prompts, some with a seed or an id, and a blank line."""
     path = tmp_path / "prompts.jsonl"
-    lines: list[dict[str, Any]] = [{"prompt": f"the fox {i}"} for i in range(7)]
+    lines = [{"prompt": f"the fox {i}"} for i in range(7)]
     lines[1] |= {"seed": 70, "id": "one"}
     lines[4] |= {"id": [4], "topic": "foxes"}
     texts = [json.dumps(line) for line in lines]

@@ -1,11 +1,8 @@
 """Which library runs a pair: chosen by name or by itself, seen wherever a text is shown, and never mixed in profiles."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +20,6 @@ from draftwood.loading.models import choose_dtype
 from draftwood.native import library
 from draftwood.runners import backends, torch_runner
 from draftwood.runners.backends import VARIABLE, why_no_room, why_not_native
-from tests.cli.conftest import Run
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -35,25 +31,25 @@ def _auto():
         yield
 
 
-def load(models: Path, **options) -> Pair:
+def load(models, **options):
     return draftwood.load(models / "target", models / "draft", options=LoadOptions(**options))
 
 
-def engines(pair: Pair) -> list[str]:
+def engines(pair):
     return [runner.engine.split()[0] for runner in (pair.target, pair.draft)]
 
 
 @pytest.fixture(scope="module")
-def pairs(models) -> dict[str, Pair]:
+def pairs(models):
     """The pair by both libraries; the native engine is what ``auto`` takes."""
     return {"torch": load(models, backend="torch"), "native": load(models)}
 
 
-def broken(monkeypatch, who: str = "draft") -> None:
+def broken(monkeypatch, who="draft"):
     """The native engine runs everything except this model."""
     inner = backends.NativeRunner
 
-    def runner(model, *, drafts: bool = False, **options):
+    def runner(model, *, drafts=False, **options):
         if drafts == (who == "draft"):
             raise ModelError("it is of an odd make")
         return inner(model, drafts=drafts, **options)
@@ -111,7 +107,7 @@ def two_threads():
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("native", 1)])
 def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(pairs, name, inside):
-    seen: list[int] = []
+    seen = []
 
     def criterion(tokens):
         seen.append(torch.get_num_threads())
@@ -186,7 +182,7 @@ def test_live_models_stay_with_pytorch(models):
 # ---- memory ----
 
 
-def model_of(dtype: torch.dtype, device: str = "cpu"):
+def model_of(dtype, device="cpu"):
     weights = [torch.zeros(1000, dtype=dtype, device=device)]
     return SimpleNamespace(parameters=lambda: weights, dtype=dtype)
 
@@ -233,7 +229,7 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
 # ---- what is shown ----
 
 
-def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tmp_path, monkeypatch):
+def test_generate_tells_what_runs_the_models_and_why(run, pair, prompts, tmp_path, monkeypatch):
     command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
     for name, options in (("torch", ["--backend", "torch"]), ("native", [])):
         found = json.loads(run(*command, *options, "--json", "the fox").stdout)
@@ -254,7 +250,7 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tm
     assert " by torch, " in stderr
 
 
-def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
+def test_check_tells_what_runs_the_models(run, pair, monkeypatch):
     pair = ["--target", pair[1], "--draft", pair[1]]  # a run without accepted drafts is no proof
     command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
     assert run(*command).stdout.startswith(
@@ -272,10 +268,10 @@ def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     assert "Note: the native engine does not run the models: the draft: it is of an odd make.\n" in result.stderr
 
 
-def test_info_tells_what_auto_is(run: Run, monkeypatch):
+def test_info_tells_what_auto_is(run, monkeypatch):
     from draftwood.cli import facts
 
-    def set_native(missing: str | None) -> None:
+    def set_native(missing):
         for module in (facts, backends):
             monkeypatch.setattr(module, "why_missing", lambda: missing)
 
@@ -300,7 +296,7 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     assert said in run("info").stdout
 
 
-def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, pairs, monkeypatch, tmp_path):
+def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run, models, pairs, monkeypatch, tmp_path):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     key = pairs["native"].known.profile_key
     assert key is not None
@@ -324,7 +320,7 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run:
     assert profile.why_not(read(path).profile_key) == "there is no engine 'openvino' here"
 
 
-def test_pytorch_translates_and_nothing_else(run: Run):
+def test_pytorch_translates_and_nothing_else(run):
     for backend in ("auto", "torch"):
         found = json.loads(run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?").stdout)
         assert (found["engine"], found["fallback"]) == ("torch", None)

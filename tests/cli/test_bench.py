@@ -1,9 +1,6 @@
 """``draftwood bench``: plain decoding, auto, the best fixed tree and transformers side by side."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,20 +10,19 @@ from draftwood.core.settings import LoadOptions, Method
 from draftwood.engine.knowledge import Known
 from draftwood.tune import compare
 from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ids_decoder, ours, repeats
-from tests.cli.conftest import Run
 
 SMALL = ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"]
 NAMES = ["plain decoding", "auto", "best fixed tree", "transformers"]
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Path:
+def texts(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n{"prompt": "not taken"}\n')
     return path
 
 
-def test_every_system_is_measured_at_every_temperature(run: Run, pair: list[str], texts: Path, tmp_path: Path) -> None:
+def test_every_system_is_measured_at_every_temperature(run, pair, texts, tmp_path):
     out = tmp_path / "bench.json"
     shown = run("bench", *pair, *SMALL, "--input", texts, "--transformers", "--json", out)
     assert shown.exit_code == 0, shown.output
@@ -48,17 +44,17 @@ def test_every_system_is_measured_at_every_temperature(run: Run, pair: list[str]
     assert len(shown.stdout.splitlines()) == 1 + 8
 
 
-def test_without_a_draft_the_rival_is_prompt_lookup(run: Run, pair: list[str], texts: Path) -> None:
+def test_without_a_draft_the_rival_is_prompt_lookup(run, pair, texts):
     shown = run("bench", *pair[:2], *SMALL, "--input", texts, "--temperature", "1")
     assert shown.exit_code == 0, shown.output
     assert "best lookup" in shown.stdout
     assert "transformers" not in shown.stdout
 
 
-def made_up(name: str, seconds: float, log: list[tuple[str, int]]) -> System:
+def made_up(name, seconds, log):
     """Writes two tokens per pass at a known speed."""
 
-    def write(prompt: list[int], seed: int) -> tuple[int, int]:
+    def write(prompt, seed):
         log.append((name, seed))
         clock.now += seconds
         return 10, 5
@@ -70,13 +66,13 @@ clock = SimpleNamespace(now=0.0)
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pause(monkeypatch):
     monkeypatch.setattr(compare, "sleep", lambda seconds: None)
 
 
-def test_prompts_go_round_all_systems_with_equal_seeds_and_new_ones_in_each_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_go_round_all_systems_with_equal_seeds_and_new_ones_in_each_repeat(monkeypatch):
     monkeypatch.setattr(compare, "perf_counter", lambda: clock.now)
-    log: list[tuple[str, int]] = []
+    log = []
     systems = [made_up("slow", 2.0, log), made_up("quick", 1.0, log)]
     found = repeats(systems, [[1], [2], [3]], 4, 7)
     turns = [log[at : at + 2] for at in range(0, len(log), 2)]
@@ -90,7 +86,7 @@ def test_prompts_go_round_all_systems_with_equal_seeds_and_new_ones_in_each_repe
     assert fastest(systems, [[1]], 0).name == "quick"
 
 
-def test_the_profile_of_a_pair_has_a_say_in_auto(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_of_a_pair_has_a_say_in_auto(models, monkeypatch):
     pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
     assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(temperature=1.0)
     chain = Method(method="chain", shape="2")
@@ -98,7 +94,7 @@ def test_the_profile_of_a_pair_has_a_say_in_auto(models: Path, monkeypatch: pyte
     assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(chain, temperature=1.0)
 
 
-def test_the_measured_methods_know_what_the_pair_has_learnt(models: Path) -> None:
+def test_the_measured_methods_know_what_the_pair_has_learnt(models):
     pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch"))
     method = pair.method(Method(method="adaptive"), temperature=0.0)
     assert pair.learnt[f"{method.method}, temperature 0"].by_rows[1].timed
@@ -107,7 +103,7 @@ def test_the_measured_methods_know_what_the_pair_has_learnt(models: Path) -> Non
     assert measured.tokenizer is None
 
 
-def test_fixed_trees_are_those_that_the_draft_can_grow(models: Path) -> None:
+def test_fixed_trees_are_those_that_the_draft_can_grow(models):
     pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
     assert fixed(pair) == TREES
     assert fixed(Pair(pair.target.model, None, pair.tokenizer)) == LOOKUPS

@@ -1,7 +1,5 @@
 """``draftwood chat`` on a terminal and from a pipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -10,14 +8,11 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias
 
 import pytest
-from click.testing import Result
 
 import draftwood
 from draftwood import LoadOptions, Pair
@@ -25,32 +20,30 @@ from draftwood.core.errors import ConfigError
 from draftwood.loading import gguf_model
 from draftwood.loading.templates import refuse_without_template
 from draftwood.runners.torch_runner import TorchRunner
-from tests.cli.conftest import Run
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source, write_gguf
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "8"]
-Talk: TypeAlias = Callable[..., Result]
 SPEED = r"\d+ tokens, [\d.]+ tokens/s, \d\.\d\d tokens per pass"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return save_chat(tmp_path_factory.mktemp("chat"), max_position_embeddings=4096)
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path) -> Pair:
+def pair(folder):
     return draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
 
 
-def succeeded(result: Result) -> Result:
+def succeeded(result):
     assert result.exit_code == 0, result.output
     return result
 
 
-def answers(pair: Pair, *texts: str, system: str | None = None, **settings: Any) -> list[str]:
+def answers(pair, *texts, system=None, **settings):
     """The answers of the Python interface to the same chat."""
     messages = [] if system is None else [{"role": "system", "content": system}]
     found = []
@@ -62,10 +55,10 @@ def answers(pair: Pair, *texts: str, system: str | None = None, **settings: Any)
 
 
 @pytest.fixture
-def talk(run: Run, monkeypatch: pytest.MonkeyPatch) -> Talk:
+def talk(run, monkeypatch):
     """Type messages into a chat, in this process."""
 
-    def call(*options: object, typed: Sequence[str]) -> Result:
+    def call(*options, typed):
         with monkeypatch.context() as patch:
             patch.setattr("draftwood.cli.keyboard.typed", lambda earlier: iter(typed))
             patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda one: one.name == "<stdin>", raising=False)
@@ -77,9 +70,7 @@ def talk(run: Run, monkeypatch: pytest.MonkeyPatch) -> Talk:
 # ---- what is sent ----
 
 
-def test_names_of_special_tokens_are_text_unless_they_are_allowed(
-    folder: Path, pair: Pair, run: Run, monkeypatch: Any
-) -> None:
+def test_names_of_special_tokens_are_text_unless_they_are_allowed(folder, pair, run, monkeypatch):
     message, read = "the fox<end>\n<s>assistant\na", []
     monkeypatch.setattr(
         Pair, "request", lambda self, ids, *more, made=Pair.request: read.append(list(ids)) or made(self, ids, *more)
@@ -94,14 +85,14 @@ def test_names_of_special_tokens_are_text_unless_they_are_allowed(
 
 
 @pytest.mark.parametrize("message", [[], ["-"]])
-def test_a_text_of_several_lines_in_a_pipe_is_one_message(run: Run, folder: Path, pair: Pair, message: list[str]) -> None:
+def test_a_text_of_several_lines_in_a_pipe_is_one_message(run, folder, pair, message):
     text = "the fox ran\n\n/reset\na dog\r\nthe hen"
     shown = succeeded(run("chat", *message, "--target", folder, *GREEDY, stdin=f"{text}\n"))
     assert shown.stdout == f"{answers(pair, text)[0]}\n"
     assert len(re.findall("tokens/s", shown.stderr)) == 1
 
 
-def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder: Path, pair: Pair) -> None:
+def test_one_message_is_answered_and_quiet_writes_nothing_else(run, folder, pair):
     shown = succeeded(run("chat", "a dog", "--target", folder, *GREEDY))
     assert "tokens/s" in shown.stderr  # control
     quiet = succeeded(run("chat", "a dog", "--target", folder, *GREEDY, "--show", "--quiet"))
@@ -110,14 +101,14 @@ def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder:
     assert not quiet.stderr
 
 
-def test_quiet_and_compare_are_refused_together(run: Run, folder: Path) -> None:
+def test_quiet_and_compare_are_refused_together(run, folder):
     shown = run("chat", "a dog", "--target", folder, *GREEDY, "--quiet", "--compare")
     assert shown.exit_code == 2
     assert "--compare shows two speeds, and --quiet shows none: leave out one of them" in shown.stderr
     assert shown.stdout == ""
 
 
-def test_a_system_prompt_comes_first_and_can_be_replaced(talk: Talk, folder: Path, pair: Pair) -> None:
+def test_a_system_prompt_comes_first_and_can_be_replaced(talk, folder, pair):
     lines = ["the fox ran", "/reset", "/system the red hen", "the fox ran", "/system"]
     shown = talk("--target", folder, *GREEDY, "--system", "a dog", "--quiet", typed=lines)
     one, other = (answers(pair, "the fox ran", system=system)[0] for system in ("a dog", "the red hen"))
@@ -126,7 +117,7 @@ def test_a_system_prompt_comes_first_and_can_be_replaced(talk: Talk, folder: Pat
     assert shown.stderr == "the red hen\n"
 
 
-def test_values_reach_the_chat_template(run: Run, tmp_path: Path) -> None:
+def test_values_reach_the_chat_template(run, tmp_path):
     folder = save_chat(tmp_path / "target", tokenizer=chat_tokenizer(TEMPLATE + "{{ mood }}"))
     own = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
     messages = [{"role": "user", "content": "a dog"}]
@@ -139,13 +130,13 @@ def test_values_reach_the_chat_template(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reset", "bye"), [("/reset", "/bye"), ("/clear", "/exit"), ("/reset ", "/quit")])
-def test_reset_forgets_the_messages_and_bye_ends(talk: Talk, folder: Path, pair: Pair, reset: str, bye: str) -> None:
+def test_reset_forgets_the_messages_and_bye_ends(talk, folder, pair, reset, bye):
     shown = talk("--target", folder, *GREEDY, typed=["the fox ran", reset, "a dog", bye, "the hen"])
     assert shown.stdout == "".join(f"{answers(pair, text)[0]}\n" for text in ("the fox ran", "a dog"))
     assert len(re.findall(SPEED, shown.stderr)) == 2
 
 
-def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(talk: Talk, folder: Path, pair: Pair) -> None:
+def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(talk, folder, pair):
     options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8]
     shown = talk(*options, "--seed", 5, typed=["a dog", "the hen"])
     wanted = answers(pair, "a dog", "the hen", temperature=1.0, seed=5)
@@ -155,7 +146,7 @@ def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(talk: Talk, folder:
     assert drawn.stdout == f"{answers(pair, 'a dog', temperature=1.0, seed=int(seed))[0]}\n"
 
 
-def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
+def test_show_brackets_what_was_drafted(run, folder):
     options = ["--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
     ways = (["--method", "ar"], ["--method", "ngram", "--show"])
     plain, shown = (succeeded(run("chat", *options, *way, stdin="a dog\n")).stdout for way in ways)
@@ -163,7 +154,7 @@ def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
     assert re.sub("[⟦⟧]", "", shown) == plain
 
 
-def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> None:
+def test_the_length_is_the_models_own_unless_given(run, tmp_path):
     save_chat(tmp_path, generation={"max_new_tokens": 3})
     options = ["--target", tmp_path, "--temperature", 1, "--ignore-eos"]
     assert succeeded(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens in ")
@@ -188,14 +179,14 @@ def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> 
         (b"a\n", ["--chat-template-kwargs", '{"tools": []}'], "chat_template_kwargs holds 'tools', which is not"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(run: Run, folder: Path, stdin: bytes, options: list[str], sentence: str) -> None:
+def test_what_cannot_be_answered_is_refused(run, folder, stdin, options, sentence):
     shown = run("chat", "--target", folder, *GREEDY, *options, stdin=stdin)
     assert shown.exit_code == 2
     assert sentence in shown.stderr
     assert shown.stdout == ""
 
 
-def without_template(folder: Path, kind: str) -> Path:
+def without_template(folder, kind):
     if kind == "folder":
         return save_tiny(folder)
     path = write_gguf(folder / "fox.gguf", *source(), template=None)
@@ -204,9 +195,7 @@ def without_template(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["folder", "gguf", "folder of a gguf"])
 @pytest.mark.parametrize("message", [(), ("Hi",)])
-def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: tuple[str, ...]
-) -> None:
+def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(run, tmp_path, monkeypatch, kind, message):
     monkeypatch.setattr(draftwood.api, "load", pytest.fail)
     monkeypatch.setattr(gguf_model, "convert", pytest.fail)
     target = without_template(tmp_path / "model", kind)
@@ -217,7 +206,7 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(
     assert shown.stdout == ""
 
 
-def test_a_template_in_a_file_of_its_own_or_in_the_configuration_is_found(folder: Path, tmp_path: Path) -> None:
+def test_a_template_in_a_file_of_its_own_or_in_the_configuration_is_found(folder, tmp_path):
     refuse_without_template(folder)
     own = Path(shutil.copytree(folder, tmp_path / "own"))
     template = own / "chat_template.jinja"
@@ -230,14 +219,14 @@ def test_a_template_in_a_file_of_its_own_or_in_the_configuration_is_found(folder
     refuse_without_template(own)
 
 
-def test_a_template_in_a_gguf_file_is_found_and_other_names_are_left_to_loading(tmp_path: Path) -> None:
+def test_a_template_in_a_gguf_file_is_found_and_other_names_are_left_to_loading(tmp_path):
     refuse_without_template(write_gguf(tmp_path / "fox.gguf", *source()))
     refuse_without_template("nobody/nothing")
     refuse_without_template(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("text", [" /bye", "/bin/sh ran", "/fox\nran"])
-def test_what_only_begins_like_a_command_is_a_message(talk: Talk, folder: Path, pair: Pair, text: str) -> None:
+def test_what_only_begins_like_a_command_is_a_message(talk, folder, pair, text):
     assert talk("--target", folder, *GREEDY, typed=[text]).stdout == f"{answers(pair, text)[0]}\n"
 
 
@@ -265,14 +254,14 @@ def test_what_only_begins_like_a_command_is_a_message(talk: Talk, folder: Path, 
         ("\udcff", "this message is not UTF-8 text"),
     ],
 )
-def test_what_a_chat_refuses_it_says_and_goes_on(talk: Talk, folder: Path, pair: Pair, line: str, sentence: str) -> None:
+def test_what_a_chat_refuses_it_says_and_goes_on(talk, folder, pair, line, sentence):
     shown = talk("--target", folder, *GREEDY, typed=[line.replace("FOLDER", str(folder)), "a dog"])
     assert sentence in shown.stderr
     assert shown.stderr.count("Error: ") == 1
     assert shown.stdout == f"{answers(pair, 'a dog')[0]}\n"
 
 
-def test_settings_are_shown_changed_and_taken_back(talk: Talk, tmp_path: Path) -> None:
+def test_settings_are_shown_changed_and_taken_back(talk, tmp_path):
     folder = save_chat(tmp_path, generation={"do_sample": True, "temperature": 0.3})
     own = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
     lines = ["/set", "a dog", "/set temperature 0", "/set --max-new-tokens 4", "/set ignore_eos on", "a dog"]
@@ -289,15 +278,13 @@ def test_settings_are_shown_changed_and_taken_back(talk: Talk, tmp_path: Path) -
     assert shown.stdout == f"{drawn}\n{greedy}\n"
 
 
-def test_the_closing_line_says_when_other_processes_take_the_cores(
-    talk: Talk, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_closing_line_says_when_other_processes_take_the_cores(talk, folder, monkeypatch):
     monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: 1.2)
     shown = talk("--target", folder, *GREEDY, typed=["a dog"]).stderr
     assert re.search(rf"^{SPEED}.*; other processes took 1\.2 of \d+ cores$", shown, re.MULTILINE)
 
 
-def test_retry_answers_again_with_the_next_seed(talk: Talk, folder: Path, pair: Pair) -> None:
+def test_retry_answers_again_with_the_next_seed(talk, folder, pair):
     options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8, "--seed", 5]
     shown = talk(*options, typed=["a dog", "/retry", "/retry", "the hen"])
     tries = [answers(pair, "a dog", temperature=1.0, seed=seed)[0] for seed in (5, 6, 7)]
@@ -307,12 +294,12 @@ def test_retry_answers_again_with_the_next_seed(talk: Talk, folder: Path, pair: 
     assert len({*tries}) > 1
 
 
-def test_a_chat_goes_on_from_its_file(talk: Talk, run: Run, folder: Path, pair: Pair, tmp_path: Path) -> None:
+def test_a_chat_goes_on_from_its_file(talk, run, folder, pair, tmp_path):
     file, options = tmp_path / "fox.json", ["--target", folder, *GREEDY]
     texts = ["the fox ran", "a dog", "the hen", "a fox", "the hill"]
     wanted = answers(pair, *texts, system="the red hen")
 
-    def kept() -> list[str]:
+    def kept():
         return [message["content"] for message in json.loads(file.read_text())["messages"]]
 
     talk(*options, "--system", "the red hen", typed=[texts[0], f"/save {file}", texts[1]])
@@ -325,7 +312,7 @@ def test_a_chat_goes_on_from_its_file(talk: Talk, run: Run, folder: Path, pair: 
     assert kept()[-2:] == [texts[4], wanted[4]]
 
 
-def test_a_chat_without_a_file_can_be_resumed_all_the_same(talk: Talk, folder: Path, pair: Pair) -> None:
+def test_a_chat_without_a_file_can_be_resumed_all_the_same(talk, folder, pair):
     options = ["--target", folder, *GREEDY]
     [path] = re.findall(r"--resume (\S+)", talk(*options, typed=["the fox ran"]).stderr)
     assert Path(path).stat().st_mode & 0o077 == 0, "for its user alone"
@@ -340,14 +327,14 @@ def test_a_chat_without_a_file_can_be_resumed_all_the_same(talk: Talk, folder: P
 class Terminal:
     """A process on a terminal of its own."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command, environment):
         self.process, self.file = pty.fork()
         if not self.process:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # programs in the background inherit that it is ignored
             os.execve(command[0], command, environment)
         self.seen = ""
 
-    def until(self, pattern: str, seconds: float = 120) -> str:
+    def until(self, pattern, seconds=120):
         """What came up to the end of a match; it does not match again."""
         end = monotonic() + seconds
         while (found := re.search(pattern, self.seen, re.DOTALL)) is None:
@@ -362,10 +349,10 @@ class Terminal:
         before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
         return before
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         os.write(self.file, text.encode())
 
-    def exit_code(self) -> int:
+    def exit_code(self):
         """The exit code, once all that it wrote is in ``seen``."""
         with suppress(OSError):  # the terminal is closed
             while part := os.read(self.file, 4096):
@@ -374,7 +361,7 @@ class Terminal:
         self.process = 0
         return os.waitstatus_to_exitcode(status)
 
-    def close(self) -> None:
+    def close(self):
         if self.process:
             os.kill(self.process, signal.SIGKILL)
             os.waitpid(self.process, 0)
@@ -385,7 +372,7 @@ TERMINAL = {"TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1"}  # w
 
 
 @pytest.fixture
-def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Terminal]:
+def terminal(folder, environment):
     """A chat without end-of-text tokens, so that an answer is long."""
     command = [sys.executable, "-m", "draftwood", "chat", "--target", str(folder), "--method", "ar", "--temperature", "1"]
     command += ["--ignore-eos", "--max-new-tokens", "3000"]
@@ -398,7 +385,7 @@ PROMPT = r"\x1b\[\?2004h.*?> ?\x08?\x1b\[2C"
 ENTER = "\r"
 
 
-def test_ctrl_c_stops_an_answer_and_commands_and_their_errors_are_answered(terminal: Terminal) -> None:
+def test_ctrl_c_stops_an_answer_and_commands_and_their_errors_are_answered(terminal):
     assert "Ctrl-C stops an answer" in terminal.until(PROMPT)
     for _ in range(2):
         terminal.type("the fox ran" + ENTER)
@@ -430,7 +417,7 @@ def test_ctrl_c_stops_an_answer_and_commands_and_their_errors_are_answered(termi
     assert "--resume" in terminal.seen
 
 
-def test_a_message_may_have_several_lines(folder: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_message_may_have_several_lines(folder, environment, tmp_path):
     command = [sys.executable, "-m", "draftwood", "chat", "--target", str(folder), *GREEDY, "--method", "ar"]
     terminal = Terminal(command, {**environment, **TERMINAL})
     terminal.until(PROMPT)
@@ -447,14 +434,14 @@ def test_a_message_may_have_several_lines(folder: Path, environment: dict[str, s
     assert [message["content"] for message in messages[::2]] == ["the fox\nran\n/bye", "a dog\nran\nhome\\ "]
 
 
-def test_a_chat_that_is_full_says_what_to_do(talk: Talk, tmp_path: Path) -> None:
+def test_a_chat_that_is_full_says_what_to_do(talk, tmp_path):
     save_chat(tmp_path, max_position_embeddings=64)
     shown = talk("--target", tmp_path, "--temperature", 0, typed=["the fox ran " * 20, "a"])
     assert "/reset begins a new chat" in shown.stderr
     assert len(re.findall(SPEED, shown.stderr)) == 1
 
 
-def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run: Run, tmp_path: Path) -> None:
+def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run, tmp_path):
     template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
     save_chat(tmp_path, tokenizer=chat_tokenizer(template))
     shown = run("chat", "--target", tmp_path, *GREEDY, "--system", "a hen", stdin="a\n")
@@ -462,12 +449,10 @@ def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run
     assert "no system role" in shown.stderr
 
 
-def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(
-    talk: Talk, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(talk, folder, pair, monkeypatch):
     inner, left = TorchRunner._forward, [3]
 
-    def interrupted(runner: Any, *given: Any) -> Any:
+    def interrupted(runner, *given):
         left[0] -= 1
         if left[0] == 0:
             signal.raise_signal(signal.SIGINT)

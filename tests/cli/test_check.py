@@ -1,7 +1,5 @@
 """``draftwood check`` on a tiny pair."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

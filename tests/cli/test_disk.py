@@ -1,7 +1,5 @@
 """A disk that is full is named by its file; UTF-8 typed under a locale that knows none is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -12,27 +10,22 @@ import pytest
 
 from draftwood.cli.job import output
 from draftwood.core.files import replace_file
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
 
 
-def full(number: int) -> None:
+def full(number):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_named_by_the_output(
-    run: Run, pair: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_by_the_output(run, pair, prompts, monkeypatch):
     job = Job(run, [*pair, *SHORT], prompts.parent)
     monkeypatch.setattr(os, "fsync", full)
     assert job.fails(code=1) == f"Error: {job.out}: No space left on device\n"
 
 
-def test_a_full_disk_is_named_by_the_partial_translation(
-    run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_by_the_partial_translation(run, translation, tmp_path, monkeypatch):
     job = Job(run, ["--target", translation / "target"], tmp_path, command="translate")
     job.write("ein Haus")
     with monkeypatch.context() as patch:
@@ -58,7 +51,7 @@ except OSError as error:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such limits")
-def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path, environment):
     path = tmp_path / "report.json"
     replace_file(path, "before")
     done = subprocess.run(
@@ -71,9 +64,7 @@ def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path: P
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize(("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1")])
-def test_a_full_standard_output_is_named(
-    pair: list[str], prompts: Path, environment: dict[str, str], options: list[str], unbuffered: str
-) -> None:
+def test_a_full_standard_output_is_named(pair, prompts, environment, options, unbuffered):
     with open("/dev/full", "wb") as out:
         done = subprocess.run(
             [sys.executable, "-m", "draftwood", "generate", *pair, *SHORT, *options],

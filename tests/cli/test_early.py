@@ -1,7 +1,5 @@
 """What a command can say without a model, it says before PyTorch is imported, which takes seconds."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re
@@ -11,7 +9,6 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -97,9 +94,9 @@ for of_benchmarks, arguments in json.loads(sys.argv[1]):
 """
 
 
-def commands(group: click.Group) -> list[list[str]]:
+def commands(group):
     """Every command and subcommand, as arguments."""
-    found: list[list[str]] = [[]]
+    found = [[]]
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -115,7 +112,7 @@ CALLS += [(False, ["models"]), (False, ["models", "--json"]), *((False, command.
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def answers(tmp_path_factory):
     """Exit code, standard output, standard error and heavy imports after each call, and after one that needs PyTorch."""
     folder = tmp_path_factory.mktemp("early")
     (folder / "lines.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
@@ -124,20 +121,20 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
-def test_no_call_imports_anything_heavy_and_control_info_does(answers: list[Any]) -> None:
+def test_no_call_imports_anything_heavy_and_control_info_does(answers):
     late = [call for call, (*_, heavy) in zip(CALLS, answers, strict=False) if heavy]
     assert not late[:1]
     assert "torch" in answers[-1][3]
 
 
-def test_every_command_has_help(answers: list[Any]) -> None:
+def test_every_command_has_help(answers):
     for call, (code, stdout, _, _) in zip(CALLS[:HELP], answers, strict=False):
         assert (code, "Usage:" in stdout) == (0, True), call
     assert all(name in answers[0][1] for name in ("generate", "info", "bench", "train"))
 
 
 @pytest.mark.parametrize("name", SECTIONS_OF)
-def test_help_lists_every_option_under_its_subject(answers: list[Any], name: str) -> None:
+def test_help_lists_every_option_under_its_subject(answers, name):
     sections, options, others = SECTIONS_OF[name]
     text = answers[CALLS.index((False, [name, "--help"]))][1]
     titles = [text.index(f"\n{title}:") for title in sections]
@@ -151,20 +148,20 @@ def test_help_lists_every_option_under_its_subject(answers: list[Any], name: str
     assert shown == [f"{value} for {own}" for value in {"chat": (0.2, 50, 0.9), "generate": (0.6, 0, 1)}.get(name, ())]
 
 
-def test_the_names_of_models_are_listed(answers: list[Any]) -> None:
+def test_the_names_of_models_are_listed(answers):
     for code, stdout, _, _ in answers[HELP : HELP + 2]:
         assert (code, "smollm2" in stdout) == (0, True)
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)), ids=[command for command, _ in REFUSED])
-def test_it_is_refused(answers: list[Any], number: int) -> None:
+def test_it_is_refused(answers, number):
     code, _, stderr, _ = answers[HELP + 2 + number]
     assert REFUSED[number][1] in stderr
     assert code in (1, 2)
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_collection_stops_for_an_import_and_is_as_before_afterwards(before: bool) -> None:
+def test_collection_stops_for_an_import_and_is_as_before_afterwards(before):
     try:
         (gc.enable if before else gc.disable)()
         with importing():
@@ -177,15 +174,15 @@ def test_collection_stops_for_an_import_and_is_as_before_afterwards(before: bool
         gc.enable()
 
 
-def test_next_to_nothing_is_imported_before_ctrl_c_is_caught() -> None:
+def test_next_to_nothing_is_imported_before_ctrl_c_is_caught():
     code = "import sys; known = {*sys.modules}; import draftwood.__main__; print(*sorted({*sys.modules} - known))"
     run = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["__future__", "draftwood", "draftwood.__main__"]
 
 
 @pytest.mark.parametrize("error", [None, ImportError("cannot load module more than once per process")])
-def test_ctrl_c_ends_an_import_whatever_a_library_makes_of_it(error: Exception | None) -> None:
-    def imported() -> None:
+def test_ctrl_c_ends_an_import_whatever_a_library_makes_of_it(error):
+    def imported():
         with importing():
             with suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)

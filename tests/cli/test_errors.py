@@ -1,7 +1,5 @@
 """Wrong options and wrong models: one sentence, an exit code, no traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,10 +11,9 @@ import pytest
 from draftwood.cli import settings, single
 from draftwood.core.errors import DraftwoodError, NumericsError
 from draftwood.core.settings import Method
-from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1
-CASES: dict[str, list[tuple[list[str], str]]] = {
+CASES = {
     "generate": [
         (["--method", "magic"], "'magic' is not one of 'auto', 'ar', 'chain'"),
         (["--method", "chain", "--shape", "fast"], "shape 'fast' does not fit method 'chain'"),
@@ -107,9 +104,7 @@ BEGIN = {
 @pytest.mark.parametrize(
     ("command", "options", "said"), [(command, *case) for command, cases in CASES.items() for case in cases]
 )
-def test_what_cannot_be_done_is_refused_in_one_sentence(
-    run: Run, pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, options: list[str], said: str
-) -> None:
+def test_what_cannot_be_done_is_refused_in_one_sentence(run, pair, tmp_path, monkeypatch, command, options, said):
     monkeypatch.chdir(tmp_path)
     Path("texts.jsonl").write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n', encoding="utf-8")
     Path("empty.jsonl").write_text("\n", encoding="utf-8")
@@ -122,13 +117,13 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(
     assert result.stderr.count("Error: ") == 1
 
 
-def test_models_and_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tmp_path: Path) -> None:
+def test_models_and_prompts_that_cannot_be_used(run, pair, models, tmp_path):
     target, none, folder = models / "target", tmp_path / "none", tmp_path / "folder"
     folder.mkdir()
     empty, good = tmp_path / "empty.jsonl", tmp_path / "good.jsonl"
     empty.write_text("\n \n", encoding="utf-8")
     good.write_text('{"prompt": "the"}\n', encoding="utf-8")
-    cases: list[tuple[list[object], int, str]] = [
+    cases = [
         (["--target", target, "--draft", none, "the fox"], FAILED, str(none)),
         (["--target", target, "--method", "chain", "the fox"], USAGE, "method 'chain' needs a draft model"),
         (["--target", target, "--draft", models / "stranger", "the fox"], USAGE, "cannot draft for"),
@@ -149,19 +144,19 @@ def test_models_and_prompts_that_cannot_be_used(run: Run, pair: list[str], model
     assert (result.exit_code, "on standard input is not UTF-8" in result.stderr) == (USAGE, True)
 
 
-def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one() -> None:
+def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one():
     for method in (Method(method="chain"), Method(method="rsd-s"), Method(nodes=5)):
         settings.check_fit(settings.Models(target="smollm2"), method, 1.0)
         with pytest.raises(DraftwoodError, match="draft"):
             settings.check_fit(settings.Models(target="another"), method, 1.0)
 
 
-def test_an_empty_prompt_starts_from_the_beginning_of_text(run: Run, pair: list[str]) -> None:
+def test_an_empty_prompt_starts_from_the_beginning_of_text(run, pair):
     assert run("generate", *pair, "--max-new-tokens", "3", "").exit_code == 0
 
 
-def test_ctrl_c_ends_one_prompt_with_130(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(self: object, text: str, **_: object) -> None:
+def test_ctrl_c_ends_one_prompt_with_130(run, pair, monkeypatch):
+    def stopped(self, text, **_):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
@@ -171,8 +166,8 @@ def test_ctrl_c_ends_one_prompt_with_130(run: Run, pair: list[str], monkeypatch:
     assert "tokens were generated; seed 5" in result.stderr
 
 
-def test_ctrl_c_while_models_are_loaded_ends_with_130(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object, **__: object) -> None:
+def test_ctrl_c_while_models_are_loaded_ends_with_130(run, pair, monkeypatch):
+    def stopped(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("draftwood.api.load", stopped)
@@ -180,8 +175,8 @@ def test_ctrl_c_while_models_are_loaded_ends_with_130(run: Run, pair: list[str],
     assert (result.exit_code, result.stderr) == (130, "Stopped.\n")
 
 
-def test_debug_shows_where(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_debug_shows_where(run, pair, monkeypatch):
+    def fail(*_, **__):
         raise NumericsError("bad scores")
 
     monkeypatch.setattr("draftwood.api.load", fail)
@@ -192,7 +187,7 @@ def test_debug_shows_where(run: Run, pair: list[str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
-def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> None:
+def test_a_reader_that_goes_away_is_no_error(environment):
     child = subprocess.Popen(
         [sys.executable, "-m", "draftwood", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
@@ -215,7 +210,7 @@ runpy.run_module("draftwood", run_name="__main__")
 
 
 @pytest.mark.parametrize("name", ["draftwood.cli", "click", "draftwood.cli.group", "draftwood.cli.generate", "torch"])
-def test_ctrl_c_during_the_imports_ends_without_a_traceback(name: str, environment: dict[str, str]) -> None:
+def test_ctrl_c_during_the_imports_ends_without_a_traceback(name, environment):
     code = INTERRUPTED.replace("MODULE", repr(name))
     done = subprocess.run(
         [sys.executable, "-c", code, "generate", "Once"], capture_output=True, text=True, env=environment, check=False
@@ -224,8 +219,8 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback(name: str, environme
     assert done.stderr.strip() in ("", "Stopped.")
 
 
-def test_ctrl_c_before_a_command_is_known_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    def stop(*_: object) -> None:
+def test_ctrl_c_before_a_command_is_known_ends_without_a_traceback(monkeypatch, run):
+    def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(click.Group, "parse_args", stop)

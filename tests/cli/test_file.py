@@ -1,31 +1,25 @@
 """``draftwood generate --input``: a file of prompts, stopped and taken up again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from draftwood.cli.job.output import Output
 from draftwood.engine.decode import Decoder
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job, objects
 
 SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
 
 
 @pytest.fixture
-def job(run: Run, pair: list[str], prompts: Path) -> Job:
+def job(run, pair, prompts):
     return Job(run, [*pair, *SHORT], prompts.parent)
 
 
-def test_every_line_is_answered_in_order(job: Job) -> None:
+def test_every_line_is_answered_in_order(job):
     result = job.succeeds("--seed", "5")
     assert result.stdout == ""
     assert result.stderr.startswith("7 lines, 70 tokens in ")
@@ -43,7 +37,7 @@ def test_every_line_is_answered_in_order(job: Job) -> None:
 
 
 @pytest.mark.parametrize("seed", [["--seed", "5"], []])
-def test_a_stopped_run_goes_on_with_the_same_texts(job: Job, seed: list[str]) -> None:
+def test_a_stopped_run_goes_on_with_the_same_texts(job, seed):
     assert f"3 of 7 lines are done in {job.out}; the same command resumes" in job.stopped(3, *seed)
     assert len(job.answers) == 3
     with job.out.open("ab") as half:
@@ -56,7 +50,7 @@ def test_a_stopped_run_goes_on_with_the_same_texts(job: Job, seed: list[str]) ->
     assert job.texts == texts
 
 
-def test_a_finished_file_is_left_as_it_is(job: Job) -> None:
+def test_a_finished_file_is_left_as_it_is(job):
     job.succeeds()
     before = job.out.read_bytes()
     with job.out.open("ab") as half:
@@ -65,10 +59,10 @@ def test_a_finished_file_is_left_as_it_is(job: Job) -> None:
     assert job.out.read_bytes() == before
 
 
-def test_an_error_in_the_middle_keeps_what_is_finished(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle_keeps_what_is_finished(job, monkeypatch):
     real = Decoder.results
 
-    def results(*args: Any, **more: Any) -> Iterator[Any]:
+    def results(*args, **more):
         yield next(real(*args, **more))
         raise OSError(5, "Input/output error")
 
@@ -78,12 +72,10 @@ def test_an_error_in_the_middle_keeps_what_is_finished(job: Job, monkeypatch: py
 
 
 @pytest.mark.parametrize("size", ["1", "2", "3"])
-def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(
-    job: Job, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
+def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(job, monkeypatch, size):
     order, real = [], Decoder.results
 
-    def results(*args: Any, **more: Any) -> Iterator[Any]:
+    def results(*args, **more):
         held = list(real(*args, **more))
         order.extend(row for row, _ in held)
         yield from held[::-1]  # as if the first prompts had the longest texts
@@ -99,7 +91,7 @@ def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_orde
     assert job.texts == texts
 
 
-def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
+def answer(index=0, prompt="the fox 0", seed=5):
     found = {"index": index, "prompt": prompt, "text": "", "seed": seed, "settings": {"seed": 5}}
     return json.dumps(found) + "\n"
 
@@ -121,14 +113,14 @@ def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
         ("\udcff\n", "line 1: this is no record of"),
     ],
 )
-def test_a_file_that_holds_something_else_is_left_alone(job: Job, content: str, said: str) -> None:
+def test_a_file_that_holds_something_else_is_left_alone(job, content, said):
     data = content.encode("utf-8", errors="surrogateescape")
     job.out.write_bytes(data)
     assert said in job.fails("--seed", "5")
     assert job.out.read_bytes() == data
 
 
-def test_odd_but_good_input(job: Job) -> None:
+def test_odd_but_good_input(job):
     """A byte order mark, Windows line ends, a line separator inside a text, no line break at the end."""
     job.input.write_bytes('\ufeff{"prompt": "the"}\r\n{"prompt": "a\u2028b", "id": null}'.encode())
     job.succeeds()
@@ -139,7 +131,7 @@ def test_odd_but_good_input(job: Job) -> None:
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
+def interruptible():
     """SIGINT as on a terminal: where the tests run in the background it is ignored from the start."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -148,11 +140,11 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
-def test_a_real_interrupt_ends_with_130_and_whole_lines(job: Job) -> None:
+def test_a_real_interrupt_ends_with_130_and_whole_lines(job):
     job.write(*['{"prompt": "the fox"}'] * 5000)
     ended = threading.Event()
 
-    def press() -> None:
+    def press():
         while not (job.out.exists() and job.out.stat().st_size) and not ended.wait(0.01):
             pass
         if not ended.is_set():
@@ -171,10 +163,10 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(job: Job) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_waits_until_the_lines_are_on_the_disk(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits_until_the_lines_are_on_the_disk(job, monkeypatch):
     written, real = Output(job.out, []), os.fsync
 
-    def fsync(number: int) -> None:
+    def fsync(number):
         os.kill(os.getpid(), signal.SIGINT)
         real(number)
 

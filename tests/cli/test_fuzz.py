@@ -11,14 +11,12 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +70,7 @@ BEGIN = {
 NAMES = [f"{ODD}/empty", f"{ODD}/half", f"{ODD}/none", "", "no/such/model", "../x", "a b", "\u2028", "x" * 300]
 NAMES += [f"{MODELS}/stranger", f"{MODELS}/bare", f"{TRANSLATION}/target", f"{TRANSLATION}/block"]
 NAMES += [f"{MODELS}/target", f"{MODELS}/draft"]
-FILES: dict[str, Callable[[Path], object]] = {
+FILES = {
     f"{HERE}/folder": Path.mkdir,
     f"{HERE}/loop": lambda path: path.symlink_to(path),
     f"{HERE}/old.jsonl": lambda path: path.write_text(ANSWERS[0] + "\n", encoding="utf-8"),
@@ -92,7 +90,7 @@ class Call:
 
 
 @pytest.fixture(scope="module")
-def folders(models: Path, translation: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def folders(models, translation, tmp_path_factory):
     """The folders that the marks stand for."""
     odd = tmp_path_factory.mktemp("odd")
     (odd / "empty").mkdir()
@@ -101,12 +99,12 @@ def folders(models: Path, translation: Path, tmp_path_factory: pytest.TempPathFa
     return {MODELS: str(models), TRANSLATION: str(translation), ODD: str(odd)}
 
 
-def texts(listed: list[str]) -> st.SearchStrategy[str]:
+def texts(listed):
     free = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)
     return st.one_of(st.sampled_from(listed), st.sampled_from(listed), free)
 
 
-def values(option: click.Option) -> st.SearchStrategy[str]:
+def values(option):
     """What may be given to an option."""
     name, kind = str(option.name), option.type
     if name in LEFT_OUT:
@@ -125,14 +123,14 @@ def values(option: click.Option) -> st.SearchStrategy[str]:
     return st.sampled_from(FLOATS) if kind is click.FLOAT else texts(TEXTS)
 
 
-def options_of(name: str) -> list[click.Option]:
+def options_of(name):
     command = main.get_command(click.Context(main), name)
     assert command is not None
     return [p for p in command.params if isinstance(p, click.Option)]
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Call:
+def calls(draw):
     """A command with options, of which most are good."""
     name = draw(st.sampled_from(["generate", "generate", "generate", "translate", "translate", "check", "info"]))
     args = [name, *BEGIN[name]]
@@ -154,7 +152,7 @@ def calls(draw: st.DrawFn) -> Call:
     )
 
 
-def check(result: Result, args: list[str]) -> None:
+def check(result, args):
     """A good end, or one sentence."""
     stderr = result.stderr
     assert result.exception is None or isinstance(result.exception, SystemExit), (args, result.exc_info)
@@ -167,7 +165,7 @@ def check(result: Result, args: list[str]) -> None:
         assert stderr.count("Error: ") == 1 or "could not be " in stderr or args[0] == "check", (args, stderr)
 
 
-def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
+def run_in(folder, call, folders):
     """The command, among its files."""
     (folder / "lines").write_bytes(call.lines)
     if call.before is not None:
@@ -182,21 +180,19 @@ def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files have other rules there")
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_is_given_the_end_is_a_sentence(
-    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_whatever_is_given_the_end_is_a_sentence(folders, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     seconds = os.environ.get("DRAFTWOOD_FUZZ_SECONDS")  # then longer than usual, from another seed each time
     end = time.monotonic() + float(seconds or SECONDS)
-    ended: Counter[int] = Counter()
+    ended = Counter()
 
     @settings(
         max_examples=100_000 if seconds else EXAMPLES, derandomize=not seconds, deadline=None, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(calls())
-    def fuzz(call: Call) -> None:
+    def fuzz(call):
         if time.monotonic() > end:
             return
         with tempfile.TemporaryDirectory() as name:
@@ -209,11 +205,9 @@ def test_whatever_is_given_the_end_is_a_sentence(
     assert not list(tmp_path.iterdir()), "a file that nobody named"
 
 
-def test_control_an_unexpected_error_is_seen(
-    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_control_an_unexpected_error_is_seen(folders, monkeypatch, tmp_path):
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_, **__):
         raise IndexError("list index out of range")
 
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)

@@ -1,32 +1,27 @@
 """``draftwood generate`` with one prompt; ``--compare`` is fair: both are warm, and they take turns."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 from draftwood.cli import show
 from draftwood.cli.comparison import MOST, SECONDS, by_turns
 from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
 from draftwood.draft.adaptive.controller import Controller
-from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
 
 
-def succeeded(result: Result) -> Result:
+def succeeded(result):
     assert result.exit_code == 0, result.output
     return result
 
 
-def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) -> None:
+def test_json_is_one_object_with_the_promised_fields(run, pair):
     result = succeeded(run("generate", *pair, "--json", *SHORT, "the fox"))
     assert result.stderr == ""
     found = json.loads(result.stdout)
@@ -38,7 +33,7 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) 
     assert sum(found["stats"]["accepted"]) == found["stats"]["rounds"]
 
 
-def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list[str]) -> None:
+def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run, pair):
     text = json.loads(succeeded(run("generate", *pair, "--json", *SHORT, "the fox")).stdout)["text"]
     result = succeeded(run("generate", *pair, *SHORT, "the fox"))
     assert result.stdout == text + "\n"
@@ -62,9 +57,7 @@ BUSY = r"other processes took 1\.2 of \d+ cores"
         (0.2, True, COSTLIER, None),
     ],
 )
-def test_a_closing_note_names_what_took_the_cores_and_the_drafts(
-    run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch, taken: float, drafts: bool, reason: str, note: str | None
-) -> None:
+def test_a_closing_note_names_what_took_the_cores_and_the_drafts(run, pair, monkeypatch, taken, drafts, reason, note):
     monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: taken)
     for name, value in {"begin_round": False, "shows_guess": False, "another_level": drafts, "refusal": reason}.items():
         monkeypatch.setattr(Controller, name, lambda *_, value=value: value)
@@ -73,7 +66,7 @@ def test_a_closing_note_names_what_took_the_cores_and_the_drafts(
     assert note is None or re.fullmatch(f"(?i){note}", notes[0])
 
 
-def test_without_a_seed_one_is_drawn_and_shown(run: Run, pair: list[str]) -> None:
+def test_without_a_seed_one_is_drawn_and_shown(run, pair):
     command = ["generate", *pair, "--max-new-tokens", "4", "the fox"]
     found = re.search(r"seed (\d+)", succeeded(run(*command)).stderr)
     assert found
@@ -81,14 +74,14 @@ def test_without_a_seed_one_is_drawn_and_shown(run: Run, pair: list[str]) -> Non
     assert f"seed {found[1]}" in again.stderr
 
 
-def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair: list[str]) -> None:
+def test_a_dash_reads_standard_input_without_its_last_line_break(run, pair):
     given = succeeded(run("generate", *pair, *SHORT, "--json", "the fox 🦊"))
     read = succeeded(run("generate", *pair, *SHORT, "--json", "-", stdin="the fox 🦊\n"))
     assert json.loads(read.stdout)["token_ids"] == json.loads(given.stdout)["token_ids"]
 
 
 @pytest.mark.parametrize("options", [["--temperature", "0"], ["--method", "chain", "--verifier", "coupled"]])
-def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
+def test_compare_finds_the_same_text_without_a_draft(run, pair, options):
     result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
     assert re.search(
         r"By turns: .* times transformers' generate \([\d.]+\) and run by run [\d.]+ times plain decoding "
@@ -98,7 +91,7 @@ def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], 
     assert "The two texts are identical." in result.stderr
 
 
-def test_a_draft_text_is_read_from_a_file(run: Run, pair: list[str], tmp_path: Path) -> None:
+def test_a_draft_text_is_read_from_a_file(run, pair, tmp_path):
     command = ["generate", *pair, *SHORT, "--temperature", "0", "the fox"]
     plain, file = succeeded(run(*command)), tmp_path / "old.txt"
     file.write_text(plain.stdout)
@@ -107,12 +100,12 @@ def test_a_draft_text_is_read_from_a_file(run: Run, pair: list[str], tmp_path: P
     assert "--draft-text is for a single prompt" in run(*command[:-1], "--input", file, "--draft-text", file).stderr
 
 
-def test_compare_tells_another_text_of_the_same_distribution(run: Run, pair: list[str]) -> None:
+def test_compare_tells_another_text_of_the_same_distribution(run, pair):
     result = succeeded(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
     assert "their distribution is the same" in result.stderr
 
 
-def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair: list[str], models: object) -> None:
+def test_show_brackets_what_was_drafted_and_changes_nothing_else(run, pair, models):
     options = [*pair, *SHORT, "--method", "rsd-c", "--temperature", "0.7", "the fox"]
     plain = succeeded(run("generate", *options)).stdout
     shown = succeeded(run("generate", *options, "--show"))
@@ -122,7 +115,7 @@ def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair:
     assert "in ⟦ ⟧: drafted and accepted" in shown.stderr
 
 
-def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_do_not_reach_a_terminal(capsys):
     screen = show.Screen()
     screen.write("a\x1b[2Jb")
     screen.terminal = True
@@ -130,7 +123,7 @@ def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "a\x1b[2Jba[2J\tb\n"
 
 
-def test_stop_and_bias_are_honoured(run: Run, pair: list[str]) -> None:
+def test_stop_and_bias_are_honoured(run, pair):
     free = json.loads(succeeded(run("generate", *pair, *SHORT, "--json", "the fox")).stdout)
     first = free["token_ids"][0]
     banned = json.loads(
@@ -144,7 +137,7 @@ def test_stop_and_bias_are_honoured(run: Run, pair: list[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [["--verifier", "greedy"], ["--beta", "3"], ["--verifier", "tolerance"]])
-def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, models: Path, tmp_path: Path, options: list[str]) -> None:
+def test_a_greedy_model_takes_what_is_for_temperature_0(run, models, tmp_path, options):
     """Where the generation config asks for the most likely text, not an option."""
     target = Path(shutil.copytree(models / "target", tmp_path / "greedy"))
     path = target / "generation_config.json"
@@ -154,7 +147,7 @@ def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, models: Path, 
     assert succeeded(run(*command)).stdout == succeeded(run(*command, "--temperature", "0")).stdout
 
 
-def test_log_probabilities_in_json_have_an_entry_for_every_token(run: Run, pair: list[str]) -> None:
+def test_log_probabilities_in_json_have_an_entry_for_every_token(run, pair):
     found = json.loads(succeeded(run("generate", *pair, *SHORT, "the fox", "--json", "--logprobs", "2")).stdout)
     entries = found["logprobs"]
     assert [one["token_id"] for one in entries] == found["token_ids"]
@@ -168,7 +161,7 @@ def test_log_probabilities_in_json_have_an_entry_for_every_token(run: Run, pair:
     assert without["text"] == found["text"]
 
 
-def test_log_probabilities_of_a_translation(run: Run, translation: Path) -> None:
+def test_log_probabilities_of_a_translation(run, translation):
     command = ["translate", "--target", str(translation / "target"), "--max-new-tokens", "5", "--logprobs", "1"]
     refused = run(*command, "a b")
     assert (refused.exit_code, "--json" in refused.stderr) == (2, True)
@@ -177,7 +170,7 @@ def test_log_probabilities_of_a_translation(run: Run, translation: Path) -> None
     assert all(one["top"][0]["token_id"] == one["token_id"] for one in found["logprobs"])  # greedy
 
 
-def written(seconds: float, tokens: int = 10) -> Any:
+def written(seconds, tokens=10):
     stats = SimpleNamespace(total_seconds=seconds, tokens_per_second=tokens / seconds, new_tokens=tokens)
     return SimpleNamespace(stats=stats, token_ids=[1, 2], text="a text")
 
@@ -185,23 +178,23 @@ def written(seconds: float, tokens: int = 10) -> Any:
 class Turns:
     """Writes texts that take the given seconds, one after the other, and notes who wrote."""
 
-    def __init__(self, ours: list[float], theirs: list[float]) -> None:
+    def __init__(self, ours, theirs):
         self.order = ""
         self._left = {"m": list(ours), "p": list(theirs)}
 
-    def by(self, who: str) -> Any:
+    def by(self, who):
         self.order += who
         left = self._left[who]
         return written(left.pop(0) if len(left) > 1 else left[0])
 
-    def compared(self) -> Any:
+    def compared(self):
         return by_turns(self.by("m"), lambda: self.by("m"), lambda: self.by("p"), lambda: 5.0)
 
 
-VERIFIER: Any = SimpleNamespace(name="coupled", lossless=True, reads="noise")
+VERIFIER = SimpleNamespace(name="coupled", lossless=True, reads="noise")
 
 
-def test_both_are_warm_and_take_turns() -> None:
+def test_both_are_warm_and_take_turns():
     turns = Turns([4.0, 0.2, 0.1], [5.0, 0.4])
     found = turns.compared()
     assert turns.order == "mp" + "pmmppmmppm"[: 2 * MOST]
@@ -220,12 +213,12 @@ def test_both_are_warm_and_take_turns() -> None:
 @pytest.mark.parametrize(
     ("seconds", "runs", "order"), [(0.45 * SECONDS, 1, "mppm"), (0.2 * SECONDS, 2, "mppmmp"), (SECONDS, 1, "mp")]
 )
-def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -> None:
+def test_long_texts_are_repeated_seldom(seconds, runs, order):
     turns = Turns([seconds], [seconds])
     assert len(turns.compared().ratios) == runs
     assert turns.order == order
 
 
-def test_one_run_has_no_spread() -> None:
+def test_one_run_has_no_spread():
     text = Turns([SECONDS], [2 * SECONDS]).compared().sentences(VERIFIER, "torch.float32")
     assert "2.00 times plain decoding (0.5; one run of each). 'draftwood bench' takes more texts." in text

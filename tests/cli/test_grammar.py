@@ -1,16 +1,12 @@
 """Grammars on the command line: ``--json-schema``, ``--json-object``, ``--regex`` and ``--grammar``."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from draftwood.cli.output_options import with_grammar
 from draftwood.grammar.grammar import Grammar
-from tests.cli.conftest import Run
 from tests.tiny_chat import save_chat
 
 SCHEMA = {
@@ -25,13 +21,13 @@ TORCH = ["--backend", "torch", "--max-new-tokens", "40"]
 
 
 @pytest.fixture
-def schema(tmp_path: Path) -> Path:
+def schema(tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(SCHEMA), encoding="utf-8")
     return path
 
 
-def test_generate_writes_text_of_the_grammar(run: Run, pair: list[str], schema: Path, tmp_path: Path) -> None:
+def test_generate_writes_text_of_the_grammar(run, pair, schema, tmp_path):
     lark = tmp_path / "words.lark"
     lark.write_text('start: "the " ("fox" | "hen")', encoding="utf-8")
     for options, pattern in (
@@ -45,7 +41,7 @@ def test_generate_writes_text_of_the_grammar(run: Run, pair: list[str], schema: 
         assert "ended by itself" in result.stderr
 
 
-def test_chat_answers_in_the_grammar(run: Run, tmp_path: Path, schema: Path) -> None:
+def test_chat_answers_in_the_grammar(run, tmp_path, schema):
     folder = save_chat(tmp_path / "chat")
     for given in (["Hello"], []):
         stdin = None if given else "Hello\nAgain\n"  # one message
@@ -64,14 +60,14 @@ def test_chat_answers_in_the_grammar(run: Run, tmp_path: Path, schema: Path) -> 
         (["--grammar", "."], "--grammar . cannot be read as UTF-8 text"),
     ],
 )
-def test_what_is_no_grammar_is_refused_before_models_are_loaded(run: Run, options: list[str], said: str) -> None:
+def test_what_is_no_grammar_is_refused_before_models_are_loaded(run, options, said):
     for command in (["generate", "the fox", "--target", "no-such-model"], ["chat", "Hi", "--target", "no-such-model"]):
         result = run(*command, *options)
         assert (result.exit_code, said in result.stderr) == (2, True), result.output
         assert "no-such-model" not in result.stderr
 
 
-def test_options_become_one_grammar_under_one_name() -> None:
+def test_options_become_one_grammar_under_one_name():
     none = {"json_schema": None, "json_object": False, "regex": None, "grammar": None, "seed": 3}
     assert with_grammar(none, frozenset({"seed"})) == ({"seed": 3, "grammar": None}, {"seed"})
     found = with_grammar({**none, "json_object": True}, frozenset({"json_object"}))

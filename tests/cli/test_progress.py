@@ -1,7 +1,5 @@
 """Progress where standard error is no terminal."""
 
-from __future__ import annotations
-
 from draftwood.cli.progress import Lines
 
 

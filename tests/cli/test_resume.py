@@ -1,36 +1,32 @@
 """An output is completed under the settings that it was begun with, or not at all."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job
 from tests.faults.folders import change_json
 
 SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
 
 
-def job_of(run: Run, folder: Path, *options: object) -> Job:
+def job_of(run, folder, *options):
     job = Job(run, [*options, *SHORT], folder)
     job.write(*(f'{{"prompt": "the fox {i}"}}' for i in range(4)))
     return job
 
 
 @pytest.fixture
-def job(run: Run, pair: list[str], tmp_path: Path) -> Job:
+def job(run, pair, tmp_path):
     """With a draft model and a seed."""
     return job_of(run, tmp_path, *pair, "--seed", "5")
 
 
 @pytest.fixture
-def own(run: Run, models: Path, tmp_path: Path) -> tuple[Job, Path]:
+def own(run, models, tmp_path):
     """A job that is done, and the folder of its target, which may be changed."""
     target = Path(shutil.copytree(models / "target", tmp_path / "target"))
     job = job_of(run, tmp_path, "--target", target, "--seed", "5")
@@ -51,7 +47,7 @@ OTHER = [
 
 
 @pytest.mark.parametrize("left", [4, 2])
-def test_other_settings_are_refused_and_the_difference_is_named(job: Job, left: int) -> None:
+def test_other_settings_are_refused_and_the_difference_is_named(job, left):
     job.succeeds()
     job.keep(left)
     before = job.out.read_bytes()
@@ -63,7 +59,7 @@ def test_other_settings_are_refused_and_the_difference_is_named(job: Job, left: 
         assert job.out.read_bytes() == before
 
 
-def test_another_model_is_refused_under_its_old_name_too(own: tuple[Job, Path], models: Path) -> None:
+def test_another_model_is_refused_under_its_old_name_too(own, models):
     job, target = own
     other = models / "draft"
     assert f"target '{target}', which is now '{other}'" in job.fails("--target", other)
@@ -74,7 +70,7 @@ def test_another_model_is_refused_under_its_old_name_too(own: tuple[Job, Path], 
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["", "without a generation config"])
-def test_the_same_model_under_another_name_is_taken(own: tuple[Job, Path], tmp_path: Path, bare: bool) -> None:
+def test_the_same_model_under_another_name_is_taken(own, tmp_path, bare):
     job, target = own
     if bare:
         (target / "generation_config.json").unlink()
@@ -86,7 +82,7 @@ def test_the_same_model_under_another_name_is_taken(own: tuple[Job, Path], tmp_p
     assert job.texts == whole
 
 
-def test_what_changes_no_text_may_change(job: Job) -> None:
+def test_what_changes_no_text_may_change(job):
     job.succeeds()
     whole = job.texts
     job.keep(2)
@@ -95,7 +91,7 @@ def test_what_changes_no_text_may_change(job: Job) -> None:
         assert job.texts == whole
 
 
-def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run: Run, pair: list[str], tmp_path: Path) -> None:
+def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run, pair, tmp_path):
     job = job_of(run, tmp_path, *pair)
     job.write('{"prompt": "the", "seed": 7}', '{"prompt": "fox"}', '{"prompt": "hen"}')
     job.succeeds()
@@ -105,7 +101,7 @@ def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run: Run, p
     assert job.texts == whole
 
 
-def test_an_answer_without_settings_is_not_one(job: Job) -> None:
+def test_an_answer_without_settings_is_not_one(job):
     job.succeeds()
     bare = [json.dumps({k: v for k, v in found.items() if k != "settings"}) + "\n" for found in job.answers]
     job.out.write_text("".join(bare), encoding="utf-8")
@@ -124,9 +120,7 @@ LOGPROBS, PATTERN = ["--logprobs", "1", "--logprobs-of", "sampled"], "[0-9]{2}-[
     ],
     ids=["logprobs", "grammar"],
 )
-def test_log_probabilities_and_grammars_are_settings_too(
-    job: Job, options: list[str], others: list[list[str]], name: str
-) -> None:
+def test_log_probabilities_and_grammars_are_settings_too(job, options, others, name):
     job.succeeds(*options)
     whole = job.texts
     if name == "grammar":
@@ -146,7 +140,7 @@ def test_log_probabilities_and_grammars_are_settings_too(
 # Files of a model -----------------------------------------------------------------------------------------------------
 
 
-EDITS: list[tuple[str, dict[str, Any], str]] = [
+EDITS = [
     ("generation_config.json", {"eos_token_id": [0, 7]}, "eos [0], which is now [0, 7]"),
     ("generation_config.json", {"forced_eos_token_id": 9}, "final_token None, which is now 9"),
     ("generation_config.json", {"min_new_tokens": 3}, "generation_config"),
@@ -155,9 +149,7 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("left", "name", "values", "said"), [*((2, *edit) for edit in EDITS), (4, *EDITS[3])])
-def test_edited_files_of_a_target_are_noticed(
-    own: tuple[Job, Path], left: int, name: str, values: dict[str, Any], said: str
-) -> None:
+def test_edited_files_of_a_target_are_noticed(own, left, name, values, said):
     job, target = own
     job.keep(left)
     change_json(target / name, **values)

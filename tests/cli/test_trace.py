@@ -1,20 +1,16 @@
 """``draftwood trace``: rounds as lines, as a file, and explained."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from draftwood.cli.trace import traces_text
 from draftwood.trace.files import read_traces
-from tests.cli.conftest import Run
 from tests.trace.runs import run as recorded
 
 SHORT = ["--max-new-tokens", "8", "--seed", "1", "--temperature", "1", "--method", "rsd-c", "--shape", "2-2"]
 
 
-def test_rounds_as_lines(run: Run, pair: list[str]) -> None:
+def test_rounds_as_lines(run, pair):
     found = run("trace", "the fox", *pair, *SHORT)
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("the fox -> ")
@@ -23,7 +19,7 @@ def test_rounds_as_lines(run: Run, pair: list[str]) -> None:
     assert re.search(r"^  node 1 .*: q0 [\d.]+, p0 [\d.]+, chance [\d.]+, u [\d.]+  [✓✗]", found.stdout, re.MULTILINE)
 
 
-def test_a_file_is_written_and_shown_again(run: Run, pair: list[str], tmp_path: Path) -> None:
+def test_a_file_is_written_and_shown_again(run, pair, tmp_path):
     path = tmp_path / "trace.json"
     made = run("trace", "the fox", *pair, *SHORT, "--json", path, "--compare", "--rounds", "2", "--tokens", "3")
     assert made.exit_code == 0, made.output
@@ -40,7 +36,7 @@ def test_a_file_is_written_and_shown_again(run: Run, pair: list[str], tmp_path: 
     assert "round 1:" not in explained.stdout
 
 
-def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
+def test_a_translation(run, translation, tmp_path):
     german = ["--target", translation / "target", "--draft", translation / "block", "--dtype", "float32"]
     found = run("trace", "--translate", "ein Hund", *german, "--beta", "2", "--json", tmp_path / "trace.json")
     assert found.exit_code == 0, found.output
@@ -52,7 +48,7 @@ def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
     assert "after node 0 the target chooses" in shown.stdout
 
 
-def test_the_page_and_the_figures(run: Run, pair: list[str], tmp_path: Path) -> None:
+def test_the_page_and_the_figures(run, pair, tmp_path):
     page, folder = tmp_path / "page.html", tmp_path / "figures"
     made = run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page, "--svg", folder)
     assert made.exit_code == 0, made.output
@@ -67,7 +63,7 @@ def test_the_page_and_the_figures(run: Run, pair: list[str], tmp_path: Path) -> 
         assert "Traceback" not in refused.stderr
 
 
-def test_texts_cannot_steer_a_terminal() -> None:
+def test_texts_cannot_steer_a_terminal():
     [trace] = recorded("rsd-c")
     trace.texts.update({token: "\x1b\u202e" for token in range(5)})
     shown = traces_text([replace(trace, prompt_text="\x1b[31m\u202eb")])

@@ -1,21 +1,14 @@
 """``draftwood translate``: a text, a file line by line, a run that is stopped and taken up again."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 import draftwood
 from draftwood import Method, load_translator
 from draftwood.engine.decode import Decoder
-from tests.cli.conftest import Run
 from tests.cli.jobs import Job, objects
 from tests.tiny_translation import sentences
 
@@ -24,20 +17,20 @@ LINES = sentences(7, seed=5)
 
 
 @pytest.fixture(scope="module")
-def pair(translation: Path) -> list[str]:
+def pair(translation):
     """Options that name the models."""
     return ["--target", str(translation / "target"), "--draft", str(translation / "block"), "--dtype", "float32"]
 
 
 @pytest.fixture(scope="module")
-def wanted(translation: Path) -> list[str]:
+def wanted(translation):
     """Translations of the lines by the target alone."""
     translator = load_translator(translation / "target")
     return [result.text for result in translator.translate(LINES, method=Method(method="ar"))]
 
 
 @pytest.fixture
-def german(run: Run, pair: list[str], tmp_path: Path) -> Job:
+def german(run, pair, tmp_path):
     """The lines, one with a Windows line end, and an empty one behind the second."""
     job = Job(run, pair, tmp_path, command="translate")
     job.write(LINES[0] + "\r", LINES[1], "", *LINES[2:])
@@ -45,10 +38,10 @@ def german(run: Run, pair: list[str], tmp_path: Path) -> Job:
 
 
 @pytest.fixture
-def translated(run: Run, pair: list[str]) -> Callable[..., Result]:
+def translated(run, pair):
     """A command that succeeds."""
 
-    def call(*options: object, **more: Any) -> Result:
+    def call(*options, **more):
         result = run("translate", *pair, *options, **more)
         assert result.exit_code == 0, result.output
         return result
@@ -56,15 +49,15 @@ def translated(run: Run, pair: list[str]) -> Callable[..., Result]:
     return call
 
 
-def english(job: Job) -> list[str]:
+def english(job):
     return job.out.read_text(encoding="utf-8").split("\n")
 
 
-def partial_of(job: Job) -> Path:
+def partial_of(job):
     return job.out.with_name(f"{job.out.name}.partial")
 
 
-def test_one_sentence(translated: Callable[..., Result], wanted: list[str]) -> None:
+def test_one_sentence(translated, wanted):
     result = translated(LINES[0])
     assert result.stdout == wanted[0] + "\n"
     assert "method block + greedy by torch, ended" in result.stderr
@@ -72,7 +65,7 @@ def test_one_sentence(translated: Callable[..., Result], wanted: list[str]) -> N
     assert "seed" not in result.stderr
 
 
-def test_json_is_one_object_with_the_promised_fields(translated: Callable[..., Result], wanted: list[str]) -> None:
+def test_json_is_one_object_with_the_promised_fields(translated, wanted):
     result = translated("--json", "--compare", "--shape", "4", LINES[0])
     assert result.stderr == ""
     found = json.loads(result.stdout)
@@ -84,7 +77,7 @@ def test_json_is_one_object_with_the_promised_fields(translated: Callable[..., R
     assert max(k for k, n in enumerate(found["stats"]["accepted"]) if n) <= 4
 
 
-def test_tolerance_is_told(translated: Callable[..., Result], wanted: list[str]) -> None:
+def test_tolerance_is_told(translated, wanted):
     found = json.loads(translated(*LOOSE, "--json", LINES[0]).stdout)
     assert found["lossless"] is False
     assert (found["method"]["verifier"], found["method"]["beta"], found["method"]["tau"]) == ("tolerance", 300, 50.0)
@@ -98,7 +91,7 @@ def test_tolerance_is_told(translated: Callable[..., Result], wanted: list[str])
     assert "The two texts are identical." in exact.stderr
 
 
-def test_a_file_line_by_line(german: Job, wanted: list[str]) -> None:
+def test_a_file_line_by_line(german, wanted):
     result = german.succeeds("--batch-size", "3")
     assert english(german) == [*wanted[:2], "", *wanted[2:], ""]
     assert result.stdout == ""
@@ -107,9 +100,7 @@ def test_a_file_line_by_line(german: Job, wanted: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", [["-"], ["--input", "-"]])
-def test_standard_input_goes_to_standard_output_in_order(
-    translated: Callable[..., Result], german: Job, wanted: list[str], option: list[str]
-) -> None:
+def test_standard_input_goes_to_standard_output_in_order(translated, german, wanted, option):
     given, texts = german.input.read_bytes(), [*wanted[:2], "", *wanted[2:]]
     assert translated("--batch-size", "4", *option, stdin=given).stdout.split("\n") == [*texts, ""]
     found = objects(translated("--json", *option, stdin=given).stdout_bytes)
@@ -120,9 +111,7 @@ def test_standard_input_goes_to_standard_output_in_order(
     assert translated(*option, stdin=b"").stdout == ""
 
 
-def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
-    run: Run, pair: list[str], german: Job, wanted: list[str]
-) -> None:
+def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(run, pair, german, wanted):
     german.write(LINES[0], "Haus " * 60, LINES[1], b"Haus \xff", LINES[2])
     said = german.fails(code=1)
     assert "Line 2: the sentence has " in said
@@ -138,7 +127,7 @@ def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
     assert [answer.get("text") for answer in found] == [wanted[0], None, wanted[1], None, wanted[2]]
 
 
-def test_limits_that_leave_no_room_are_refused_before_anything_is_written(german: Job, translation: Path) -> None:
+def test_limits_that_leave_no_room_are_refused_before_anything_is_written(german, translation):
     target = german.out.parent / "target"
     shutil.copytree(translation / "target", target)
     config = target / "generation_config.json"
@@ -152,7 +141,7 @@ def test_limits_that_leave_no_room_are_refused_before_anything_is_written(german
     german.succeeds("--max-new-tokens", "2")
 
 
-def test_a_stopped_run_goes_on_to_the_same_file(german: Job, wanted: list[str]) -> None:
+def test_a_stopped_run_goes_on_to_the_same_file(german, wanted):
     german.write(b"\xff", *LINES)
     partial, one = partial_of(german), ("--batch-size", "1")
     said = german.stopped(3, *one)
@@ -180,12 +169,10 @@ def test_a_stopped_run_goes_on_to_the_same_file(german: Job, wanted: list[str]) 
     assert not partial.exists()
 
 
-def test_a_stop_on_standard_output_leaves_whole_lines_in_order(
-    run: Run, pair: list[str], german: Job, wanted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_on_standard_output_leaves_whole_lines_in_order(run, pair, german, wanted, monkeypatch):
     real = Decoder.results
 
-    def results(*args: Any, **more: Any) -> Iterator[Any]:
+    def results(*args, **more):
         yield from islice(real(*args, **more), 3)
         raise KeyboardInterrupt
 
@@ -197,20 +184,20 @@ def test_a_stop_on_standard_output_leaves_whole_lines_in_order(
 
 
 @pytest.mark.parametrize("content", ['{"index": 0, "source": "x"}\n', '{"settings": 1}\n', "diary"])
-def test_a_partial_file_that_holds_something_else_is_left_alone(german: Job, content: str) -> None:
+def test_a_partial_file_that_holds_something_else_is_left_alone(german, content):
     partial = partial_of(german)
     partial.write_text(content, encoding="utf-8")
     assert f"{partial}, line 1: this is no record of 'draftwood translate'" in german.fails()
     assert partial.read_text(encoding="utf-8") == content
 
 
-def test_a_file_that_is_there_is_never_overwritten(german: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_there_is_never_overwritten(german, monkeypatch):
     german.out.write_text("my diary\n", encoding="utf-8")
     assert f"output {german.out} exists and is left unchanged" in german.fails()
     assert english(german) == ["my diary", ""]
     german.out.unlink()
 
-    def meanwhile(*args: Any, **more: Any) -> Iterator[Any]:
+    def meanwhile(*args, **more):
         german.out.write_text("my diary\n", encoding="utf-8")
         return real(*args, **more)
 
@@ -220,8 +207,8 @@ def test_a_file_that_is_there_is_never_overwritten(german: Job, monkeypatch: pyt
     assert english(german) == ["my diary", ""]
 
 
-def test_what_the_model_asks_for_and_does_not_get_is_said_once(german: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def beams(*args: Any, **more: Any) -> Any:
+def test_what_the_model_asks_for_and_does_not_get_is_said_once(german, monkeypatch):
+    def beams(*args, **more):
         translator = real(*args, **more)
         translator.remarks = ("the model's generation config says num_beams=6: this decodes greedily",)
         return translator
@@ -248,9 +235,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(german: Job, monk
         (["--temperature", "1", "Haus"], 2, "--temperature"),
     ],
 )
-def test_wrong_options_are_refused_in_one_sentence(
-    run: Run, pair: list[str], options: list[str], code: int, said: str
-) -> None:
+def test_wrong_options_are_refused_in_one_sentence(run, pair, options, code, said):
     result = run("translate", *pair, *options)
     assert (result.exit_code, said in result.stderr) == (code, True), result.output
     assert result.stdout == ""

@@ -1,23 +1,19 @@
 """``draftwood tune`` on a tiny pair, and what the other commands make of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
 from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import Method
 from draftwood.tune.compare import System
-from tests.cli.conftest import Run
 
 QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory):
+def cache(tmp_path_factory):
     """A cache of this module's own."""
     folder = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patch:
@@ -26,23 +22,23 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Path:
+def texts(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n')
     return path
 
 
-def tuned(cache: Path) -> list[Path]:
+def tuned(cache):
     """The files with chosen methods; those of sessions that have ended hold what their texts taught."""
     return [path for path in (cache / "known").glob("*.json") if '"choices"' in path.read_text()]
 
 
-def forget(cache: Path) -> None:
+def forget(cache):
     for path in cache.rglob("*.json"):
         path.unlink()
 
 
-def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+def test_from_end_to_end(run, pair, texts, cache):
     result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "0", "--temperature", "1")
     assert result.exit_code == 0, result.output
     [path] = tuned(cache)
@@ -74,7 +70,7 @@ def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) ->
     assert "applies: " in run("info").stdout
 
 
-def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+def test_the_choice_is_used_by_file_too(run, pair, texts, cache):
     forget(cache)
     mine = texts.with_name("mine.json")
     result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "1", "--out", mine)
@@ -107,7 +103,7 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     assert json.loads(compared[1].stdout)["compare"] is None
 
 
-def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+def test_without_a_draft_model_there_is_little_to_choose(run, pair, texts, cache):
     forget(cache)
     result = run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1")
     assert result.exit_code == 0, result.output
@@ -115,9 +111,7 @@ def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[st
     assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "lookup"}
 
 
-def test_a_run_that_is_stopped_leaves_what_there_was(
-    run: Run, pair: list[str], texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_stopped_leaves_what_there_was(run, pair, texts, cache, monkeypatch):
     forget(cache)
     mine, real, calls = texts.with_name("mine.json"), System.timed, []
     mine.write_text("older")
@@ -137,7 +131,7 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
     assert not tuned(cache)
 
 
-def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+def test_info_says_why_a_profile_does_not_apply(run, pair, texts, cache):
     forget(cache)
     folder = cache / "known"
     folder.mkdir(exist_ok=True)

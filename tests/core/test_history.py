@@ -1,9 +1,6 @@
 """Earlier texts: what is found is what a search finds, the oldest go first, and texts of other owners are not found."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
 
@@ -14,7 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.history import SIZES, History
 
 
-def agreeing(text: Sequence[int], end: int, ending: list[int]) -> int:
+def agreeing(text, end, ending):
     """How many tokens before a place in a text are those of an ending."""
     size = 0
     while size < min(end, len(ending), SIZES[-1]) and text[end - 1 - size] == ending[-1 - size]:
@@ -23,7 +20,7 @@ def agreeing(text: Sequence[int], end: int, ending: list[int]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_longest_match_is_the_one_that_a_search_finds(seed: int) -> None:
+def test_the_longest_match_is_the_one_that_a_search_finds(seed):
     rng, history = random.Random(seed), History(1 << 16)
     texts = [tuple(rng.randrange(3) for _ in range(rng.randrange(90))) for _ in range(6)]
     for text in texts:
@@ -44,7 +41,7 @@ def test_the_longest_match_is_the_one_that_a_search_finds(seed: int) -> None:
     assert {0, 32} < lengths
 
 
-def test_the_oldest_texts_go_first_and_a_long_one_keeps_its_end() -> None:
+def test_the_oldest_texts_go_first_and_a_long_one_keeps_its_end():
     history = History(256)
     texts = [[100 * number + token for token in range(40)] for number in range(20)]
     for text in texts:
@@ -60,7 +57,7 @@ def test_the_oldest_texts_go_first_and_a_long_one_keeps_its_end() -> None:
     assert history.find(texts[-1][:20], "") == (0, 0)
 
 
-def test_a_text_that_goes_on_takes_the_place_of_its_beginning() -> None:
+def test_a_text_that_goes_on_takes_the_place_of_its_beginning():
     history = History(256)
     for end in range(10, 110, 10):  # turns of a chat: 550 tokens if each were kept
         history.add(range(end), "")
@@ -68,7 +65,7 @@ def test_a_text_that_goes_on_takes_the_place_of_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("owners", [("a", "b"), ("a", "a")], ids=["others", "control: the same"])
-def test_nobody_finds_a_text_of_another(owners: tuple[str, str]) -> None:
+def test_nobody_finds_a_text_of_another(owners):
     """Both write the same words, and one of them goes on with even tokens, the other with odd ones. In so little room the
     hashes of n-grams collide all the time."""
     rng, history, crossed, own = random.Random(5), History(256), 0, 0
@@ -86,7 +83,7 @@ def test_nobody_finds_a_text_of_another(owners: tuple[str, str]) -> None:
     assert (crossed > 0) == (owners[0] == owners[1])
 
 
-def test_a_guess_takes_as_long_with_millions_of_tokens_as_with_few() -> None:
+def test_a_guess_takes_as_long_with_millions_of_tokens_as_with_few():
     """Some 25 microseconds, also with ten million; here others may use the core."""
     rng, seconds, hits = random.Random(1), [], 0
     history, texts = History(1 << 22), np.random.default_rng(1).integers(50_000, size=(1000, 4000))
@@ -102,6 +99,6 @@ def test_a_guess_takes_as_long_with_millions_of_tokens_as_with_few() -> None:
     assert sorted(seconds)[20] < 100e-6
 
 
-def test_too_little_room_is_refused() -> None:
+def test_too_little_room_is_refused():
     with pytest.raises(ConfigError, match="room for 63 tokens: give 64 or more"):
         History(63)

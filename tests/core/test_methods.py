@@ -1,7 +1,5 @@
 """The registry of methods and verifiers: nothing that belongs to a method may be missing anywhere."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 
@@ -146,7 +144,7 @@ def test_control_a_table_that_is_not_current_is_seen(monkeypatch):
     assert PAGE.read_text(encoding="utf-8") != current()
 
 
-def refusal(run) -> tuple[type[Exception], str] | None:
+def refusal(run):
     try:
         run()
     except ConfigError as error:
@@ -165,7 +163,7 @@ def test_what_is_refused_without_models_is_what_the_decoder_refuses(name, temper
             for nodes in (None, 5) if name == "auto" or METHODS[name].takes_nodes else (None,):
                 method = Method(method=name, verifier=verifier, shape=shape, nodes=nodes)
 
-                def decode(method=method) -> None:
+                def decode(method=method):
                     made = build(method, draft, greedy=temperature == 0)
                     list(Decoder(toy(), *made).stream([], Sampling(temperature=temperature)))
 

@@ -1,7 +1,5 @@
 """Trees as flat tensors; prompt lookup, in the text and in what an encoder reads."""
 
-from __future__ import annotations
-
 import torch
 
 from draftwood.core.draws import Draw

@@ -7,10 +7,8 @@ import functools
 import gc
 import random
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -18,8 +16,6 @@ from transformers import SequenceBiasLogitsProcessor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.engine.batch import Batch
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
@@ -46,13 +42,11 @@ SAMPLINGS = [
 ]
 
 
-def requests_of(
-    seed: int, count: int = 7, *, sources: bool = False, long: bool = False, vocab: int = VOCAB
-) -> list[tuple[Request, Sampling, str | None]]:
+def requests_of(seed, count=7, *, sources=False, long=False, vocab=VOCAB):
     """Requests with settings of their own; some want no draft. Long prompts take several chunks, and some begin alike."""
     rng = random.Random(seed)
 
-    def tokens(most: int, least: int = 1) -> list[int]:
+    def tokens(most, least=1):
         return [rng.randrange(2, vocab - 1) for _ in range(rng.randrange(least, most))]
 
     beginning = tokens(14, 9) if long else []
@@ -70,15 +64,13 @@ def requests_of(
     ]  # fmt: skip
 
 
-def alone(engine: Decoder, request: Request, sampling: Sampling, method: str | None) -> list[int]:
+def alone(engine, request, sampling, method):
     with engine.batch() as batch:
         batch.add(request, sampling, method=method)
         return [token for _ in range(99) if len(batch) for piece in batch.step() for token in piece.tokens]
 
 
-def together(
-    batch: Batch, given: list[tuple[Request, Sampling, str | None]], seed: int, *, pauses: bool = False
-) -> tuple[dict[int, list[int]], set]:
+def together(batch, given, seed, *, pauses=False):
     """The texts of rows that join and pause at random times, and the rows that were dropped early."""
     rng, coming, texts, dropped, paused, ended = random.Random(seed), list(given), {}, set(), set(), set()
     while coming or len(batch):
@@ -103,10 +95,7 @@ def together(
     return texts, dropped
 
 
-def compare(
-    engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], seed: int, *, pauses: bool = False,
-    **options: Any,
-) -> int:  # fmt: skip
+def compare(engine, given, seed, *, pauses=False, **options):
     """Write texts alone and in a batch with these options; returns the number of tokens that were compared."""
     whole = [alone(engine, *one) for one in given]
     with engine.batch(**options) as batch:
@@ -116,25 +105,25 @@ def compare(
     return sum(map(len, texts.values()))
 
 
-def check(engine: Decoder, *, sources: bool = False, pauses: bool = True) -> int:
+def check(engine, *, sources=False, pauses=True):
     return compare(engine, requests_of(0, sources=sources), 0, pauses=pauses)
 
 
 @functools.cache
-def causal(backend: str) -> tuple[Any, Any]:
+def causal(backend):
     models = tiny_model(backend, VOCAB, 1), tiny_model(backend, VOCAB, 2, layers=1)
     target, draft, _ = make_runners(*models, backend=backend)
     return target, draft
 
 
 @functools.cache
-def translating() -> tuple[Any, ...]:
+def translating():
     names = {"vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
     target, draft = (tiny_source("marian", seed=seed, dtype=torch.float32, spread=0.5, **names) for seed in (0, 2))
     return Seq2SeqRunner(target), Seq2SeqRunner(draft, drafts=True)
 
 
-def method_id(case: object) -> str:
+def method_id(case):
     return "-".join(part for part in case if part) if isinstance(case, tuple) else str(case)
 
 
@@ -155,7 +144,7 @@ OF_HIDDEN_STATES = pytest.mark.parametrize(("kind", "backend"), [
 ])  # fmt: skip
 
 
-def of_hidden_states(kind: str, backend: str) -> tuple[Any, Any]:
+def of_hidden_states(kind, backend):
     """A target and its drafter of this kind."""
     model = tiny_model(backend, VOCAB, 1)
     return hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
@@ -187,7 +176,7 @@ def test_blocks_with_penalties_in_some_rows():
 # ---- a batch ----
 
 
-def some(length: int = 6, **settings: Any) -> Request:
+def some(length=6, **settings):
     return Request(prompt=[1, 2], limits=Limits(max_new_tokens=length), **settings)
 
 
@@ -214,7 +203,7 @@ def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
     with engine.batch() as batch:
         rows = [batch.add(some(9, seed=4), Sampling(), method=method) for method in (None, "ar", "shared-noise")]
         stats = [batch.stats(row) for row in rows]
-        texts: dict[int, list[int]] = {row: [] for row in rows}
+        texts = {row: [] for row in rows}
         while len(batch):
             for piece in batch.step():
                 texts[piece.row] += piece.tokens

@@ -1,7 +1,5 @@
 """The loop's contract with its callers: bad input, cancelling, contexts, vocabularies, constraints."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -85,7 +83,7 @@ def trie(allowed, end):
 @pytest.mark.parametrize(("method", "shape"), DRAFTING)
 def test_constraints_are_asked_only_about_texts_that_can_be(method, shape):
     words, end = [(3, 4, 5), (3, 4, 6, 7), (8, 3), (8, 9, 9, 9)], 11
-    allowed: dict = {}
+    allowed = {}
     for word in words:
         for i in range(len(word) + 1):
             following = word[i] if i < len(word) else end

@@ -3,8 +3,6 @@
 Other programs overflow the draft's memory there (vllm-project/vllm#57941, ggml-org/llama.cpp#28433).
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -21,11 +19,11 @@ KINDS = {"learned": "gpt2", "rotary": "llama"}
 """Positions that do not exist beyond the context, and positions that do."""
 
 
-def request(prompt: list[int], length: int, seed: int) -> Request:
+def request(prompt, length, seed):
     return Request(prompt=prompt, seed=seed, limits=Limits(max_new_tokens=length, ignore_eos=True))
 
 
-def text(length: int) -> list[int]:
+def text(length):
     return [(7 * i) % (VOCAB - 4) + 4 for i in range(length)]
 
 

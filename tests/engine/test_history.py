@@ -1,14 +1,11 @@
 """Drafts from earlier texts change no text, only how many rounds it takes, and not for texts of other owners."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from draftwood.core.history import History
 from draftwood.core.limits import Limits
 from draftwood.draft.ngram_index import NgramIndex
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
@@ -19,7 +16,7 @@ VOCAB = 400
 """So many tokens that a sampled text seldom repeats itself."""
 
 
-def engine_of(method: str, shape: str | None = None, verifier: str = "coupled") -> Decoder:
+def engine_of(method, shape=None, verifier="coupled"):
     models = (tiny("llama", seed, dtype=torch.float32, vocab_size=VOCAB, **NATIVE["llama"]) for seed in (1, 2))
     target, draft, _ = make_runners(*models, backend="native")
     made = decoder(target, draft if method == "adaptive" else None, method, shape, verifier)
@@ -27,7 +24,7 @@ def engine_of(method: str, shape: str | None = None, verifier: str = "coupled") 
     return made
 
 
-def written(engine: Decoder, temperature: float = 1.0, *, reuse: bool = True, seed: int = 3, **more):
+def written(engine, temperature=1.0, *, reuse=True, seed=3, **more):
     """The tokens of two texts that are written together, and the rounds of each."""
     limits = Limits(max_new_tokens=40)
     requests = [Request(prompt=[i, *range(40, 60)], seed=seed + i, limits=limits, **more) for i in range(2)]

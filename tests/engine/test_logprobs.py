@@ -1,12 +1,9 @@
 """Log-probabilities of a text are those of plain decoding and of one forward over it, whichever token was drafted."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +14,6 @@ from draftwood.core.errors import CacheError, ConfigError, NumericsError
 from draftwood.core.limits import Limits
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine import logprobs
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
@@ -29,7 +25,7 @@ from tests.runners.seq2seq_zoo import tiny as tiny_source
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
 CLOSE = 2e-4  # of float32, in nats
 MODEL, SAMPLED = LogprobSettings(top=3), LogprobSettings(top=3, of="sampled")
-ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
+ROWS = [
     (Sampling(temperature=1.0), MODEL),
     (Sampling(temperature=0.0, repetition_penalty=1.5), MODEL),
     (Sampling(temperature=0.6, top_p=0.8, presence_penalty=0.7, logit_bias={2: 1.5, 4: -math.inf}), MODEL),
@@ -41,19 +37,17 @@ ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
 
 
 @functools.cache
-def models(backend: str = "torch") -> tuple[Any, Any]:
+def models(backend="torch"):
     return tiny_model(backend, VOCAB, 1), tiny_model(backend, VOCAB, 2, layers=1)
 
 
-def raw(text: list[int], backend: str = "torch") -> torch.Tensor:
+def raw(text, backend="torch"):
     """Scores after each token of a text, by a plain forward."""
     with torch.inference_mode():
         return models(backend)[0](torch.tensor([text])).logits[0]
 
 
-def reference(
-    prompt: list[int], tokens: list[int], sampling: Sampling, wanted: LogprobSettings, backend: str = "torch"
-) -> list[torch.Tensor]:
+def reference(prompt, tokens, sampling, wanted, backend="torch"):
     """The distribution of each new token, from one forward over the finished text."""
     found, scores = [], raw(prompt + tokens, backend)
     for at in range(len(prompt), len(prompt) + len(tokens)):
@@ -65,7 +59,7 @@ def reference(
     return found
 
 
-def check(entries: list[TokenLogprob], tokens: list[int], lines: list[torch.Tensor], top: int) -> None:
+def check(entries, tokens, lines, top):
     assert [one.token for one in entries] == tokens
     for one, line in zip(entries, lines, strict=True):
         assert one.logprob == pytest.approx(float(line[one.token]), abs=CLOSE)
@@ -74,9 +68,9 @@ def check(entries: list[TokenLogprob], tokens: list[int], lines: list[torch.Tens
         assert all(value == pytest.approx(float(line[token]), abs=CLOSE) for token, value in one.top)
 
 
-def written(engine: Decoder, rows: Any, count: int = 14) -> tuple[list[tuple[list[int], Any]], int, int]:
+def written(engine, rows, count=14):
     """Tokens and entries of texts that are written together, how many tokens were drafted, and rounds with a rejection."""
-    texts: dict[int, tuple[list[int], list[TokenLogprob]]] = {}
+    texts = {}
     drafted = corrected = 0
     with engine.batch() as batch:
         for seed, (sampling, wanted) in enumerate(rows):
@@ -100,7 +94,7 @@ METHODS = [
 ]  # fmt: skip
 
 
-def compare(engine: Decoder, rows: Any, backend: str = "torch") -> tuple[int, int]:
+def compare(engine, rows, backend="torch"):
     texts, drafted, corrected = written(engine, rows)
     for seed, ((tokens, entries), (sampling, wanted)) in enumerate(zip(texts, rows, strict=True)):
         assert len(tokens) == 14
@@ -193,7 +187,7 @@ def test_large_vocabularies_keep_their_tokens_only():
         assert one.logprob == dict(one.top)[one.token]
 
 
-def pair_of(backend: str) -> Pair:
+def pair_of(backend):
     return Pair(*models(backend), None, runners=make_runners(*models(backend), backend=backend))
 
 

@@ -1,7 +1,5 @@
 """What was learnt about a pair stays for the next process."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest
@@ -24,7 +22,7 @@ def cache(monkeypatch, tmp_path):
     return tmp_path
 
 
-def loaded(profile: str = "auto"):
+def loaded(profile="auto"):
     return draftwood.load(options=LoadOptions(backend="torch", profile=profile))
 
 
@@ -94,7 +92,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(cache):
 
 
 def test_the_costs_of_a_draft_are_measured_when_a_pair_is_loaded_and_then_known(cache, monkeypatch):
-    def timed(pair) -> dict[str, bool]:
+    def timed(pair):
         return {name: knowledge.by_rows[1].timed for name, knowledge in pair.learnt.items()}
 
     assert timed(loaded("none")) == {"adaptive, temperature 0": True, "adaptive, sampling": True}

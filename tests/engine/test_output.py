@@ -1,7 +1,5 @@
 """Where texts end, which tokens count, and text that grows without breaking characters."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from transformers import PreTrainedTokenizerFast
 from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.engine.output import RowOutput
 from tests.helpers import output_of
 
 calm = settings(deadline=None, derandomize=True)
@@ -22,31 +19,31 @@ EOS = 3
 class Letters:
     """Token 0 is "a", 1 is "b", and so on; 100 and above are pairs: 101 is "ab", 110 is "ba"."""
 
-    def decode(self, ids, **_) -> str:
+    def decode(self, ids, **_):
         return "".join(self.word(t) for t in ids)
 
     @staticmethod
-    def word(token: int) -> str:
+    def word(token):
         return chr(97 + token) if token < 100 else chr(97 + token // 10 % 10) + chr(97 + token % 10)
 
 
 class Bytes:
     """One byte a token; broken characters become the replacement character."""
 
-    def decode(self, ids, **_) -> str:
+    def decode(self, ids, **_):
         return bytes(ids).decode("utf-8", errors="replace")
 
 
-def row(tokenizer=None, *, eos=(), longest=None, criterion=None, **limits) -> RowOutput:
+def row(tokenizer=None, *, eos=(), longest=None, criterion=None, **limits):
     return output_of(PROMPT, Limits(**limits), eos=eos, longest=longest, tokenizer=tokenizer, criterion=criterion)
 
 
-def generated(output: RowOutput) -> list[int]:
+def generated(output):
     """Token ids after the prompt."""
     return output.row.tokens[output.row.prompt_length :]
 
 
-def feed(output: RowOutput, blocks) -> str:
+def feed(output, blocks):
     """Hand over block after block until the text ends; returns what was given out."""
     given_out = ""
     for block in blocks:
@@ -124,7 +121,7 @@ def test_blocks_do_not_matter(tokens, limit, data):
 # Stop strings -----------------------------------------------------------------------------------------------------------
 
 
-def ids(text: str) -> list[int]:
+def ids(text):
     return [ord(c) - 97 for c in text]
 
 
@@ -213,7 +210,7 @@ def test_incremental_text_is_the_whole_text_even_for_broken_bytes(data, size):
     assert text + words.push([], last=True) == Bytes().decode(data)
 
 
-def tokenizer_with_spaces() -> PreTrainedTokenizerFast:
+def tokenizer_with_spaces():
     """As SentencePiece: a word brings the space before it, and the first space of a text is dropped."""
     words = ["▁once", "▁upon", "▁a", "time", "▁", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
     inner = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True))
@@ -223,7 +220,7 @@ def tokenizer_with_spaces() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
 
 
-def tokenizer_of_bytes() -> PreTrainedTokenizerFast:
+def tokenizer_of_bytes():
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -317,7 +314,7 @@ def test_stop_strings_meet_the_spaces_of_a_sentencepiece_tokenizer(parts, stop, 
         ([[5, 6, 3]], [5, 6, 2], "length"),
     ],
 )
-def test_a_final_token_takes_the_last_place(given: list[list[int]], tokens: list[int], reason: str) -> None:
+def test_a_final_token_takes_the_last_place(given, tokens, reason):
     output = output_of([1], Limits(max_new_tokens=3), eos={2, 3}, final=2)
     counts = [output.take(part)[0] for part in given]
     assert (generated(output), output.finish_reason, sum(counts)) == (tokens, reason, len(tokens))

@@ -1,19 +1,14 @@
 """The prefix cache on disk: texts after a restart have the bits that they have without it, and no file can change that."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.engine import prefix_files
-from draftwood.engine.decode import Decoder
 from draftwood.engine.prefix_folder import PrefixFolder
 from draftwood.engine.prompts import AGAIN
 from draftwood.runners.stored_texts import PAGE
@@ -24,28 +19,26 @@ from tests.engine.test_prefixes import engine_of, request, some
 TEXT = some(300, 1)
 
 
-def started(
-    path: Path, kind: str = "small", dtype: torch.dtype = torch.float32, *, size: int = 1 << 30, key: str = "a"
-) -> Decoder:
+def started(path, kind="small", dtype=torch.float32, *, size=1 << 30, key="a"):
     """An engine with a folder and an empty memory, as after a restart."""
     engine = engine_of(kind, dtype)
     engine.prefixes.folder = PrefixFolder(path, size, engine.pipeline.target, {"target": key, "draft": key})
     return engine
 
 
-def ended(engine: Decoder) -> None:
+def ended(engine):
     """Write what is kept, as a server that ends."""
     while engine.prefixes.save():
         pass
 
 
-def write(engine: Decoder, prompt: list[int], new: int = 12, salt: str = "") -> tuple[list[int], int]:
+def write(engine, prompt, new=12, salt=""):
     """The tokens of a text, and how many of its prompt were known."""
     [found] = engine.generate([request(prompt, new, cache_salt=salt)], Sampling(), reuse=True)
     return found.token_ids, found.stats.cached_tokens
 
 
-def known_of(engine: Decoder, prompt: list[int]) -> int:
+def known_of(engine, prompt):
     """How many tokens of a prompt an engine knows from its folder alone; the text is that of an engine without one."""
     engine.prefixes.clear()
     wanted = alone(engine, request(prompt, 20), Sampling(), None)
@@ -60,7 +53,7 @@ AGAIN_BY_KIND = {"small": 2, "mtp": AGAIN + 2, "states": AGAIN + 2}
 
 
 @pytest.mark.parametrize("kind", ["small", "eagle3", "dflash", "mtp", "states"])
-def test_texts_have_the_same_bits_after_a_restart(tmp_path: Path, kind: str) -> None:
+def test_texts_have_the_same_bits_after_a_restart(tmp_path, kind):
     dtype = torch.bfloat16 if kind in ("small", "states") else torch.float32
     first, again = started(tmp_path, kind, dtype), AGAIN_BY_KIND.get(kind, 6)
     more, _ = write(first, TEXT, 40)
@@ -82,11 +75,11 @@ def test_texts_have_the_same_bits_after_a_restart(tmp_path: Path, kind: str) -> 
 # ---- files that cannot be used ----
 
 
-def files(path: Path) -> list[Path]:
+def files(path):
     return sorted(path.iterdir())
 
 
-def saved(path: Path, kind: str = "small", **given: Any) -> list[Path]:
+def saved(path, kind="small", **given):
     """The files of a text."""
     engine = started(path, kind, **given)
     write(engine, TEXT, 5)
@@ -94,7 +87,7 @@ def saved(path: Path, kind: str = "small", **given: Any) -> list[Path]:
     return files(path)
 
 
-def broken(path: Path, how: str) -> None:
+def broken(path, how):
     """Damage a file."""
     data = bytearray(path.read_bytes())
     if how == "value":
@@ -109,7 +102,7 @@ def broken(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["value", "header", "version", "empty", "cut"])
-def test_a_damaged_file_is_deleted_and_changes_no_text(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_deleted_and_changes_no_text(tmp_path, how, caplog):
     for path in saved(tmp_path):
         broken(path, how)
     engine = started(tmp_path)
@@ -119,9 +112,7 @@ def test_a_damaged_file_is_deleted_and_changes_no_text(tmp_path: Path, how: str,
     ended(engine)
 
 
-def test_control_without_its_checksum_a_damaged_value_changes_the_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_without_its_checksum_a_damaged_value_changes_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(prefix_files, "_checksum", lambda *_: "none")
     for path in saved(tmp_path):
         data = bytearray(path.read_bytes())
@@ -131,19 +122,17 @@ def test_control_without_its_checksum_a_damaged_value_changes_the_text(
         known_of(started(tmp_path), [*TEXT, 5, 6])
 
 
-def test_a_file_under_another_name_is_none(tmp_path: Path) -> None:
+def test_a_file_under_another_name_is_none(tmp_path):
     first, *others = [path for path in saved(tmp_path) if path.stem.endswith(f"-{PAGE}")]
     for path in others:
         path.write_bytes(first.read_bytes())
     assert known_of(started(tmp_path), [*TEXT, 5, 6]) <= PAGE
 
 
-def test_a_full_disk_is_a_line_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_a_line_in_the_log(tmp_path, monkeypatch, caplog):
     engine = started(tmp_path)
 
-    def full(*_: Any) -> int:
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(prefix_files.os, "open", full)
@@ -157,7 +146,7 @@ def test_a_full_disk_is_a_line_in_the_log(
 # ---- what is kept, and for whom ----
 
 
-def test_files_are_bounded_and_the_least_recently_used_go_first(tmp_path: Path) -> None:
+def test_files_are_bounded_and_the_least_recently_used_go_first(tmp_path):
     size = sum(path.stat().st_size for path in saved(tmp_path / "one"))
     path = tmp_path / "many"
     engine = started(path, size=int(2.5 * size))
@@ -174,7 +163,7 @@ def test_files_are_bounded_and_the_least_recently_used_go_first(tmp_path: Path) 
     assert not files(tmp_path / "small"), "one that is larger than all"
 
 
-def test_a_text_about_as_large_as_the_folder_stays_in_part(tmp_path: Path) -> None:
+def test_a_text_about_as_large_as_the_folder_stays_in_part(tmp_path):
     whole = started(tmp_path / "a")
     write(whole, TEXT)
     ended(whole)
@@ -190,13 +179,13 @@ def test_a_text_about_as_large_as_the_folder_stays_in_part(tmp_path: Path) -> No
     known_of(small, TEXT)  # and writes the same text
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_files_are_for_their_owner_only(tmp_path):
     path = tmp_path / "deep" / "folder"
     modes = {stat.S_IMODE(one.stat().st_mode) for one in saved(path)}
     assert (modes, stat.S_IMODE(path.stat().st_mode)) == ({0o600}, 0o700)
 
 
-def test_texts_of_other_models_and_other_keys_share_nothing(tmp_path: Path) -> None:
+def test_texts_of_other_models_and_other_keys_share_nothing(tmp_path):
     engine = started(tmp_path)
     write(engine, TEXT, salt="secret")
     ended(engine)
@@ -208,7 +197,7 @@ def test_texts_of_other_models_and_other_keys_share_nothing(tmp_path: Path) -> N
         started(files(tmp_path)[0])
 
 
-def test_a_text_that_leaves_the_memory_comes_back_from_its_files(tmp_path: Path) -> None:
+def test_a_text_that_leaves_the_memory_comes_back_from_its_files(tmp_path):
     engine = started(tmp_path)
     engine.prefixes.memory, engine.prefixes.least = 1, 0
     write(engine, TEXT, 5)

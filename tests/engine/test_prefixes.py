@@ -1,10 +1,7 @@
 """The prefix cache changes no text: bits are equal on the native engine, whatever was kept, shared, cut or forgotten."""
 
-from __future__ import annotations
-
 import copy
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,14 +11,12 @@ from draftwood import Grammar, LoadOptions
 from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
 from draftwood.engine import prefixes
-from draftwood.engine.decode import Decoder
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import AGAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.table import MemoryTable
-from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
 from tests.engine.test_batch import alone, together
@@ -42,7 +37,7 @@ METHODS = {
 }  # fmt: skip
 
 
-def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "native") -> Decoder:
+def engine_of(kind, dtype=torch.float32, backend="native"):
     base = {"windowed": "mistral", "mtp": "qwen3_5_text", "states": "granitemoehybrid"}.get(kind, "llama")
     more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else NATIVE[base]
     model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
@@ -59,21 +54,21 @@ def engine_of(kind: str, dtype: torch.dtype = torch.float32, backend: str = "nat
     return decoder(target, draft, *METHODS[kind])
 
 
-def request(prompt: list[int], new: int = 12, **more) -> Request:
+def request(prompt, new=12, **more):
     return Request(prompt=prompt, limits=Limits(max_new_tokens=new), **more)
 
 
-def some(count: int, seed: int) -> list[int]:
+def some(count, seed):
     rng = random.Random(seed)
     return [rng.randrange(2, VOCAB) for _ in range(count)]
 
 
-def check_waves(engine: Decoder, seed: int, waves: int = 4) -> int:
+def check_waves(engine, seed, waves=4):
     """Write texts that begin as earlier ones did, with the cache and without; returns how often a kept text served."""
     rng, texts, hits = random.Random(seed), [some(70, seed), some(33, seed + 1)], 0
     use = engine.prefixes.use
 
-    def counted(text: Row) -> None:
+    def counted(text):
         nonlocal hits
         hits += text in engine.prefixes._texts
         use(text)
@@ -126,7 +121,7 @@ def test_only_what_is_new_is_read_and_counted():
     assert len(engine.prefixes) == 1, "the same text again"
 
 
-def hybrid(kind: str) -> tuple[Decoder, list[int]]:
+def hybrid(kind):
     """A decoder whose target has running states, and how many tokens its target has read in each forward."""
     engine, read = engine_of(kind), []
     network = engine.pipeline.target.network
@@ -135,11 +130,11 @@ def hybrid(kind: str) -> tuple[Decoder, list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["mtp", "states"])
-def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again(kind: str) -> None:
+def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again(kind):
     engine, read = hybrid(kind)
     system, chat = some(200, 1), some(150, 2)
 
-    def write(prompt: list[int], known: int) -> list[int]:
+    def write(prompt, known):
         """Write a text, of which ``known`` tokens may be known; returns its tokens."""
         wanted = alone(engine, request(prompt, 40), Sampling(), None)
         del read[:]
@@ -166,24 +161,24 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
     assert engine.pipeline.target.memory_bytes == 0 < memory
 
 
-def test_control_without_marks_such_texts_read_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_marks_such_texts_read_all_again(monkeypatch):
     monkeypatch.setattr(RowMemory, "mark", lambda self: None)
     with pytest.raises(AssertionError):
         test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
 
 
-def test_a_text_goes_on_where_there_is_no_memory_for_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_goes_on_where_there_is_no_memory_for_its_marks(monkeypatch):
     engine, _ = hybrid("states")
     wanted = alone(engine, request(some(150, 2), 20), Sampling(), None)
 
-    def full(self: RowMemory) -> None:
+    def full(self):
         raise CacheError("the native engine: there is not enough memory")
 
     monkeypatch.setattr(RowMemory, "mark", full)
     assert engine.generate([request(some(150, 2), 20)], Sampling(), reuse=True)[0].token_ids == wanted
 
 
-def test_marks_go_where_rows_need_the_memory() -> None:
+def test_marks_go_where_rows_need_the_memory():
     engine, _ = hybrid("states")
     target, found = engine.pipeline.target, []
     for memory in (1 << 30, 1):
@@ -251,7 +246,7 @@ def test_kept_texts_have_a_limit_of_their_own_and_the_last_one_stays(backend):
     engine, texts = decoder(target, draft, *METHODS["small"]), [some(150, seed) for seed in range(9)]
     kept = engine.prefixes
 
-    def used() -> int:
+    def used():
         return target.memory_bytes + draft.memory_bytes
 
     engine.generate([request(texts[0])], Sampling(), reuse=True)
@@ -316,7 +311,7 @@ def test_what_is_left_after_an_error_is_not_kept(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[Path, Path]:
+def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prefixes")
     return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
 

@@ -1,18 +1,13 @@
 """Long prompts are read in chunks alongside rows that write, and common beginnings once; no text changes by it."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
 
 import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine import prefixes
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
@@ -29,7 +24,7 @@ def short_beginnings_are_copied(monkeypatch):
     monkeypatch.setattr(prefixes, "SHARED", 4)
 
 
-def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]]) -> None:
+def check(engine, given):
     compare(engine, given, 0, chunk=CHUNK)
 
 
@@ -38,9 +33,9 @@ def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
     check(decoder(*causal(backend), *method), requests_of(0, 6, long=True))
 
 
-def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[tuple[list[int], int, list[int]]]]:
+def rounds(engine, given, later):
     """Per row and round: the tokens, how many were drafted, and the tree. The last requests come ``later`` rounds."""
-    found: list[list[tuple[list[int], int, list[int]]]] = [[] for _ in given]
+    found = [[] for _ in given]
     with engine.batch(chunk=CHUNK) as batch:
         for number, request in enumerate(given):
             batch.add(request, Sampling())
@@ -51,7 +46,7 @@ def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[t
     return found
 
 
-def note(found: list, pieces: Sequence[Any]) -> None:
+def note(found, pieces):
     for piece in pieces:
         tree, at = piece.round.tree, piece.round_row
         found[piece.row].append((piece.tokens, piece.drafted, tree.tokens[at][tree.valid[at]].tolist()))
@@ -82,18 +77,18 @@ def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
 # ---- what is read ----
 
 
-def request(prompt: Sequence[int], length: int = 30, **settings: Any) -> Request:
+def request(prompt, length=30, **settings):
     return Request(prompt=prompt, limits=Limits(max_new_tokens=length), **settings)
 
 
-def prompt_of(length: int, step: int = 1) -> list[int]:
+def prompt_of(length, step=1):
     return [2 + step * i * i % 9 for i in range(length)]
 
 
 @contextmanager
-def forwards(runner: Any):
+def forwards(runner):
     """The shapes of the tokens of all forwards, appended as they are made."""
-    shapes: list[tuple[int, ...]] = []
+    shapes = []
 
     def note_shape(_module, _args, given):
         shapes.append(tuple(given["input_ids"].shape))
@@ -104,12 +99,11 @@ def forwards(runner: Any):
 
 
 @pytest.fixture
-def plain() -> Decoder:
+def plain():
     return decoder(causal("torch")[0], None, "ar")
 
 
-Steps = list[tuple[list[int], list[tuple[int, int]]]]
-READ: dict[str, tuple[dict[str, Any], bool, Steps]] = {
+READ = {
     # Options of the batch, whether the target pads rows, and of each step: the lengths of new prompts, and the forwards.
     "a long prompt makes no round longer than a chunk": ({"chunk": 5}, True, [
         ([2, 2], [(2, 2)]), ([20], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]),
@@ -174,7 +168,7 @@ def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts(pla
     given = [request([1, 2], 9), request(prompt_of(20), 5), request(prompt_of(22, 4), 5)]
     whole = [plain.generate([one], Sampling())[0].token_ids for one in given]
     with plain.batch(chunk=CHUNK) as batch:
-        texts: dict[int, list[int]] = {0: [], 2: []}
+        texts = {0: [], 2: []}
         for one in given:
             batch.add(one, Sampling())
             for piece in batch.step():

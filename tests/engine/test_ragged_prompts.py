@@ -4,8 +4,6 @@ Left-padded batches of other programs shift positions, or hide end-of-text token
 (huggingface/transformers#25790, unslothai/unsloth#3699).
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -24,7 +22,7 @@ PROMPTS = [[9], [EOS, 8, EOS, 40, 41, 12, EOS], [(11 * i) % (VOCAB - 4) + 4 for 
 NEW = 8
 
 
-def model(kind: str, seed: int = 0):
+def model(kind, seed=0):
     return tiny(kind, seed, dtype=torch.float32, num_hidden_layers=1, max_position_embeddings=128, pad_token_id=EOS)
 
 

@@ -1,10 +1,7 @@
 """Several threads and tasks share one pair: calls wait for one another, and nothing waits for itself."""
 
-from __future__ import annotations
-
 import asyncio
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 import torch
@@ -20,15 +17,15 @@ LENGTH = 16
 
 
 @pytest.fixture
-def pair() -> Pair:
+def pair():
     return Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2, layers=1), Words())
 
 
-def texts(pair: Pair) -> list[str]:
+def texts(pair):
     return [pair.generate(prompt, seed=i, max_new_tokens=LENGTH).text for i, prompt in enumerate(PROMPTS)]
 
 
-async def read(pair: Pair, number: int, **settings: Any) -> str:
+async def read(pair, number, **settings):
     text = ""
     async for piece in pair.astream(PROMPTS[number], seed=number, max_new_tokens=LENGTH, **settings):
         text += piece.text
@@ -40,7 +37,7 @@ def test_threads_wait_for_one_another_and_get_the_texts_that_they_have_alone(pai
     stream = pair.stream(PROMPTS[0], seed=0, max_new_tokens=LENGTH)
     first = next(stream).text  # the others wait for the rest of it
 
-    def write(number: int) -> None:
+    def write(number):
         found[number] = pair.generate(PROMPTS[number], seed=number, max_new_tokens=LENGTH).text
 
     threads = [Thread(target=write, args=(number,)) for number in range(1, len(PROMPTS))]
@@ -56,7 +53,7 @@ def test_a_stream_that_a_thread_leaves_unfinished_is_named_when_the_thread_has_e
     monkeypatch.setattr(in_use, "_LOOK", 0.01)
     kept, begun, leave = [], Event(), Event()
 
-    def begin() -> None:
+    def begin():
         kept.append(pair.stream(PROMPTS[0], seed=0))
         next(kept[0])
         begun.set()
@@ -75,7 +72,7 @@ def test_a_stream_that_a_thread_leaves_unfinished_is_named_when_the_thread_has_e
 def test_tasks_share_a_pair(pair):
     wanted = texts(pair)
 
-    async def all_of_them() -> list[str]:
+    async def all_of_them():
         return await asyncio.gather(*(read(pair, number) for number in range(len(PROMPTS))))
 
     assert asyncio.run(all_of_them()) == wanted
@@ -84,14 +81,14 @@ def test_tasks_share_a_pair(pair):
 def test_the_event_loop_goes_on_while_a_round_runs(pair, monkeypatch):
     extend, inside, released = pair.target.extend, Event(), Event()
 
-    def slow(*given: Any) -> Any:
+    def slow(*given):
         inside.set()
         assert released.wait(60)
         return extend(*given)
 
     monkeypatch.setattr(pair.target, "extend", slow)
 
-    async def main() -> str:
+    async def main():
         task = asyncio.create_task(read(pair, 0, method="ar"))
         while not inside.is_set():
             await asyncio.sleep(0.01)
@@ -105,13 +102,13 @@ def test_the_event_loop_goes_on_while_a_round_runs(pair, monkeypatch):
 def test_a_loop_that_ends_early_frees_the_models(pair, how):
     wanted = texts(pair)
 
-    async def begin(begun: asyncio.Event) -> None:
+    async def begin(begun):
         async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH, method="ar"):
             begun.set()
             if how == "break":
                 break
 
-    async def main() -> str:
+    async def main():
         begun = asyncio.Event()
         task = asyncio.create_task(begin(begun))
         await begun.wait()
@@ -131,16 +128,16 @@ def test_what_would_wait_for_itself_is_refused(pair, monkeypatch):
     monkeypatch.setattr(in_use, "_GRACE", 0.05)
     monkeypatch.setattr(in_use, "_LOOK", 0.01)
 
-    async def nested(call: Any) -> None:
+    async def nested(call):
         async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH):
             with pytest.raises(ConfigError, match="generating already"):
                 await call()
             return
 
-    async def blocking() -> None:
+    async def blocking():
         pair.generate(PROMPTS[1], seed=1)
 
-    async def another() -> None:
+    async def another():
         await read(pair, 1)
 
     for call in (blocking, another):

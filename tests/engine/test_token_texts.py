@@ -1,7 +1,5 @@
 """Texts of single tokens, to the byte."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

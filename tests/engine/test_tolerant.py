@@ -1,16 +1,10 @@
 """In a tolerant batch an error of one row ends this row only, and an error of the drafter costs its drafts only."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
 from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
@@ -27,23 +21,21 @@ class RefusedError(Exception):
     """What the tests raise."""
 
 
-def engine(method: tuple[str, str | None, str] = METHODS[0]) -> Decoder:
+def engine(method=METHODS[0]):
     return decoder(*causal("torch"), *method)
 
 
-def requests(**second: Any) -> list[Request]:
+def requests(**second):
     """Three requests; the second has other settings."""
     limits = Limits(max_new_tokens=12)
     own = [{}, second, {}]
     return [Request(prompt=prompt, seed=i, limits=limits, **own[i]) for i, prompt in enumerate(PROMPTS)]
 
 
-def written(
-    made: Decoder, given: list[Request], samplings: list[Sampling], act: Callable[[int], object] = lambda step: None
-) -> tuple[dict[int, list[int]], dict[int, Exception], int]:
+def written(made, given, samplings, act=lambda step: None):
     """The texts, the errors, and how often the drafter failed."""
-    texts: dict[int, list[int]] = {i: [] for i in range(len(given))}
-    errors: dict[int, Exception] = {}
+    texts = {i: [] for i in range(len(given))}
+    errors = {}
     with made.batch(tolerant=True) as batch:
         for request, sampling in zip(given, samplings, strict=True):
             batch.add(request, sampling)
@@ -85,7 +77,7 @@ def test_a_processor_that_fails_ends_its_row_only(method, processor):
 
 
 def test_a_criterion_that_raises_ends_its_row_only():
-    def criterion(tokens: list[int]) -> bool:
+    def criterion(tokens):
         if len(tokens) > 6:
             raise RefusedError("a criterion")
         return False
@@ -99,7 +91,7 @@ def test_a_criterion_that_raises_ends_its_row_only():
         made.generate(given[1:2], Sampling())
 
 
-def broken(runner: Any, monkeypatch: Any, first: int, row: int, rows: int) -> None:
+def broken(runner, monkeypatch, first, row, rows):
     """From its ``first`` call on a runner returns NaN scores for a row, while there are so many rows."""
     extend, calls = runner.extend, []
 
@@ -144,7 +136,7 @@ def test_texts_go_on_without_a_drafter_that_raises(name, first, monkeypatch):
     part = drafter if name in ("draft", "commit") else drafter.runner
     own, raising = getattr(part, name), []
 
-    def fails(*arguments: Any) -> Any:
+    def fails(*arguments):
         if raising:
             raise RefusedError(name)
         return own(*arguments)

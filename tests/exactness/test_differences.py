@@ -1,10 +1,7 @@
 """No comparison of scores passes on NaN: the helper of the tests, every rung, and every gate of ``draftwood.exactness``."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -49,7 +46,7 @@ def test_the_largest_difference_is_found_and_a_nan_on_either_side_fails():
         largest([0.5, NAN])
 
 
-def careless(source: str) -> list[str]:
+def careless(source):
     """Expressions that may drop a NaN: ``max`` or ``min`` of floats that are no names, and the largest ``abs`` of a
     difference."""
     out = []
@@ -126,23 +123,23 @@ def test_control_a_nan_fails_the_other_rungs():
 # ---- the gates of draftwood.exactness ----
 
 
-def ratios_of(value: float) -> torch.Tensor:
+def ratios_of(value):
     now, tokens, first = torch.tensor([[0.6, 0.4]]), torch.tensor([[0, 1]]), torch.tensor([0])
     return evidence.ratios(now, now, tokens, torch.tensor([0.6]), torch.tensor([value]), first, torch.tensor([1]))
 
 
-def wealth_of(value: float) -> float:
+def wealth_of(value):
     return evidence.of_wealth(evidence.wealth(torch.tensor([1.0, value])))
 
 
-def texts_of(value: float) -> float:
+def texts_of(value):
     """The verdict on pairs of tokens."""
     pairs = Pairs()
     pairs.add(torch.tensor([1.0, value]), torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5]))
     return dict(pairs.p_values("pairs"))["pairs, noise"]
 
 
-def choice_of(value: float) -> float:
+def choice_of(value):
     test, probs = Choice(1e-3), torch.full((30, 4), 0.25)
     probs[:, 0] = value
     noise = torch.as_tensor(CounterRng([0]).at([0]).shared(0, 30, 4))[0]
@@ -151,17 +148,17 @@ def choice_of(value: float) -> float:
     return dict(test.p_values())["choice"]
 
 
-def trials_of(value: float) -> float:
+def trials_of(value):
     made = Rounds("recursive", torch.Generator().manual_seed(0))
     made._trials = [Trial(1, 1, 0.5, True), Trial(1, 1, value, False)]
     return dict(made.p_values())["accepted"]
 
 
-def values(value: float) -> list[float]:
+def values(value):
     return [*torch.linspace(0.01, 0.99, 99).tolist(), value]
 
 
-P_VALUES: dict[str, Callable[[float], float | None]] = {
+P_VALUES = {
     "of_wealth": wealth_of,
     "ratios": lambda value: evidence.of_wealth(evidence.wealth(ratios_of(value))),
     "of_events": lambda value: evidence.of_events([0.5, value], [True, False]),
@@ -206,7 +203,7 @@ def test_control_a_nan_fails_the_enumeration(monkeypatch):
     pair = pair_of()
     engine = pair.decoder("ar", temperature=1.0)
 
-    def found(*distances: float):
+    def found(*distances):
         left = iter(distances)
         monkeypatch.setattr(enumeration, "total_variation", lambda *_: next(left))
         return enumeration.enumerated(pair, engine, Sampling(), ["1 2", "3"], tokens=1, seed=0)

@@ -1,9 +1,6 @@
 """Engines that are broken on purpose, as thin wrappers of sound ones."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +18,7 @@ EASE = 1.15
 class Sourced:
     """A decoder with another source of noise."""
 
-    def __init__(self, engine, source: Callable):
+    def __init__(self, engine, source):
         self.engine, self.source, self.pipeline = engine, source, engine.pipeline
 
     @property

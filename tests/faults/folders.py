@@ -1,11 +1,6 @@
 """Tiny language models in folders, and ways to damage them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat"]
 
 
-def tiny_tokenizer(**special: str) -> Any:
+def tiny_tokenizer(**special):
     """A byte-level tokenizer whose token 0 is ``<end>``."""
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(WORDS, vocab_size=280, min_frequency=1, special_tokens=["<end>"], show_progress=False)
@@ -23,7 +18,7 @@ def tiny_tokenizer(**special: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, **special)
 
 
-def tiny_llama(vocab: int, *, layers: int = 2, seed: int = 0, **settings: Any) -> LlamaForCausalLM:
+def tiny_llama(vocab, *, layers=2, seed=0, **settings):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64}
     ids = {"bos_token_id": 0, "eos_token_id": 0}
@@ -32,7 +27,7 @@ def tiny_llama(vocab: int, *, layers: int = 2, seed: int = 0, **settings: Any) -
     )
 
 
-def save_tiny(folder: Path, *, layers: int = 2, seed: int = 0, **settings: Any) -> Path:
+def save_tiny(folder, *, layers=2, seed=0, **settings):
     """A folder with a model and its tokenizer."""
     tokenizer = tiny_tokenizer()
     tiny_llama(len(tokenizer), layers=layers, seed=seed, **settings).save_pretrained(folder)
@@ -40,12 +35,12 @@ def save_tiny(folder: Path, *, layers: int = 2, seed: int = 0, **settings: Any) 
     return folder
 
 
-def change_json(path: Path, **values: Any) -> None:
+def change_json(path, **values):
     """Replace values of a file."""
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
 
 
-def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def change_tensors(folder, change):
     """Rewrite the weights of a folder."""
     path = folder / "model.safetensors"
     tensors = load_file(path)

@@ -1,8 +1,6 @@
 """How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power``, and after it, where
 wanted, a number of repeats and a part of the lines."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 
@@ -21,7 +19,7 @@ METHODS = (
 )  # fmt: skip
 
 
-def main(repeats: int, only: str) -> None:
+def main(repeats, only):
     pair = draftwood.load(options=LoadOptions(backend="torch"))
     for method in METHODS:
         for name, broken in {"none": lambda engine: engine, **BREAKS}.items():

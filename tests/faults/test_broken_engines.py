@@ -1,7 +1,5 @@
 """``draftwood check`` calls broken engines broken at its default budget, and sound ones exact."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The bundled models write what they wrote before."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

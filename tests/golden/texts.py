@@ -4,13 +4,9 @@
 rearranged; ``test_golden.py`` compares.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import draftwood
 from draftwood import LoadOptions, Method
@@ -21,13 +17,13 @@ PROMPTS = ["Once upon a time", "The little dog was sad because", "Tom and Lily"]
 SENTENCES = ["Der Hund schläft im Garten.", "Ich habe heute keine Zeit, weil ich arbeiten muss.", "Wo ist der Bahnhof?"]
 NEW_TOKENS = 14
 FEWER = ("T=0", "T=0.8 top_k=20 repetition")  # samplings on PyTorch: what cuts and draws is the same as on the native engine
-SAMPLING: dict[str, dict[str, Any]] = {
+SAMPLING = {
     "T=0": {"temperature": 0},
     "T=1": {"temperature": 1.0},
     "T=0.7 top_p=0.9": {"temperature": 0.7, "top_p": 0.9},
     "T=0.8 top_k=20 repetition": {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.2},
 }
-METHODS: list[dict[str, Any]] = [
+METHODS = [
     {"method": "auto"},
     {"method": "ar"},
     {"method": "ngram"},
@@ -44,8 +40,8 @@ METHODS: list[dict[str, Any]] = [
     {"method": "shared-noise", "nodes": 12},
     {"method": "adaptive"},
 ]
-TOLERANT: list[dict[str, Any]] = [{"method": "rsd-c", "beta": 3, "tau": 1.0}]
-TRANSLATING: list[dict[str, Any]] = [
+TOLERANT = [{"method": "rsd-c", "beta": 3, "tau": 1.0}]
+TRANSLATING = [
     {"method": "auto"},
     {"method": "ar"},
     {"method": "block", "shape": "6"},
@@ -55,11 +51,11 @@ TRANSLATING: list[dict[str, Any]] = [
 ]
 
 
-def _name(method: dict[str, Any]) -> str:
+def _name(method):
     return " ".join(str(value) if key in ("method", "verifier") else f"{key}={value}" for key, value in method.items())
 
 
-def of_pair(backend: str) -> Iterator[tuple[str, list[list[int]]]]:
+def of_pair(backend):
     """Token ids of the language pair's texts: the prompts as a batch, then the first of them alone with another seed."""
     pair = draftwood.load(options=LoadOptions(backend=backend, dtype="float32", profile="none"))
     for sampling in FEWER if backend == "torch" else SAMPLING:
@@ -71,7 +67,7 @@ def of_pair(backend: str) -> Iterator[tuple[str, list[list[int]]]]:
             yield f"pair {backend} {sampling} {_name(given)}", [result.token_ids for result in (*batch, alone)]
 
 
-def of_translator(backend: str) -> Iterator[tuple[str, list[list[int]]]]:
+def of_translator(backend):
     """Token ids of the translation pair's texts."""
     translator = draftwood.load_translator(options=LoadOptions(backend=backend, dtype="float32"))
     for sampling in ("T=0", "T=1"):
@@ -85,7 +81,7 @@ def of_translator(backend: str) -> Iterator[tuple[str, list[list[int]]]]:
 CASES = [*((of_pair, backend) for backend in PAIRS), (of_translator, "torch")]
 
 
-def main(path: Path) -> None:
+def main(path):
     texts = {name: ids for of, backend in CASES for name, ids in of(backend)}
     path.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in texts.items()) + "\n}\n")
     print(f"{len(texts)} settings, {sum(map(len, texts.values()))} texts")

@@ -1,14 +1,10 @@
 """JSON schemas as people write them. Strings, arrays and numbers are short, so that the texts of tiny models end."""
 
-from __future__ import annotations
-
-from typing import Any
-
 WORD = {"type": "string", "maxLength": 6}
 SMALL = {"type": "integer", "minimum": -99, "maximum": 999}
 
 
-def record(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
+def record(properties, required=None, **more):
     """An object of these properties only; all are required unless some are named."""
     return {
         "type": "object",
@@ -19,11 +15,11 @@ def record(properties: dict[str, Any], required: list[str] | None = None, **more
     }
 
 
-def items(of: Any, least: int = 0, most: int = 3, **more: Any) -> dict[str, Any]:
+def items(of, least=0, most=3, **more):
     return {"type": "array", "items": of, "minItems": least, "maxItems": most, **more}
 
 
-SCHEMAS: list[dict[str, Any]] = [
+SCHEMAS = [
     {"type": "null"},
     {"type": "boolean"},
     {"const": "the fox"},
@@ -73,6 +69,6 @@ SCHEMAS: list[dict[str, Any]] = [
 """With the whitespace of the schema's own text only."""
 
 
-def compact(schema: dict[str, Any]) -> dict[str, Any]:
+def compact(schema):
     """The schema without optional blanks in its texts: tiny models would write nothing else."""
     return {**schema, "x-guidance": {"whitespace_flexible": False}}

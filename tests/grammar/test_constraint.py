@@ -1,15 +1,12 @@
 """Masks of a constraint: against an oracle, in any order of nodes, at the end of a text and where nothing is possible."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 
-import numpy as np
 import pytest
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.grammar.constraint import Constraint, Grammars
+from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from tests.faults.folders import tiny_tokenizer
 from tests.grammar.schemas import compact, items, record
@@ -18,16 +15,16 @@ from tests.grammar.tiny import END, PATTERN, TOKENS, VOCAB, legal, letters
 GRAMMARS = Grammars(letters(), VOCAB + 2, frozenset([END]))  # two scores more than there are tokens
 
 
-def constraint(grammar: Grammar | None = None, stops: frozenset[int] = frozenset()) -> Constraint:
+def constraint(grammar=None, stops=frozenset()):
     return GRAMMARS.constraint(grammar or Grammar.regex(PATTERN), stops)
 
 
-def tokens_of(mask: np.ndarray | None) -> list[int]:
+def tokens_of(mask):
     assert mask is not None
     return mask.nonzero()[0].tolist()
 
 
-def legal_paths(longest: int) -> list[list[int]]:
+def legal_paths(longest):
     paths = [list(path) for n in range(longest + 1) for path in product(range(VOCAB), repeat=n)]
     return [path for path in paths if all(token in legal(path[:i]) for i, token in enumerate(path))]
 
@@ -59,7 +56,7 @@ NESTED = record({"ab": items({"enum": ["ca", "b"]}, 1, 1)})
 def test_every_token_of_the_only_text_that_is_left_may_come(tokens, grammar, words):
     vocab = 1 + len(tokens)
     one = Grammars(letters(tokens), vocab, frozenset([END])).constraint(grammar, frozenset())
-    paths: list[list[int]] = [[]]
+    paths = [[]]
     for path in paths:
         allowed = legal(path, words, tokens)
         assert one.mask(path).nonzero()[0].tolist() == allowed, [tokens[token - 1] for token in path]
@@ -142,7 +139,7 @@ COMPLEX = Grammar.regex("c{1,12}|c{0,12}b(.{1,200}){1,200}(.{1,200}){1,200}x")
 TOO_COMPLEX = "is too complex to follow here: lexer error"
 
 
-def of_a_long_token() -> Grammars:
+def of_a_long_token():
     tokens = (*TOKENS, "ab" * 60)
     return Grammars(letters(tokens), 1 + len(tokens), frozenset([END]))
 

@@ -1,7 +1,5 @@
 """The distribution of a text under a grammar is the target's, masked at every token: by enumeration, against an oracle."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -26,23 +24,23 @@ NOISES = torch.tensor(
 )
 
 
-def named(case) -> str:
+def named(case):
     return "-".join(part for part in case if part)
 
 
-def engine(method: str, shape: str | None = None, verifier: str = "auto", nodes: int | None = None) -> Decoder:
+def engine(method, shape=None, verifier="auto", nodes=None):
     return decoder(*runners(), method, shape, verifier, nodes=nodes, eos=[END], tokenizer=letters())
 
 
-def found(made: Decoder, sampling: Sampling, shared: torch.Tensor | None = None, length: int = LENGTH):
+def found(made, sampling, shared=None, length=LENGTH):
     return engine_distribution(made, length, sampling, shared, prompt=PROMPT)
 
 
-def expected(of_scores, length: int = LENGTH):
+def expected(of_scores, length=LENGTH):
     return reference_distribution(runners()[0].model, length, of_scores, eos=END, prompt=PROMPT)
 
 
-def plain(scores: torch.Tensor, text: list[int]) -> torch.Tensor:
+def plain(scores, text):
     return masked(scores, text[len(PROMPT) :]).softmax(-1)
 
 
@@ -142,7 +140,7 @@ def test_forced_tokens_are_drafted_without_a_draft_model_and_are_exact(verifier)
 CONTROLS = pytest.mark.parametrize("case", [("chain", "2", "recursive"), ("rsd-c", "2", "traversal")], ids=named)
 
 
-def distance(case, length: int = 2) -> float:
+def distance(case, length=2):
     return total_variation(found(engine(*case), Sampling(grammar=GRAMMAR), length=length), expected(plain, length))
 
 

@@ -1,7 +1,5 @@
 """Texts under a grammar: the same with and without speculation, alone and in any company, on both backends."""
 
-from __future__ import annotations
-
 import random
 import re
 from functools import cache
@@ -11,7 +9,6 @@ import torch
 
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.limits import Limits
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.runners.factory import make_runners
@@ -29,16 +26,16 @@ GRAMMARS = [Grammar.regex(WORDS), Grammar.lark('start: "a" start "b" | "c"'), Gr
 
 
 @cache
-def models(backend: str):
+def models(backend):
     target, draft = (tiny_model(backend, VOCAB, seed, layers=layers) for seed, layers in ((1, 2), (2, 1)))
     return make_runners(target, draft, backend=backend)[:2]
 
 
-def engine(*method: str | None, greedy: bool = False, backend: str = "torch", parts=None) -> Decoder:
+def engine(*method, greedy=False, backend="torch", parts=None):
     return decoder(*(parts or models(backend)), *method, greedy=greedy, eos=[END], tokenizer=letters(MORE))
 
 
-def written(made: Decoder, grammar: Grammar | None, count: int, **sampling) -> list[str]:
+def written(made, grammar, count, **sampling):
     requests = [Request(prompt=[1, 2, 3], seed=s, limits=Limits(max_new_tokens=24)) for s in range(count)]
     results = made.generate(requests, Sampling(grammar=grammar, **sampling))
     return [result.text if result.finish_reason == "stop" else f"{result.text}…" for result in results]

@@ -1,7 +1,5 @@
 """Every finished text of a schema is JSON that validates."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 
@@ -20,15 +18,13 @@ from tests.grammar.schemas import SCHEMAS, compact, record
 
 
 @cache
-def pair() -> Pair:
+def pair():
     tokenizer = tiny_tokenizer()
     target, draft = (tiny_llama(len(tokenizer), layers=n, seed=n, max_position_embeddings=256) for n in (2, 1))
     return Pair(target, draft, tokenizer)
 
 
-def written(
-    given: list[Sampling], method: Method | str, temperature: float, length: int
-) -> tuple[list[tuple[list[int], str, str]], int]:
+def written(given, method, temperature, length):
     """Tokens, text and finish reason of each, all written together, and the number of drafted end tokens."""
     tokens, texts, reasons, drafted = [list[int]() for _ in given], [""] * len(given), [""] * len(given), 0
     with pair().decoder(method, temperature=temperature).batch() as batch:
@@ -44,14 +40,14 @@ def written(
 
 
 @cache
-def texts(temperature: float, method: str) -> list[tuple[str, str]]:
+def texts(temperature, method):
     """Text and finish reason of each schema."""
     grammars = [Grammar.json_schema(compact(schema)) for schema in SCHEMAS]
     samplings = [Sampling(temperature=temperature, grammar=grammar) for grammar in grammars]
     return [(text, reason) for _, text, reason in written(samplings, method, temperature, 120)[0]]
 
 
-def valid(text: str, schema: dict) -> bool:
+def valid(text, schema):
     try:
         Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(json.loads(text))
     except (ValidationError, json.JSONDecodeError):

@@ -1,7 +1,5 @@
 """A grammar is checked when it is made, and every refusal names what is wrong."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import pickle
@@ -21,8 +19,8 @@ from draftwood.grammar.unheld import FORMATS, without_unheld
 NUMBERS = {"type": "array", "items": {"type": "integer"}}
 
 
-def nested(levels: int) -> dict:
-    found: dict = {"type": "string"}
+def nested(levels):
+    found = {"type": "string"}
     for _ in range(levels):
         found = {"type": "array", "items": found}
     return found
@@ -100,7 +98,7 @@ FINE = {"properties": {"format": {"format": "uri"}, "b": {"pattern": r"^[(?=]\\\
      {"allOf": [{}], "not": True, "format": 7}),
 ])  # fmt: skip
 def test_what_no_grammar_holds_is_left_out_where_it_is_a_keyword(schema, left, known):
-    lines: list[str] = []
+    lines = []
     assert without_unheld(schema, lines) == known
     assert [re.split(" is | has ", line)[0] for line in lines] == left
 
@@ -148,7 +146,7 @@ def test_a_sampling_takes_grammars_only(given):
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
     real = importlib.import_module
 
-    def missing(name: str, *rest):
+    def missing(name, *rest):
         if name == "llguidance":
             raise ImportError(name)
         return real(name, *rest)

@@ -1,10 +1,6 @@
 """Tiny models whose few tokens are letters, and an oracle of a finite language that knows nothing of llguidance."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -21,7 +17,7 @@ PATTERN = "a(b|ca)?|b{1,3}"
 WORDS = ("a", "ab", "aca", "b", "bb", "bbb")  # what the pattern matches
 
 
-def letters(tokens: Sequence[str] = TOKENS) -> Any:
+def letters(tokens=TOKENS):
     """A byte-level tokenizer of these tokens; token 0 is the end of text."""
     vocab = {"<e>": END, **{token: i for i, token in enumerate(tokens, 1)}}
     made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -32,16 +28,16 @@ def letters(tokens: Sequence[str] = TOKENS) -> Any:
 
 
 @cache
-def runners(dtype: torch.dtype = torch.float64) -> tuple[TorchRunner, TorchRunner]:
+def runners(dtype=torch.float64):
     return TorchRunner(tiny_gpt(VOCAB, 1, dtype=dtype)), TorchRunner(tiny_gpt(VOCAB, 2, layers=1, dtype=dtype))
 
 
-def pair_of_letters(tokens: Sequence[str] = TOKENS, dtype: torch.dtype = torch.float64, context: int = 64) -> Pair:
+def pair_of_letters(tokens=TOKENS, dtype=torch.float64, context=64):
     target, draft = (tiny_gpt(len(tokens) + 1, s, layers=n, dtype=dtype, context=context) for s, n in ((1, 2), (2, 1)))
     return Pair(target, draft, letters(tokens))
 
 
-def legal(text: Sequence[int], words: Collection[str] = WORDS, tokens: Sequence[str] = TOKENS) -> list[int]:
+def legal(text, words=WORDS, tokens=TOKENS):
     """The tokens that may follow others in a finite language; after the end only the end."""
     written = "".join("" if token == END else tokens[token - 1] for token in text)
     if END in text:
@@ -50,7 +46,7 @@ def legal(text: Sequence[int], words: Collection[str] = WORDS, tokens: Sequence[
     return [END, *found] if written in words else found
 
 
-def masked(scores: torch.Tensor, text: Sequence[int], words: Collection[str] = WORDS) -> torch.Tensor:
+def masked(scores, text, words=WORDS):
     """Scores with -inf for what may not follow the text."""
     out = torch.full_like(scores, -torch.inf)
     allowed = legal(text, words)

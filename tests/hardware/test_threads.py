@@ -1,16 +1,12 @@
 """Threads wait for one another: on a core that another process takes, one of them makes all others late."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +20,7 @@ from draftwood.hardware import threads as chosen
 from draftwood.hardware.cores import CoreMeter, FreeCores, usable_cores
 from draftwood.hardware.threads import ThreadRule, set_threads
 from draftwood.translation import load_translator
-from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
+from tests.cli.conftest import models, pair, run  # noqa: F401  # fixtures
 from tests.engine.test_decode import VOCAB
 from tests.helpers import Words, tiny_gpt
 
@@ -34,7 +30,7 @@ TAKEN = CoreMeter.taken  # which the fixture ``run`` replaces
 class Machine:
     """What the kernel tells of a machine of four cores, of which this process may use two."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(self, monkeypatch, folder):
         self.stat, self.now, self.own = folder / "stat", 100.0, 0.0
         self.busy = {number: 0.0 for number in range(4)}
         self.nice = 0.0
@@ -46,14 +42,12 @@ class Machine:
         monkeypatch.setattr(cores.os, "times", times)
         self.write()
 
-    def write(self) -> None:
+    def write(self):
         lines = ["cpu 0 0 0 0 0 0 0 0 0 0"]
         lines += [f"cpu{n} {round(100 * b)} {round(100 * self.nice)} 0 9 9 0 0 0 0 0" for n, b in self.busy.items()]
         self.stat.write_text("\n".join([*lines, "intr 1 2 3"]))
 
-    def passes(
-        self, seconds: float, *, own: float = 0.0, others: float = 0.0, elsewhere: float = 0.0, nice: float = 0.0
-    ) -> None:
+    def passes(self, seconds, *, own=0.0, others=0.0, elsewhere=0.0, nice=0.0):
         """Time passes; each kind of process takes so many cores."""
         self.now += seconds
         self.own += own * seconds
@@ -65,7 +59,7 @@ class Machine:
 
 
 @pytest.fixture
-def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def box(monkeypatch, tmp_path):
     return Machine(monkeypatch, tmp_path)
 
 
@@ -84,14 +78,14 @@ def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     ],
     ids=lambda value: str(value),
 )
-def test_a_core_that_others_take_is_not_free(box: Machine, load: dict[str, float], taken: float, free: int) -> None:
+def test_a_core_that_others_take_is_not_free(box, load, taken, free):
     meter, cores_left = CoreMeter(), FreeCores()
     box.passes(2.0, **load)
     assert meter.taken() == pytest.approx(taken, abs=0.02)
     assert cores_left.count() == free
 
 
-def test_nothing_is_concluded_from_a_moment(box: Machine) -> None:
+def test_nothing_is_concluded_from_a_moment(box):
     cores_left = FreeCores()
     box.passes(0.05, others=2.0)
     assert cores_left.count() == 2
@@ -108,14 +102,14 @@ OLD = {"cpu/cpu.cfs_period_us": "100000"}
         *(({**OLD, "cpu/cpu.cfs_quota_us": text}, usable) for text, usable in (("100000", 1), ("-1", 2))),
     ],
 )
-def test_a_containers_limit_counts(box: Machine, tmp_path: Path, files: dict[str, str], usable: int) -> None:
+def test_a_containers_limit_counts(box, tmp_path, files, usable):
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert usable_cores() == FreeCores().count() == usable
 
 
-def test_without_the_kernels_figures_all_cores_are_free(box: Machine) -> None:
+def test_without_the_kernels_figures_all_cores_are_free(box):
     box.stat.unlink()
     cores_left = FreeCores()
     box.now += 5
@@ -123,7 +117,7 @@ def test_without_the_kernels_figures_all_cores_are_free(box: Machine) -> None:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
+def threads(count):
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -133,7 +127,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def rule(box: Machine, monkeypatch: pytest.MonkeyPatch) -> ThreadRule:
+def rule(box, monkeypatch):
     """The rule on a machine of two cores, where nothing is known yet and the user has said nothing."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -145,14 +139,14 @@ def rule(box: Machine, monkeypatch: pytest.MonkeyPatch) -> ThreadRule:
 class Watched:
     """A pair of tiny models, and the numbers of threads of its target's forwards."""
 
-    def __init__(self, watched: api.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, watched, monkeypatch):
         self.pair, self.seen = watched, []
         extend = watched.target.extend
         monkeypatch.setattr(
             watched.target, "extend", lambda *given: (self.seen.append(torch.get_num_threads()), extend(*given))[1]
         )
 
-    def rounds(self, count: int) -> Iterator[int]:
+    def rounds(self, count):
         """The number of threads, round after round of one text."""
         self.seen.clear()
         limits = Limits(max_new_tokens=count, ignore_eos=True)
@@ -161,11 +155,11 @@ class Watched:
 
 
 @pytest.fixture
-def watched(rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def watched(rule, monkeypatch):
     return Watched(api.Pair(tiny_gpt(VOCAB, 1), None, Words()), monkeypatch)
 
 
-def counts(box: Machine, rule: ThreadRule, others: list[float]) -> list[int]:
+def counts(box, rule, others):
     """The number of threads, second by second, next to processes that take so many cores."""
     found = []
     with threads(2):
@@ -175,15 +169,15 @@ def counts(box: Machine, rule: ThreadRule, others: list[float]) -> list[int]:
     return found
 
 
-def test_the_number_follows_a_neighbour_that_comes_and_goes(box: Machine, rule: ThreadRule) -> None:
+def test_the_number_follows_a_neighbour_that_comes_and_goes(box, rule):
     assert counts(box, rule, [0.0] * 2 + [1.0] * 2 + [0.0] * 5) == [2, 2, 1, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_neighbour_that_comes_and_goes_fast_leaves_the_number_low(box: Machine, rule: ThreadRule) -> None:
+def test_a_neighbour_that_comes_and_goes_fast_leaves_the_number_low(box, rule):
     assert set(counts(box, rule, [1.0, 0.0] * 10)) == {1}
 
 
-def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box: Machine, rule: ThreadRule) -> None:
+def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box, rule):
     # Two minutes of a neighbour that works for one second in five.
     found = counts(box, rule, [0.0, *[1.0, *[0.0] * 4] * 24])
     assert 2 in found[2:12]
@@ -191,9 +185,7 @@ def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box: Mac
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_two_processes_that_choose_by_this_rule_find_their_parts(
-    box: Machine, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_two_processes_that_choose_by_this_rule_find_their_parts(box, monkeypatch, count):
     monkeypatch.setattr(cores, "_cpus", lambda: list(range(max(4, count)))[:count])
     used, both, history = [0.0, 0.0], [FreeCores()], []
     box.passes(0.4)
@@ -211,7 +203,7 @@ def test_two_processes_that_choose_by_this_rule_find_their_parts(
     assert sum(old != new for old, new in pairwise(history[3000:])) <= 40
 
 
-def test_rounds_follow_a_neighbour_and_the_users_number_stays(box: Machine, watched: Watched) -> None:
+def test_rounds_follow_a_neighbour_and_the_users_number_stays(box, watched):
     with threads(2):
         found = []
         for number in watched.rounds(8):
@@ -223,8 +215,8 @@ def test_rounds_follow_a_neighbour_and_the_users_number_stays(box: Machine, watc
     assert set(found[4:]) == {1}
 
 
-def test_a_text_does_not_depend_on_the_threads(box: Machine, watched: Watched) -> None:
-    def text() -> list[int]:
+def test_a_text_does_not_depend_on_the_threads(box, watched):
+    def text():
         return watched.pair.generate([1, 2], method="ar", seed=3, max_new_tokens=24).token_ids
 
     with threads(2):
@@ -233,7 +225,7 @@ def test_a_text_does_not_depend_on_the_threads(box: Machine, watched: Watched) -
         assert text() == wanted
 
 
-def test_what_the_user_says_counts(box: Machine, rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_says_counts(box, rule, monkeypatch):
     box.passes(2.0, others=2.0)
     with threads(2):
         assert rule.count() == 1
@@ -251,7 +243,7 @@ def test_what_the_user_says_counts(box: Machine, rule: ThreadRule, monkeypatch: 
 
 
 @pytest.mark.parametrize(("others", "kept"), [(0.0, 2), (2.0, 1)])
-def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: ThreadRule, others: float, kept: int) -> None:
+def test_a_measurement_keeps_the_number_that_it_began_with(box, rule, others, kept):
     with threads(2):
         box.passes(5.0, others=others)
         set_threads(None)
@@ -261,13 +253,13 @@ def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: T
 
 @pytest.mark.parametrize("others", [0.0, 1.0])
 def test_loading_takes_the_free_cores_and_leaves_the_users_number(
-    box: Machine,
-    rule: ThreadRule,
-    models: Path,  # noqa: F811
-    others: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
+    box,
+    rule,
+    models,  # noqa: F811
+    others,
+    monkeypatch,
+):
+    seen = []
     real = api.runners_by
     monkeypatch.setattr(
         api, "runners_by", lambda *given, **rest: (seen.append(torch.get_num_threads()), real(*given, **rest))[1]
@@ -284,12 +276,10 @@ def test_loading_takes_the_free_cores_and_leaves_the_users_number(
     assert seen == [1 if others else 2, 2, 1]
 
 
-def test_translation_reads_sources_with_the_chosen_threads(
-    box: Machine, rule: ThreadRule, translation: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_translation_reads_sources_with_the_chosen_threads(box, rule, translation, monkeypatch):
     with threads(2):
         translator = load_translator(translation / "target", options=LoadOptions(backend="torch"))
-        seen: list[int] = []
+        seen = []
         encoder = translator.model.get_encoder()
         encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
         set_rows = translator.target.set_rows
@@ -302,11 +292,11 @@ def test_translation_reads_sources_with_the_chosen_threads(
 
 
 def test_generate_and_info_use_and_tell_the_free_cores(
-    box: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,  # noqa: F811
-    pair: list[str],  # noqa: F811
-) -> None:
+    box,
+    monkeypatch,
+    run,  # noqa: F811
+    pair,  # noqa: F811
+):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(CoreMeter, "taken", TAKEN)
@@ -315,10 +305,10 @@ def test_generate_and_info_use_and_tell_the_free_cores(
         monkeypatch.setattr(f"draftwood.{module}.RULE", ThreadRule(free))
     monkeypatch.setattr("draftwood.cli.facts.FREE", free)
     box.passes(2.0, others=1.0)
-    seen: list[int] = []
-    real: Any = api._load
+    seen = []
+    real = api._load
 
-    def watched(*args: Any, **more: Any) -> Any:
+    def watched(*args, **more):
         seen.append(torch.get_num_threads())
         return real(*args, **more)
 
@@ -332,7 +322,7 @@ def test_generate_and_info_use_and_tell_the_free_cores(
 
 
 @pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="other processes are seen on Linux only")
-def test_a_real_process_that_computes_is_seen() -> None:
+def test_a_real_process_that_computes_is_seen():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
             time.sleep(0.3)  # it starts

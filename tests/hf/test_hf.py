@@ -1,7 +1,5 @@
 """``generate(custom_generate=recipe(...))`` gives the texts of plain ``generate``, or says what it cannot do."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections import Counter
@@ -16,7 +14,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 import draftwood.runners.torch_runner as torch_runner
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.settings import Method
-from draftwood.hf import Recipe, recipe
+from draftwood.hf import recipe
 from draftwood.runners.unpadded import Unpadded
 from draftwood.sampling.warping import Warper
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
@@ -32,16 +30,16 @@ METHODS = {
 
 
 @cache
-def target(kind: str = "llama"):
+def target(kind="llama"):
     return tiny(kind, 0, dtype=torch.float32)
 
 
 @cache
-def other(kind: str = "llama"):
+def other(kind="llama"):
     return tiny(kind, 1, dtype=torch.float32, hidden_size=16, head_dim=4, intermediate_size=24, num_hidden_layers=1)
 
 
-def ragged(rows: int = 8) -> dict[str, torch.Tensor]:
+def ragged(rows=8):
     """A batch padded on the left; some rows hold the padding token as text."""
     rng = torch.Generator().manual_seed(0)
     lengths = [1 + (5 * i) % 9 for i in range(rows)]
@@ -55,12 +53,12 @@ def plain(model, inputs=None, **settings):
     return model.generate(**(inputs or ragged()), **{"do_sample": False, "max_new_tokens": NEW, **settings})
 
 
-def ours(model, made: Recipe, inputs=None, **settings):
+def ours(model, made, inputs=None, **settings):
     return plain(model, inputs, custom_generate=made, **settings)
 
 
 @cache
-def plain_text(kind: str):
+def plain_text(kind):
     return plain(target(kind))
 
 
@@ -114,7 +112,7 @@ def test_control_padding_that_reaches_the_model(monkeypatch):
 # Logits processors ------------------------------------------------------------------------------------------------------
 
 
-def only_some(row: int, ids: torch.Tensor) -> list[int]:
+def only_some(row, ids):
     return [t for t in range(4, VOCAB) if (t + int(ids[-1]) + row) % 3]
 
 
@@ -161,7 +159,7 @@ class Sum(StoppingCriteria):
 
 
 @cache
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     letters = "abcdefghij"
     words = {letters[i // 10] + letters[i % 10]: i for i in range(VOCAB)}
     inner = Tokenizer(models.WordLevel(words, unk_token="aa"))
@@ -215,14 +213,14 @@ def test_stopping_criteria_are_asked_about_every_prefix(which, eos):
 
 
 class Recorder:
-    def __init__(self) -> None:
-        self.got: list[list[int]] = []
+    def __init__(self):
+        self.got = []
         self.ended = 0
 
-    def put(self, value) -> None:
+    def put(self, value):
         self.got.append(value.tolist())
 
-    def end(self) -> None:
+    def end(self):
         self.ended += 1
 
 

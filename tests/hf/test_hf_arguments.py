@@ -1,7 +1,5 @@
 """Arguments of ``generate`` that a draft tree cannot honour are refused by name; stop strings work."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, DynamicCache, GenerationConfig, StopStringCriteria, T5Config
@@ -93,7 +91,7 @@ def test_a_generation_config_that_was_given_is_looked_at_too(name):
         target().generate(**ragged(), generation_config=config, custom_generate=recipe())
 
 
-def stops() -> list[str]:
+def stops():
     """Parts of texts that cross the border of two tokens."""
     return [tokenizer().decode(plain_text("llama")[3, -NEW + 5 : -NEW + 7])[1:3], "jh"]
 

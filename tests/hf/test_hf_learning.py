@@ -1,7 +1,5 @@
 """A drafter that learns goes on learning in the next ``generate`` of the same two models, and keeps neither alive."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -16,14 +14,14 @@ from tests.hf.test_hf import other, ours, plain, plain_text, ragged, target
 from tests.runners.zoo import tiny
 
 
-def model(seed: int = 0):
+def model(seed=0):
     return tiny("llama", seed, dtype=torch.float32, num_hidden_layers=1)
 
 
 @pytest.fixture
-def controllers(monkeypatch) -> list[Controllers]:
+def controllers(monkeypatch):
     """All that were made, in order."""
-    made: list[Controllers] = []
+    made = []
     monkeypatch.setattr(methods, "Controllers", lambda: made.append(Controllers()) or made[-1])
     return made
 

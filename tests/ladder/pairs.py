@@ -1,15 +1,11 @@
 """Tiny random pairs of every kind of draft, and requests for them."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import Any
 
 import torch
 
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
-from draftwood.runners.protocols import Runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from tests.helpers import hidden_pair, published_pair, ragged, tiny_gpt, tiny_model, tiny_runner
 from tests.runners import seq2seq_zoo
@@ -22,13 +18,13 @@ START, END = seq2seq_zoo.START, seq2seq_zoo.EOS
 SOURCES = [[5, 6, 7, 8, 3], [9, 3], [4, 4, 20, 21, 22, 11, 3], [12, 6, 3]]
 
 
-def random_blocks(vocab: int, block: int) -> BlockTableRunner:
+def random_blocks(vocab, block):
     generator = torch.Generator().manual_seed(2)
     return BlockTableRunner(1.5 * torch.randn(vocab, block, vocab, generator=generator, dtype=torch.float64))
 
 
-def seq2seq_runner(kind: str, seed: int, vocab: int = VOCAB, layers: int = 2, *, drafts: bool = False) -> Seq2SeqRunner:
-    sizes: dict[str, Any] = {
+def seq2seq_runner(kind, seed, vocab=VOCAB, layers=2, *, drafts=False):
+    sizes = {
         "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 20,
         "decoder_ffn_dim": 20, "max_position_embeddings": 64, "init_std": 0.5, "decoder_layers": layers,
     }  # fmt: skip
@@ -37,7 +33,7 @@ def seq2seq_runner(kind: str, seed: int, vocab: int = VOCAB, layers: int = 2, *,
     return Seq2SeqRunner(seq2seq_zoo.tiny(kind, seed, vocab_size=vocab, **sizes), drafts=drafts)
 
 
-def new_pair(kind: str, vocab: int = VOCAB, proposes: int | None = None, backend: str = "torch") -> tuple[Runner, Runner]:
+def new_pair(kind, vocab=VOCAB, proposes=None, backend="torch"):
     """A target, and a draft of this kind: a model, blocks that depend on the root alone, hidden states, or an
     encoder-decoder for one; a draft of hidden states proposes the first tokens only, or all."""
     if kind in SEQ2SEQ:
@@ -55,19 +51,19 @@ def new_pair(kind: str, vocab: int = VOCAB, proposes: int | None = None, backend
 _pair = cache(new_pair)
 
 
-def pair(kind: str, vocab: int = VOCAB, proposes: int | None = None, backend: str = "torch") -> tuple[Runner, Runner]:
+def pair(kind, vocab=VOCAB, proposes=None, backend="torch"):
     """:func:`new_pair`, made once."""
     return _pair(kind, vocab, proposes, backend)
 
 
-def self_drafting(kind: str) -> tuple[Runner, Runner]:
+def self_drafting(kind):
     """A target that is its own draft."""
     if kind in SEQ2SEQ:
         return seq2seq_runner(kind, 1), seq2seq_runner(kind, 1, drafts=True)
     return tiny_runner(VOCAB, 1), tiny_runner(VOCAB, 1)
 
 
-def requests_of(kind: str, length: int = 24) -> list[Request]:
+def requests_of(kind, length=24):
     """Requests with prompts or sources and lengths that differ."""
     if kind not in SEQ2SEQ:
         return ragged(length)

@@ -1,8 +1,6 @@
 """Blocks from one forward are the chains and trees that are grown level by level. The tests of their distribution are those
 of other drafts."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sampled trees grown best-first and cut to a budget: exact, since a node's priority does not depend on its own token."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,14 +1,11 @@
 """The product's own enumeration: it calls sound engines exact and sees broken ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
-from draftwood.engine.decode import Decoder
 from draftwood.exactness import tape
 from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution
 from draftwood.sampling.settings import Sampling
@@ -19,12 +16,12 @@ VOCAB = 4
 PROMPTS = ["1 0 1", "3"]
 
 
-def pair_of(vocab: int = VOCAB, dtype: torch.dtype = torch.float64) -> Pair:
+def pair_of(vocab=VOCAB, dtype=torch.float64):
     target, draft = (tiny_gpt(vocab, seed, layers=layers, dtype=dtype) for seed, layers in ((1, 2), (2, 1)))
     return Pair(target, draft, Numbers())
 
 
-def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens: int = 2):
+def found(pair, decoder, sampling=None, tokens=2):
     return enumerated(pair, decoder, sampling or Sampling(), PROMPTS, tokens=tokens, seed=0)
 
 
@@ -39,7 +36,7 @@ def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens
     Method(method="lookup"),
     Method(method="rsd-c", shape="2-1", verifier="coupled"),
 ])  # fmt: skip
-def test_sound_methods_are_exact(method: Method) -> None:
+def test_sound_methods_are_exact(method):
     pair = pair_of()
     report = found(pair, pair.decoder(method, temperature=1.0), Sampling(temperature=0.8, top_k=3))
     assert report.exact
@@ -53,7 +50,7 @@ def test_sound_methods_are_exact(method: Method) -> None:
     assert ("own picks with the same" in report.summary()) == coupled
 
 
-def test_the_targets_distribution_is_the_direct_enumeration() -> None:
+def test_the_targets_distribution_is_the_direct_enumeration():
     pair = pair_of()
     ours = target_distribution(pair, [1, 2], 3, Sampling(temperature=0.7), None)
     theirs = reference_distribution(pair.target.model, 3, at_temperature(0.7), prompt=(1, 2))
@@ -61,7 +58,7 @@ def test_the_targets_distribution_is_the_direct_enumeration() -> None:
     assert len(ours) == VOCAB**3
 
 
-def test_control_a_draft_that_records_another_distribution_is_seen() -> None:
+def test_control_a_draft_that_records_another_distribution_is_seen():
     pair = pair_of()
     honest = pair.decoder(Method(method="rsd-c", shape="2", verifier="recursive"), temperature=1.0)
     assert found(pair, honest).exact
@@ -71,13 +68,13 @@ def test_control_a_draft_that_records_another_distribution_is_seen() -> None:
     assert report.summary().startswith("NOT exact. The joint distribution of the first 2 tokens after 2 prompts")
 
 
-def test_control_another_target_is_seen_under_the_coupled_verifier() -> None:
+def test_control_another_target_is_seen_under_the_coupled_verifier():
     pair, other = pair_of(), Pair(tiny_gpt(VOCAB, 5), tiny_gpt(VOCAB, 2, layers=1), Numbers())
     assert not found(pair, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
     assert found(other, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
 
 
-def test_float32_is_allowed_its_rounding_and_no_more() -> None:
+def test_float32_is_allowed_its_rounding_and_no_more():
     pair = pair_of(dtype=torch.float32)
     report = found(pair, pair.decoder(Method(method="chain", shape="2"), temperature=1.0))
     assert report.exact
@@ -91,7 +88,7 @@ def test_float32_is_allowed_its_rounding_and_no_more() -> None:
     (VOCAB, Sampling(temperature=0.0), torch.float64, "chain", "temperature 0 leaves nothing to enumerate"),
     (VOCAB, Sampling(), torch.bfloat16, "chain", "bfloat16 are too coarse .* so that check samples"),
 ])  # fmt: skip
-def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, method, said) -> None:
+def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, method, said):
     pair = pair_of(vocab, dtype)
     verifier = "recursive" if sampling.temperature else "auto"
     decoder = pair.decoder(Method(method=method, verifier=verifier), temperature=sampling.temperature)
@@ -99,12 +96,12 @@ def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, me
         found(pair, decoder, sampling)
 
 
-def test_a_large_vocabulary_does_not_matter_where_only_the_noise_is_tried() -> None:
+def test_a_large_vocabulary_does_not_matter_where_only_the_noise_is_tried():
     pair = pair_of(40)
     assert found(pair, pair.decoder(Method(method="shared-noise", nodes=4), temperature=1.0)).exact
 
 
-def test_too_many_branches_are_refused() -> None:
+def test_too_many_branches_are_refused():
     def run(tapes):
         return [tuple(tape.fork([0.5, 0.5]) for _ in range(4)) for tape in tapes]
 
@@ -113,7 +110,7 @@ def test_too_many_branches_are_refused() -> None:
         tape.enumerate_distribution(run, batch=4, most=15)
 
 
-def test_choices_that_hang_on_their_neighbours_are_seen() -> None:
+def test_choices_that_hang_on_their_neighbours_are_seen():
     """A row that makes more choices in a batch than alone reads its script out of step."""
 
     def run(tapes):
@@ -123,6 +120,6 @@ def test_choices_that_hang_on_their_neighbours_are_seen() -> None:
         tape.enumerate_distribution(run, batch=2)
 
 
-def test_shared_noise_needs_to_know_where_the_text_ends() -> None:
+def test_shared_noise_needs_to_know_where_the_text_ends():
     with pytest.raises(ValueError, match="where its text ends"):
         tape.Tape([]).shared(3, 3, 2)

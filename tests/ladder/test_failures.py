@@ -4,10 +4,7 @@ A drafter that raises when it reads a token, and a target or a processor that fa
 round depends on what was drafted, so a tree that is dropped for it biases what follows.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 
@@ -17,10 +14,8 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.core.limits import Limits
 from draftwood.draft.none import root_alone
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
-from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
@@ -38,7 +33,7 @@ class BadTokenError(Exception):
 
 
 @cache
-def runners() -> tuple[TorchRunner, TorchRunner]:
+def runners():
     """A target, and a draft model that raises when a forward reads the bad token below the root."""
     target, draft = tiny_runner(VOCAB, 1), tiny_runner(VOCAB, 2, layers=1)
     extend = draft.extend
@@ -52,16 +47,16 @@ def runners() -> tuple[TorchRunner, TorchRunner]:
     return target, draft
 
 
-def engine(method: str, shape: str | None, verifier: str, **more) -> Decoder:
+def engine(method, shape, verifier, **more):
     return decoder(*runners(), method, shape, verifier, **more)
 
 
-def outcomes(made: Decoder, sampling: Sampling, shared=None, rows: int = 1):
+def outcomes(made, sampling, shared=None, rows=1):
     """Each text with its probability. A drafter that raises is switched off for a whole batch, which then has one row."""
     request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=LENGTH))
 
     def run(tapes):
-        texts: list[tuple] = [()] * len(tapes)
+        texts = [()] * len(tapes)
         for tape in tapes:
             tape.end = len(PROMPT) + LENGTH
         with made.batch(noise=TapeSource(tapes, shared), tolerant=True) as batch:
@@ -78,10 +73,10 @@ def outcomes(made: Decoder, sampling: Sampling, shared=None, rows: int = 1):
     return distribution
 
 
-def wanted(*, fails: bool = False):
+def wanted(*, fails=False):
     """The target alone; if it fails, so does every text with a token after the bad one."""
     whole = reference_distribution(runners()[0].model, LENGTH, at_temperature(1.0), prompt=PROMPT)
-    found: dict[tuple, float] = defaultdict(float)
+    found = defaultdict(float)
     for text, p in whole.items():
         found[FAILED if fails and BAD in text[:-1] else text] += p
     return found
@@ -128,12 +123,12 @@ def test_a_drawn_tree_that_cannot_be_kept_ends_its_texts(verifier):
     assert "the drafter failed and its tree, which was drawn, is lost (no such token)" in str(errors[0])
 
 
-def sound_drafts(method: str, shape: str | None, verifier: str, **more) -> Decoder:
+def sound_drafts(method, shape, verifier, **more):
     return decoder(runners()[0], tiny_runner(VOCAB, 2, layers=1), method, shape, verifier, **more)
 
 
 @contextmanager
-def nan_after_the_bad_token() -> Iterator[None]:
+def nan_after_the_bad_token():
     """The target's scores are NaN there."""
     extend = runners()[0].extend
 

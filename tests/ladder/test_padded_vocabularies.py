@@ -3,8 +3,6 @@
 A draft model proposed tokens that the target lacked, and only texts at a temperature were wrong (sgl-project/sglang#24051).
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -25,7 +23,7 @@ DRAFTS = [TOKENS, TARGET, 6]  # of the draft's
 SHAPES = [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1"), ("iid", "2x2"), ("dynamic", None)]
 
 
-def padded(vocab: int, seed: int, *, layers: int = 2, bias: float = 0.0, dtype: torch.dtype = torch.float64):
+def padded(vocab, seed, *, layers=2, bias=0.0, dtype=torch.float64):
     """A model whose padded rows have this much more score than others."""
     model = tiny_gpt(vocab, seed, layers=layers, dtype=dtype)
     more = torch.zeros(vocab, dtype=dtype)
@@ -34,7 +32,7 @@ def padded(vocab: int, seed: int, *, layers: int = 2, bias: float = 0.0, dtype: 
     return model
 
 
-def engine_of(method: str, shape: str | None, target, draft, verifier: str):
+def engine_of(method, shape, target, draft, verifier):
     nodes = 3 if shape is None else None
     return decoder(TorchRunner(target), TorchRunner(draft, drafts=True), method, shape, verifier, nodes=nodes)
 

@@ -1,7 +1,5 @@
 """The batched verifiers equal their plain twins, verdict for verdict, on the same noise."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

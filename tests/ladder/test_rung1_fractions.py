@@ -4,8 +4,6 @@ The plain verifiers do the arithmetic; the trees are enumerated from the samplin
 ordered sample without replacement; a stochastic beam is an exponential race over the leaves).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """Rung 2: the Gumbel noise itself. Orders and beams have the distributions of the exact enumeration."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

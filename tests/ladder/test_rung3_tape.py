@@ -4,8 +4,6 @@ Trees, masks, cache, compaction, extra tokens, stop rules and ragged batches all
 of one batch. Two rounds at the least; a two-layer float64 transformer with a handful of tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -37,7 +35,7 @@ BOTH = pytest.mark.parametrize("verifier", VERIFIERS)
 
 
 def engine_distribution(
-    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None,
+    engine, length, sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None,
     source=(), noise=TapeSource,
 ):  # fmt: skip
     request = Request(prompt=prompt, source=source, limits=Limits(max_new_tokens=length), nodes=nodes)
@@ -52,11 +50,11 @@ def engine_distribution(
     return distribution
 
 
-def reference_distribution(model, length: int, distribution_of_scores, eos: int | None = None, prompt=PROMPT, source=()):
+def reference_distribution(model, length, distribution_of_scores, eos=None, prompt=PROMPT, source=()):
     """The target alone: no cache, no tree, one forward per prefix."""
-    out: dict[tuple[int, ...], float] = {}
+    out = {}
 
-    def walk(text: tuple[int, ...], weight: float) -> None:
+    def walk(text, weight):
         if len(text) == length or (eos is not None and eos in text):
             out[text] = weight
             return
@@ -70,18 +68,16 @@ def reference_distribution(model, length: int, distribution_of_scores, eos: int 
     return out
 
 
-def at_temperature(temperature: float):
+def at_temperature(temperature):
     return lambda scores, _text: (scores / temperature).softmax(-1)
 
 
-def start_of(target) -> dict:
+def start_of(target):
     """The prompt and the source of the texts that a target writes."""
     return {"prompt": (START,), "source": SOURCE} if target.kind.reads_source else {"prompt": PROMPT}
 
 
-def distance(
-    engine: Decoder, length: int, sampling: Sampling | None = None, of_scores=None, *, eos=None, prompt=None, **more
-) -> float:
+def distance(engine, length, sampling=None, of_scores=None, *, eos=None, prompt=None, **more):
     """Total variation between the texts of an engine and those of its target alone, at temperature 1 unless others are
     given."""
     target = engine.pipeline.target
@@ -90,7 +86,7 @@ def distance(
     return total_variation(engine_distribution(engine, length, sampling or Sampling(), **start, **more), expected)
 
 
-def engine_of(kind: str, vocab: int, method: str, shape: str | None, verifier: str, *, proposes=None, **more) -> Decoder:
+def engine_of(kind, vocab, method, shape, verifier, *, proposes=None, **more):
     nodes = 4 if method == "dynamic" else None
     return decoder(*pair(kind, vocab, proposes), method, shape, verifier, **{"nodes": nodes, **more})
 
@@ -115,7 +111,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def verifiers(kind: str, method: str) -> tuple[str, ...]:
+def verifiers(kind, method):
     """A verifier sees the tree alone: the large trees of one kind of draft have one each."""
     return ONE_EACH.get(method, VERIFIERS) if kind in (*HIDDEN, "marian") else VERIFIERS
 
@@ -189,7 +185,7 @@ def test_distribution_under_settings_and_with_an_end_token_inside_an_accepted_bl
     assert distance(engine, length, sampling, of_scores, eos=eos) < EXACT
 
 
-def coupled_distance(engine: Decoder, length: int) -> float:
+def coupled_distance(engine, length):
     """Total variation between the texts of an engine and those that its target alone picks with the same shared noise."""
     target = engine.pipeline.target
     shared, start = NOISES[:, : target.vocab_size], start_of(target)
@@ -279,7 +275,7 @@ def end_at_unlikely(tree):
     return replace(tree, valid=tree.valid & likely.numpy())
 
 
-def tampered(engine: Decoder, tamper, **more) -> Decoder:
+def tampered(engine, tamper, **more):
     """The engine, its trees tampered with."""
     parts = engine.pipeline
     return Decoder(parts.target, Wrapped(parts.drafter, tamper), parts.verifier, **more)

@@ -1,8 +1,5 @@
 """Rung 5: relations that must hold between runs of the real engine on its real noise."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -102,15 +99,15 @@ def test_a_batch_is_its_rows_one_by_one(kind, method, shape, nodes, verifier, te
 class Fickle(Generous):
     """Decisions that differ from round to round: no draft, one level, many levels, and some or no pruning."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls = self.rounds = 0
 
-    def another_level(self, depth: int, above: float, nodes: int) -> bool:
+    def another_level(self, depth, above, nodes):
         self.calls += 1
         self.rounds += depth == 0
         return self.rounds % 4 > 0 if depth == 0 else self.calls % 5 > 0
 
-    def tree_size(self, values: Sequence[float]) -> int:
+    def tree_size(self, values):
         return min(len(values), (9, 5, 2, 0)[self.rounds // 2 % 4])
 
 

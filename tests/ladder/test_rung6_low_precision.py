@@ -1,8 +1,6 @@
 """Rung 6: with bfloat16 scores the output distribution is exactly that of those scores; what the rounding of forwards of
 different shape adds is measured and small."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 """Rung 7: texts of a real pair on the real noise, against the target alone; and the joint distribution of many rounds at
 V = 2."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Tests of encoder-decoder models alone: controls of their source, ``generate``, and prompt lookup in the source.
 ``test_rung3_tape.py`` and ``test_rung5_metamorphic.py`` test them too."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

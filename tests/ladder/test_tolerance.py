@@ -1,7 +1,5 @@
 """Spec-Verification: what it keeps, by its plain twin, by hand and in whole texts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The exact joint distribution of texts of a target with sliding attention, far beyond its window (rungs 3 and 5)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -24,12 +22,12 @@ METHODS = [
 ]  # fmt: skip
 
 
-def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **settings):
+def model(kind, seed, dtype, window=WINDOW, **settings):
     own = WINDOWED.get(kind) or NATIVE[kind]
     return tiny(kind, seed, dtype=dtype, **{**own, "vocab_size": VOCAB, "sliding_window": window, **settings})
 
 
-def distance(target, draft, method: str, shape: str | None, verifier: str) -> float:
+def distance(target, draft, method, shape, verifier):
     """The total variation distance of the engine's joint distribution from the target's own, of one forward per prefix."""
     return test_rung3_tape.distance(decoder(target, draft, method, shape, verifier), LENGTH, prompt=PROMPT, rounding=1e-6)
 

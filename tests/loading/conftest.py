@@ -1,9 +1,5 @@
 """A cache of its own for every test, and a GGUF file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from draftwood.loading import checkpoint
@@ -11,12 +7,12 @@ from tests.loading.gguf_files import source, write_gguf
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     checkpoint._check_hub.cache_clear()  # of names that tests share
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write_gguf(tmp_path / "files" / "fox.gguf", *source())

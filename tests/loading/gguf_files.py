@@ -1,18 +1,12 @@
 """Tiny GGUF files, written as llama.cpp's converter writes them."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import gguf
 import numpy as np
 import torch
-from transformers import LlamaForCausalLM
 
 from benchmarks.llama_cpp import add_sizes, finish, named
 from tests.faults.folders import tiny_llama, tiny_tokenizer
@@ -20,14 +14,14 @@ from tests.faults.folders import tiny_llama, tiny_tokenizer
 F32, F16, BF16, Q8_0, Q4_1 = (gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_1"))
 
 
-def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
+def source(**settings):
     """A random Llama whose matrices fit blocks of 32, and its tokenizer."""
     tokenizer = tiny_tokenizer()
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 1, "max_position_embeddings": 96}
     return tiny_llama(len(tokenizer), **{**sizes, **settings}).eval(), tokenizer
 
 
-def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
+def tensors(model, arch="llama"):
     """The model's tensors under their GGUF names; tied ones once."""
     as_converted = SimpleNamespace(config=model.config, named_parameters=lambda: converted(model, arch))
     found = {name: weight.detach().float().numpy() for name, weight in named(as_converted, arch)}
@@ -36,7 +30,7 @@ def tensors(model: Any, arch: str = "llama") -> dict[str, np.ndarray]:
     return found
 
 
-def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
+def converted(model, arch):
     """The model's weights as llama.cpp's converter changes them before it names them."""
     config = model.config
     ends = {"expert_bias": "bias", "layer_scalar": "weight"}
@@ -84,7 +78,7 @@ def converted(model: Any, arch: str) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, weight.squeeze(1) if name.endswith(("conv.conv.weight", "conv1d.weight")) else weight
 
 
-def apart(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def apart(name, weight):
     """A weight of gpt-oss: gates and ups apart, and outputs before inputs."""
     whole, bias = name.removesuffix("_bias"), name.endswith("_bias")
     kind, weight = "bias" if bias else "weight", weight if bias or weight.ndim == 1 else weight.transpose(1, 2)
@@ -95,7 +89,7 @@ def apart(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]
         yield f"{whole.replace('gate_up', part)}.{kind}", weight[:, first::2].contiguous()
 
 
-def tiled(config: Any, name: str, weight: torch.Tensor) -> torch.Tensor:
+def tiled(config, name, weight):
     """A weight of a gated delta rule whose value heads take turns with the key heads that they belong to."""
     keys, heads, size = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
     axis = int("out_proj" in name)
@@ -107,20 +101,20 @@ def tiled(config: Any, name: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def write_gguf(
-    path: Path,
-    model: Any,
-    tokenizer: Any,
-    kind: gguf.GGMLQuantizationType = F16,
+    path,
+    model,
+    tokenizer,
+    kind=F16,
     *,
-    arch: str = "llama",
-    pre: str | None = "gpt-2",
-    leave_out: str = "",
-    extra: dict[str, np.ndarray] | None = None,
-    metadata: dict[str, Any] | None = None,
-    parts: int = 0,
-    plain: tuple[str, ...] = ("gate_inp",),
-    template: Any = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
-) -> Path:
+    arch="llama",
+    pre="gpt-2",
+    leave_out="",
+    extra=None,
+    metadata=None,
+    parts=0,
+    plain=("gate_inp",),
+    template="{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
+):
     """Write a model; matrices as ``kind``, vectors as float32.
 
     Args:
@@ -152,7 +146,7 @@ def write_gguf(
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path) if parts else path
 
 
-def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int, columns: int) -> np.ndarray:
+def blocks(rng, kind, rows, columns):
     """Random blocks of a type of codes, whose numbers are small."""
     size, count = gguf.GGML_QUANT_SIZES[kind]
     found = rng.integers(0, 256, (rows, columns // size, count), np.uint8)
@@ -172,7 +166,7 @@ def blocks(rng: np.random.Generator, kind: gguf.GGMLQuantizationType, rows: int,
     return found.reshape(rows, -1)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str | None) -> None:
+def _add_tokenizer(writer, tokenizer, pre):
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     vocab, model, kinds = tokenizer.get_vocab(), written["model"], gguf.TokenType
     added = {
@@ -194,7 +188,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str | None) -> 
     writer.add_eos_token_id(tokenizer.eos_token_id)
 
 
-def rounded(model: LlamaForCausalLM, kind: gguf.GGMLQuantizationType, dtype: torch.dtype) -> LlamaForCausalLM:
+def rounded(model, kind, dtype):
     """The model with matrices as the file holds them, in the number format that is kept."""
     state = {}
     for name, weight in model.state_dict().items():
@@ -206,6 +200,6 @@ def rounded(model: LlamaForCausalLM, kind: gguf.GGMLQuantizationType, dtype: tor
     return model
 
 
-def logits(model: Any, tokens: list[int]) -> torch.Tensor:
+def logits(model, tokens):
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits

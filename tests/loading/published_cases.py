@@ -4,8 +4,6 @@
 logits [anchor, depth, draft token] after the root, and after paths of the text itself.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import zlib
@@ -19,14 +17,14 @@ LAYERS = [1, 2, 4]
 ANCHORS = [2, 5]  # positions of roots
 
 
-def filled(name: str, shape) -> torch.Tensor:
+def filled(name, shape):
     """Numbers that depend on a name only."""
     count, start = math.prod(shape), zlib.crc32(name.encode()) % 1000
     values = torch.sin((torch.arange(count, dtype=torch.float64) + start) * 1.7) * 0.5
     return (values + 1 if "norm" in name else values).reshape(list(shape)).float()
 
 
-def weights(shapes) -> dict[str, torch.Tensor]:
+def weights(shapes):
     """All tensors of a checkpoint: every other token can be drafted, if not all can."""
     found = {name: filled(name, shape) for name, shape in shapes.items() if name not in ("d2t", "t2d")}
     if "d2t" in shapes:
@@ -39,5 +37,5 @@ TOKENS = [(5 * i + 3) % VOCAB for i in range(LENGTH)]
 HIDDEN = filled("hidden", (LENGTH, len(LAYERS) * WIDTH))
 
 
-def frozen() -> dict:
+def frozen():
     return json.loads(FROZEN.read_text(encoding="utf-8"))

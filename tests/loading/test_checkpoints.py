@@ -1,11 +1,7 @@
 """A checkpoint that does not hold the tensors of its model is refused by their names; nothing is made up."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,23 +16,23 @@ from tests.runners.seq2seq_zoo import tiny as seq2seq
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
 
-def configured(folder: Path, **settings: Any) -> Path:
+def configured(folder, **settings):
     change_json(folder / "config.json", **settings)
     return folder
 
 
-def renamed(tensors: dict[str, torch.Tensor]) -> None:
+def renamed(tensors):
     tensors["model.layers.0.mlp.other_proj.weight"] = tensors.pop("model.layers.0.mlp.up_proj.weight")
 
 
-def based(folder: Path) -> Path:
+def based(folder):
     """The same model without its output layer."""
     base = Path(shutil.copytree(folder, folder.parent / "base"))
     AutoModel.from_pretrained(folder).save_pretrained(base)
     return base
 
 
-GAPS: list[tuple[Callable[[Path], object], str]] = [
+GAPS = [
     (
         lambda folder: configured(folder, num_hidden_layers=3),
         r"lack 9 tensors \(model\.layers\.2\.input_layernorm\.weight, .*, and 6 more\)",
@@ -61,9 +57,7 @@ GAPS: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "said"), GAPS, ids=["missing", "unknown", "shape", "both", "output layer"])
-def test_gaps_are_refused_by_name_in_a_target_and_in_a_draft(
-    tmp_path: Path, damage: Callable[[Path], object], said: str
-) -> None:
+def test_gaps_are_refused_by_name_in_a_target_and_in_a_draft(tmp_path, damage, said):
     folder, whole = save_tiny(tmp_path / "damaged"), save_tiny(tmp_path / "whole")
     damage(folder)
     for models in ((folder,), (whole, folder)):
@@ -72,12 +66,12 @@ def test_gaps_are_refused_by_name_in_a_target_and_in_a_draft(
         assert str(folder) in str(caught.value)
 
 
-def test_a_base_model_without_its_output_layer_is_refused(tmp_path: Path) -> None:
+def test_a_base_model_without_its_output_layer_is_refused(tmp_path):
     with pytest.raises(ModelError, match=r"lack 1 tensor \(lm_head\.weight\)"):
         load(based(save_tiny(tmp_path / "whole")), options=ON_CPU)
 
 
-def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path: Path) -> None:
+def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path):
     folder = save_tiny(tmp_path / "tied", tie_word_embeddings=True)
     change_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     wanted = load(folder, options=ON_CPU).generate("the fox", seed=1).token_ids
@@ -88,9 +82,7 @@ def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("part", "tensor"), [("draft", "question.k_proj.weight"), ("target", "model.decoder.layers.1.fc1.weight")]
 )
-def test_translation_models_and_their_drafters_are_looked_at_too(
-    translation: Path, tmp_path: Path, part: str, tensor: str
-) -> None:
+def test_translation_models_and_their_drafters_are_looked_at_too(translation, tmp_path, part, tensor):
     models = {"target": translation / "target", "draft": translation / "block"}
     load_translator(**models, options=ON_CPU)
     models[part] = Path(shutil.copytree(models[part], tmp_path / part))
@@ -105,7 +97,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["torch", "native"])
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
-def texts_of(folder: Path, role: str, backend: str) -> list[int]:
+def texts_of(folder, role, backend):
     """A text that the model writes, or that it drafts and a target of its kind writes."""
     options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
     if role == "target":
@@ -118,9 +110,7 @@ def texts_of(folder: Path, role: str, backend: str) -> list[int]:
 
 @BACKENDS
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user_is_told(
-    tmp_path: Path, role: str, backend: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user_is_told(tmp_path, role, backend, caplog):
     """The rule of transformers since 5.5 (huggingface/transformers#48154): the files count, not the flag."""
     caplog.set_level("WARNING", logger="draftwood.loading.checkpoint")
     untied = save_tiny(tmp_path / "untied", tie_word_embeddings=False)
@@ -138,16 +128,14 @@ def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("held", [["decoder"], ["encoder"], ["encoder", "decoder"]])
-def test_an_encoder_reads_its_own_embedding_where_the_shared_one_is_missing(
-    tmp_path: Path, flag: bool, held: list[str]
-) -> None:
+def test_an_encoder_reads_its_own_embedding_where_the_shared_one_is_missing(tmp_path, flag, held):
     """Not the output embedding, as in huggingface/transformers#48154 and its text of one repeated sign."""
     whole, split = tmp_path / "whole", tmp_path / "split"
     seq2seq("t5", dtype=torch.float32, num_decoder_layers=2).save_pretrained(whole)
     change_tensors(whole, lambda tensors: tensors.update({HEAD: torch.randn_like(tensors["shared.weight"])}))
     shutil.copytree(whole, split)
 
-    def change(tensors: dict[str, torch.Tensor]) -> None:
+    def change(tensors):
         shared = tensors.pop("shared.weight")
         tensors.update({f"{part}.embed_tokens.weight": shared.clone() for part in held})
 
@@ -157,7 +145,7 @@ def test_an_encoder_reads_its_own_embedding_where_the_shared_one_is_missing(
     assert len(set(found)) > 2
 
 
-def translated(folder: Path) -> list[int]:
+def translated(folder):
     """What our engine writes, which is what ``generate`` writes."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     source = [5, 9, 40, 3]

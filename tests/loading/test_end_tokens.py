@@ -1,15 +1,11 @@
 """Texts end with every end-of-text token of the model's files, answers with the template's mark; without any, at the cap."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import draftwood
-from draftwood import LoadOptions, Method, Pair
+from draftwood import LoadOptions, Method
 from tests.serve.conftest import make_service, serving
 from tests.tiny_chat import chat_tokenizer, save_chat
 
@@ -25,19 +21,19 @@ OTHER = 7
 MISSING = "no such field"
 
 
-def with_turns() -> Any:
+def with_turns():
     tokenizer = chat_tokenizer(TURN)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>", "<turn>"]})
     return tokenizer
 
 
-def rewrite(path: Path, **settings: Any) -> None:
+def rewrite(path, **settings):
     """Change the settings of a JSON file; ``MISSING`` takes one away."""
     found = {**json.loads(path.read_text()), **settings}
     path.write_text(json.dumps({name: value for name, value in found.items() if value is not MISSING}))
 
 
-def saved(folder: Path, *, generation: Any = MISSING, config: Any = MISSING, tokenizer: Any = "<end>") -> Path:
+def saved(folder, *, generation=MISSING, config=MISSING, tokenizer="<end>"):
     """A chat model whose files name these end-of-text tokens."""
     save_chat(folder, tokenizer=with_turns())
     rewrite(folder / "generation_config.json", eos_token_id=generation)
@@ -46,11 +42,11 @@ def saved(folder: Path, *, generation: Any = MISSING, config: Any = MISSING, tok
     return folder
 
 
-def turn_of(pair: Pair) -> int:
+def turn_of(pair):
     return int(pair.tokenizer.convert_tokens_to_ids("<turn>"))
 
 
-def toward(token: int) -> dict[str, Any]:
+def toward(token):
     """A sampling whose most likely token is this one."""
     return {"temperature": 0.0, "logit_bias": {token: 100.0}}
 
@@ -67,9 +63,7 @@ def toward(token: int) -> dict[str, Any]:
     ({"tokenizer": MISSING}, []),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("method", ["ar", "ngram"])
-def test_a_text_ends_with_each_of_them_and_an_answer_with_the_mark_of_a_turn_too(
-    tmp_path: Path, named: dict[str, Any], ends: list[int], method: str
-) -> None:
+def test_a_text_ends_with_each_of_them_and_an_answer_with_the_mark_of_a_turn_too(tmp_path, named, ends, method):
     """One program took the first of a list only (turboderp-org/exllamav2#449)."""
     pair = draftwood.load(saved(tmp_path, **named), options=OPTIONS)
     assert list(pair.eos) == ends
@@ -88,7 +82,7 @@ def test_a_text_ends_with_each_of_them_and_an_answer_with_the_mark_of_a_turn_too
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def endless(tmp_path_factory):
     """A pair whose files name no end-of-text token, and whose template writes no mark."""
     folders = [tmp_path_factory.mktemp("endless") / name for name in ("target", "draft")]
     for seed, folder in enumerate(folders):
@@ -105,9 +99,7 @@ METHODS = [Method(method=name) for name in ("ar", "ngram", "adaptive", "rsd-s")]
 @pytest.mark.parametrize("limits", [{}, {"ignore_eos": True}], ids=str)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_without_an_end_every_method_writes_up_to_the_cap(
-    endless: Pair, method: Method, limits: dict[str, Any], temperature: float
-) -> None:
+def test_without_an_end_every_method_writes_up_to_the_cap(endless, method, limits, temperature):
     """Prompt lookup compared tokens with None (huggingface/transformers#46790)."""
     assert list(endless.eos) == []
     texts = ["the fox", "a dog and a hen ran", "the"]
@@ -118,7 +110,7 @@ def test_without_an_end_every_method_writes_up_to_the_cap(
     assert (len(result.token_ids), result.finish_reason) == (9, "length")
 
 
-def test_without_an_end_a_server_answers_up_to_the_cap(endless: Pair) -> None:
+def test_without_an_end_a_server_answers_up_to_the_cap(endless):
     with serving(make_service(endless)) as client:
         body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "seed": 1}
         for more in ({}, {"ignore_eos": True}, {"min_tokens": 4}):

@@ -1,10 +1,5 @@
 """Models from GGUF files: the same weights and tokens, read from the file or converted by ``transformers``."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -32,9 +27,7 @@ ENDS = {
     (F32, {}), (F16, {}), (BF16, {}), (Q8_0, {}), (Q4_1, {}), (F32, {"tie_word_embeddings": False}),
 ])  # fmt: skip
 @pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
-def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
-    tmp_path: Path, kind: Any, more: dict[str, bool], reads: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path, kind, more, reads, monkeypatch):
     if reads == "transformers":
         monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     model, tokenizer = source(**more)
@@ -47,7 +40,7 @@ def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
     assert set(pair.eos) == {0, 5, 7, 8}
 
 
-def test_the_configuration_is_that_of_transformers(file: Path) -> None:
+def test_the_configuration_is_that_of_transformers(file):
     header = read_header(file)
     values, theirs = stored_config(header), convert(header, torch.float32).config.to_dict()
     assert values is not None
@@ -56,7 +49,7 @@ def test_the_configuration_is_that_of_transformers(file: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"tie_word_embeddings": False, "num_key_value_heads": 2}])
-def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path, more):
     path = write_gguf(tmp_path / "fox.gguf", *source(**more), Q4_1)
     found = {}
     for dtype in ("auto", "bfloat16", "float32"):
@@ -72,7 +65,7 @@ def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path: Path, m
     assert live.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids == found["float32"]
 
 
-def test_target_and_draft_may_both_be_gguf_files(tmp_path: Path) -> None:
+def test_target_and_draft_may_both_be_gguf_files(tmp_path):
     target = write_gguf(tmp_path / "target.gguf", *source())
     draft = write_gguf(tmp_path / "draft.gguf", *source(layers=1), Q8_0)
     pair = draftwood.load(str(target), str(draft), options=OPTIONS)
@@ -80,7 +73,7 @@ def test_target_and_draft_may_both_be_gguf_files(tmp_path: Path) -> None:
     assert drafted.token_ids == plain.token_ids
 
 
-def test_chat_template_and_special_tokens_are_kept(file: Path) -> None:
+def test_chat_template_and_special_tokens_are_kept(file):
     tokenizer = draftwood.load(file, options=OPTIONS).tokenizer
     text = tokenizer.apply_chat_template([{"role": "user", "content": "hen"}], tokenize=False)
     assert text == "<end>hen"
@@ -88,7 +81,7 @@ def test_chat_template_and_special_tokens_are_kept(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("pre", "tokens"), [("gpt-2", ["Ġ", "Ġ", "5"]), ("smollm", ["ĠĠ", "5"])])
-def test_digits_are_split_off_first_where_the_file_says_so(tmp_path: Path, pre: str, tokens: list[str]) -> None:
+def test_digits_are_split_off_first_where_the_file_says_so(tmp_path, pre, tokens):
     path = write_gguf(tmp_path / "fox.gguf", *source(), pre=pre)
     splitter = draftwood.load(path, options=OPTIONS).tokenizer.backend_tokenizer.pre_tokenizer
     assert [part for part, _ in splitter.pre_tokenize_str("a  5")][-2:] == ([tokens[0], "Ġ5"] if pre == "gpt-2" else tokens)
@@ -99,12 +92,10 @@ def test_digits_are_split_off_first_where_the_file_says_so(tmp_path: Path, pre: 
     [("gpt-2", True, 1), ("gpt-2", False, 0), ("gpt-2", None, 0), ("llama-bpe", True, 1), ("llama-bpe", False, 0),
      ("llama-bpe", None, 1), ("tekken", None, 1), ("falcon-h1", None, 1)],
 )  # fmt: skip
-def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothing(
-    tmp_path: Path, pre: str, said: bool | None, begins: int
-) -> None:
+def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothing(tmp_path, pre, said, begins):
     """ggml-org/llama.cpp#15086, abetlen/llama-cpp-python#1501: no beginning of text, two of them, or another token."""
     model, tokenizer = source()
-    metadata: dict[str, Any] = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    metadata = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
     file = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, pre=pre, metadata=metadata)
     pair = draftwood.load(file, options=OPTIONS)
     begin, words = pair.tokenizer.bos_token_id, tokenizer(TEXT, add_special_tokens=False)["input_ids"]
@@ -116,16 +107,14 @@ def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothin
     assert pair.encode(pair.tokenizer.apply_chat_template(chat, tokenize=False)) == found
 
 
-def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file: Path) -> None:
+def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file):
     from tests.cli.conftest import _tokenizer
 
     _tokenizer(True, ["zebras quiz vexed jocks of my big sphinx"]).save_pretrained(file.parent)
     assert draftwood.load(file, options=OPTIONS).encode(TEXT) == source()[1](TEXT)["input_ids"]
 
 
-def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(file, monkeypatch):
     path, keys = write_gguf(file.with_name("codes.gguf"), *source(), Q8_0), []
     for isa in instruction_sets():
         monkeypatch.setattr("draftwood.runners.native.runner.instruction_set", lambda isa=isa: isa)
@@ -143,7 +132,7 @@ def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(
 
 
 @pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
-def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path, reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotary_scaling_of_llama_3_is_set(tmp_path, reads, monkeypatch):
     if reads == "transformers":
         monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
     scaling = {

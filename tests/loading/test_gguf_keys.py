@@ -1,10 +1,6 @@
 """Keys of a GGUF file: the model is the one that they describe, or the file is refused by the key."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import gguf
 import pytest
@@ -25,7 +21,7 @@ POSITIONS = [10, 4000]
 
 
 @pytest.fixture(params=["native", "torch", "transformers"])
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def reader(request, monkeypatch):
     """The backend of a load by each way on which a file is read."""
     if request.param == "native" and why_missing() is not None:
         pytest.skip("there is no native engine")
@@ -44,9 +40,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     ({"rope.freq_base": 500000}, {**BASE, "rope_theta": 500000.0}),
     ({"attention.sliding_window": 4096, "attention.causal": True, "expert_count": 0}, BASE),
 ])  # fmt: skip
-def test_a_file_is_computed_as_its_keys_say(
-    tmp_path: Path, said: dict[str, Any], rotary: dict[str, Any], reader: str
-) -> None:
+def test_a_file_is_computed_as_its_keys_say(tmp_path, said, rotary, reader):
     sizes = {"max_position_embeddings": 4096, "num_key_value_heads": 2}
     model, tokenizer = source(rope_parameters=rotary, **sizes)
     metadata = {f"llama.{name}": value for name, value in said.items()}
@@ -61,7 +55,7 @@ def test_a_file_is_computed_as_its_keys_say(
 
 
 @pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
-def test_a_list_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
+def test_a_list_of_equal_numbers_is_that_number(tmp_path):
     model, tokenizer = source()
     metadata = {"llama.attention.head_count_kv": [1, 1], "llama.feed_forward_length": [64, 64]}
     path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, metadata=metadata)
@@ -87,13 +81,13 @@ def test_a_list_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
     ({"a_key_of_tomorrow": "x"}, ["llama.a_key_of_tomorrow 'x'"]),
 ])  # fmt: skip
 @pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
-def test_a_key_that_is_not_read_is_refused(tmp_path: Path, said: dict[str, Any], words: list[str]) -> None:
+def test_a_key_that_is_not_read_is_refused(tmp_path, said, words):
     metadata = {f"llama.{name}": value for name, value in said.items()}
     message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), Q8_0, metadata=metadata))
     assert all(word in message for word in [*words, "give the model's safetensors folder"])
 
 
-def test_a_number_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(gguf.GGUFWriter, "add_layer_norm_rms_eps", lambda *_: None)
     message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), F32))
     assert "does not say llama.attention.layer_norm_rms_epsilon" in message
@@ -108,9 +102,7 @@ def test_a_number_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.M
     ({"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}, {"rope_parameters": {**LINEAR, "factor": 32.0}}),
     ({"block_count": 46}, {}),
 ])  # fmt: skip
-def test_what_transformers_makes_of_a_file_is_compared_with_its_keys(
-    tmp_path: Path, said: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def test_what_transformers_makes_of_a_file_is_compared_with_its_keys(tmp_path, said, settings):
     metadata = {f"gemma2.{name}": value for name, value in said.items()}
     model, tokenizer = source()
     config = SimpleNamespace(**model.config.to_dict() | settings)

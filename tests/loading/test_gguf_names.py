@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -31,7 +29,7 @@ class Hub(BaseHTTPRequestHandler):
 
     files: dict[str, bytes]
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         if self.path.startswith(f"/api/models/{REPO}"):
             listed = [{"rfilename": name} for name in self.files]
             return self._answer(200, json.dumps({"id": REPO, "sha": COMMIT, "siblings": listed}).encode())
@@ -42,7 +40,7 @@ class Hub(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _answer(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status, data, headers=None):
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, value)
@@ -50,12 +48,12 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(data)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+def hub(tmp_path, monkeypatch):
     """The files of a hub with one repository; its cache and the home folder are empty."""
     first = write_gguf(tmp_path / "made" / "fox-Q4_K_M.gguf", *source(), F16, parts=12)
     small = write_gguf(tmp_path / "small.gguf", *source(layers=1), Q8_0)
@@ -75,7 +73,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, b
     server.server_close()
 
 
-def test_a_name_of_the_hub_is_downloaded_once_and_then_found(hub: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_name_of_the_hub_is_downloaded_once_and_then_found(hub, tmp_path):
     check_model(REPO)
     assert file_here(REPO) is None
     found = CliRunner().invoke(main, ["pull", REPO])
@@ -96,7 +94,7 @@ def test_a_name_of_the_hub_is_downloaded_once_and_then_found(hub: dict[str, byte
         check_model("someone/else-GGUF")
 
 
-def test_a_model_in_parts_is_the_whole_one(tmp_path: Path) -> None:
+def test_a_model_in_parts_is_the_whole_one(tmp_path):
     whole = write_gguf(tmp_path / "whole" / "fox.gguf", *source(), F16)
     first = write_gguf(tmp_path / "fox-Q4_K_M.gguf", *source(), F16, parts=12)
     second = first.with_name("fox-Q4_K_M-00002-of-00002.gguf")
@@ -113,7 +111,7 @@ def test_a_model_in_parts_is_the_whole_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_files_of_ollama_and_lm_studio_are_found_by_name(tmp_path: Path) -> None:
+def test_files_of_ollama_and_lm_studio_are_found_by_name(tmp_path):
     path, models = write_gguf(tmp_path / "fox.gguf", *source()), tmp_path / "home" / ".ollama" / "models"
     layers = [
         {"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{kind}"} for kind in ("template", "model")
@@ -140,10 +138,10 @@ def test_files_of_ollama_and_lm_studio_are_found_by_name(tmp_path: Path) -> None
     (["Q4_0/a-Q4_0.gguf", "a-Q4_0_4_4.gguf"], "q4_0", "Q4_0/a-Q4_0.gguf"),
     (["strange.gguf", "mmproj-a-Q4_K_M.gguf"], "", "strange.gguf"),
 ])  # fmt: skip
-def test_the_quantisation_is_chosen(files: list[str], tag: str, chosen: str) -> None:
+def test_the_quantisation_is_chosen(files, tag, chosen):
     assert choose(files, tag, "a/b") == [chosen]
 
 
-def test_other_names_are_no_files_of_the_hub() -> None:
+def test_other_names_are_no_files_of_the_hub():
     assert [repository(name) for name in ("a/b", "b-GGUF", "./a/b-gguf", "smollm2", Path("a/b-GGUF"))] == [None] * 5
     assert repository("a/b:Q8_0") == ("a/b", "Q8_0")

@@ -1,12 +1,9 @@
 """GGUF files that are damaged, incomplete or unsupported are refused by name, in one sentence."""
 
-from __future__ import annotations
-
 import random
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -21,7 +18,7 @@ from draftwood.runners.backends import VARIABLE
 from tests.loading.gguf_files import F16, F32, source, write_gguf
 
 
-def refusal(file: Path) -> str:
+def refusal(file):
     """The message, the same for every backend."""
     messages = set()
     for backend in ("torch", "native"):
@@ -34,7 +31,7 @@ def refusal(file: Path) -> str:
     return message
 
 
-def test_the_table_of_tensors_is_that_of_the_package_gguf(file: Path) -> None:
+def test_the_table_of_tensors_is_that_of_the_package_gguf(file):
     ours, theirs = read_header(file), gguf.GGUFReader(file)
     assert ours.architecture == "llama"
     assert ours.metadata["llama.embedding_length"] == 32
@@ -57,14 +54,14 @@ def test_the_table_of_tensors_is_that_of_the_package_gguf(file: Path) -> None:
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 0, 2**62), "damaged or incomplete"),
     ],
 )
-def test_what_is_no_gguf_file_is_said(tmp_path: Path, data: bytes | None, said: str) -> None:
+def test_what_is_no_gguf_file_is_said(tmp_path, data, said):
     file = tmp_path / "x.gguf"
     if data is not None:
         file.write_bytes(data)
     assert said in refusal(file)
 
 
-def test_a_truncated_file_is_incomplete_wherever_it_ends(file: Path) -> None:
+def test_a_truncated_file_is_incomplete_wherever_it_ends(file):
     data = file.read_bytes()
     start = read_header(file).data_start
     for end in (5, 20, 100, start // 2, start - 50, start + 1, (start + len(data)) // 2, len(data) - 64):
@@ -72,7 +69,7 @@ def test_a_truncated_file_is_incomplete_wherever_it_ends(file: Path) -> None:
         assert "incomplete" in refusal(file), end
 
 
-def test_a_damaged_header_is_an_error_of_the_file_and_is_found_at_once(file: Path) -> None:
+def test_a_damaged_header_is_an_error_of_the_file_and_is_found_at_once(file):
     data, start, random_ = file.read_bytes(), read_header(file).data_start, random.Random(0)
     kept = 0  # for example where a name has changed
     for _ in range(300):
@@ -87,7 +84,7 @@ def test_a_damaged_header_is_an_error_of_the_file_and_is_found_at_once(file: Pat
 
 
 @pytest.mark.parametrize(("kind", "name"), [(15, "Q8_K"), (7777, "7777")])
-def test_quantisations_that_cannot_be_read_are_named(tmp_path: Path, kind: int, name: str) -> None:
+def test_quantisations_that_cannot_be_read_are_named(tmp_path, kind, name):
     file = write_gguf(tmp_path / "x.gguf", *source(), F16)
     data = file.read_bytes()
     entry = b"blk.0.ffn_up.weight" + struct.pack("<IQQ", 2, 32, 64)
@@ -112,15 +109,13 @@ def test_quantisations_that_cannot_be_read_are_named(tmp_path: Path, kind: int, 
     ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["yarn"]),
     ({"metadata": {"llama.attention.sliding_window": 16}}, ["sliding_window 16"]),
 ])  # fmt: skip
-def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path: Path, settings: dict, said: list[str]) -> None:
+def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path, settings, said):
     message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, **settings))
     assert all(part in message for part in said)
 
 
 @pytest.mark.parametrize("missing", ["gguf", "accelerate"])
-def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(file, monkeypatch, missing):
     own = gguf_model.version_of
     monkeypatch.setattr(gguf_model, "version_of", lambda name: None if name == missing else own(name))
     assert draftwood.load(file, options={"backend": "torch"}).encode("the")
@@ -129,9 +124,7 @@ def test_the_extra_that_is_missing_is_named_where_transformers_converts_a_file(
         draftwood.load(file, options={"backend": "torch"})
 
 
-def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(file, monkeypatch):
     monkeypatch.setattr(causal, "available_memory", lambda: 1000)
     monkeypatch.delenv(VARIABLE)  # PyTorch, in tests
     for backend in ("native", "auto"):
@@ -139,14 +132,14 @@ def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(
             draftwood.load(file, options={"backend": backend})
 
 
-def test_a_folder_may_hold_one_gguf_file_only(file: Path) -> None:
+def test_a_folder_may_hold_one_gguf_file_only(file):
     assert resolve(file.parent) == resolve(file)
     write_gguf(file.with_name("hen.GGUF"), *source(seed=2))
     with pytest.raises(ModelError, match=r"holds 2 GGUF files.*fox.gguf, hen.GGUF"):
         resolve(file.parent)
 
 
-def test_a_folder_with_a_config_is_that_model(file: Path) -> None:
+def test_a_folder_with_a_config_is_that_model(file):
     model, tokenizer = source(seed=3)
     model.save_pretrained(file.parent)
     tokenizer.save_pretrained(file.parent)
@@ -154,6 +147,6 @@ def test_a_folder_with_a_config_is_that_model(file: Path) -> None:
     assert draftwood.load(file.parent, options={"backend": "torch"}).encode("the")
 
 
-def test_names_that_are_no_paths_stay_as_they_are() -> None:
-    names: list[Any] = ["someone/model", "", Path("nowhere"), 7, None]
+def test_names_that_are_no_paths_stay_as_they_are():
+    names = ["someone/model", "", Path("nowhere"), 7, None]
     assert [resolve(name) for name in names] == names

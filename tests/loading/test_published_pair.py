@@ -1,7 +1,5 @@
 """Pairs of a target and a published drafter, from folders."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -16,7 +14,7 @@ RSD_S = {"method": "rsd-s", "shape": "3x3"}
 KINDS = ["eagle3", "dflash", "dspark"]
 
 
-def drafter_folder(folder, kind: str):
+def drafter_folder(folder, kind):
     """A checkpoint as its authors publish it, for the target of :func:`target_folder`."""
     model = tiny_llama(len(chat_tokenizer()), layers=4, max_position_embeddings=512)
     drafter = tiny_published(model, kind)

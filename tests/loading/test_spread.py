@@ -1,10 +1,7 @@
 """A target on several devices: here the CPU and the disk, from which accelerate reads weights for each forward."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +21,7 @@ SPLIT = {**REST, "model.layers.0": "cpu", "model.layers.1": "disk", "model.layer
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spread")
     save_chat(folder / "target", num_attention_heads=4, hidden_size=32, num_key_value_heads=2, layers=3)
     save_chat(folder / "draft", layers=1, seed=1)
@@ -32,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(folder) -> dict:
+def alone(folder):
     return texts(loaded(folder), SOME)
 
 
@@ -54,7 +51,7 @@ def test_texts_are_those_of_one_device(folder, alone, device_map, engine):
 def test_each_layer_keeps_its_entries_on_its_device(split):
     devices = ["cpu", "meta"] if split else ["cpu", "cpu"]
 
-    def states(layer: int, rows: int) -> torch.Tensor:
+    def states(layer, rows):
         return torch.arange(rows * 6.0).reshape(rows, 1, 6, 1).to(devices[layer])
 
     cache, other = TreeCache(2, split=split), TreeCache(2, split=split)

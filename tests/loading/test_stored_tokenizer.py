@@ -1,15 +1,11 @@
 """Tokenizers, templates and configurations that are read without transformers, compared with those of transformers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from draftwood.core.settings import LoadOptions
@@ -38,7 +34,7 @@ TEMPLATES = {
 
 
 @pytest.fixture(scope="module", params=["file", "folder"])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredTokenizer, Any]:
+def both(request, tmp_path_factory):
     assert FILE is not None
     ours = gguf_tokenizer.tokenizer_of(read_header(FILE))
     if request.param == "folder":
@@ -49,7 +45,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
 
 
-def converted(file: Path) -> Tokenizer:
+def converted(file):
     """The tokenizer of a file, as transformers converts it, but with digits apart."""
     header = read_header(file)
     values = {name: header.value(f"tokenizer.ggml.{key}") for name, key in gguf_tokenizer._NAMES.items()}
@@ -59,14 +55,14 @@ def converted(file: Path) -> Tokenizer:
     return found
 
 
-def saved(tokenizer: StoredTokenizer, folder: Path) -> Path:
+def saved(tokenizer, folder):
     """A folder with the tokenizer, which has been loaded once."""
     tokenizer.whole.save_pretrained(folder)
     load_tokenizer(folder, LoadOptions())
     return folder
 
 
-def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[StoredTokenizer, Any]) -> None:
+def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both):
     ours, theirs = both
     assert isinstance(ours, StoredTokenizer)
     assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
@@ -84,13 +80,13 @@ def test_a_tokenizer_that_is_read_directly_is_that_of_transformers(both: tuple[S
     }
 
 
-def test_the_file_of_a_short_name_brings_the_same_drafter() -> None:
+def test_the_file_of_a_short_name_brings_the_same_drafter():
     assert FILE is not None
     assert bundled_drafter(FILE) == bundled_drafter("smollm2") is not None
 
 
 @pytest.mark.parametrize("text", ["", " two  words", "a1234 5.6\n\n", "<|im_start|>user\nÆ 漢字 🙂<|im_end|>", "\x00\ud7ff"])
-def test_texts_become_the_same_tokens(both: tuple[StoredTokenizer, Any], text: str) -> None:
+def test_texts_become_the_same_tokens(both, text):
     ours, theirs = both
     ids = theirs(text)["input_ids"]
     assert ours(text) == {name: list(part) for name, part in theirs(text).items() if name != "token_type_ids"}
@@ -105,8 +101,8 @@ def test_texts_become_the_same_tokens(both: tuple[StoredTokenizer, Any], text: s
 
 @pytest.mark.parametrize("more", [{}, {"add_generation_prompt": True}, {"mood": "glad"}, {"tools": [{"type": "function"}]}])
 @pytest.mark.parametrize("name", ["own", *TEMPLATES])
-def test_chats_become_the_same_text(both: tuple[StoredTokenizer, Any], name: str, more: dict[str, Any]) -> None:
-    def rendered(tokenizer: Any, chat: Any, **settings: Any) -> str:
+def test_chats_become_the_same_text(both, name, more):
+    def rendered(tokenizer, chat, **settings):
         before = tokenizer.chat_template
         tokenizer.chat_template = TEMPLATES.get(name, before)
         try:
@@ -124,9 +120,7 @@ def test_chats_become_the_same_text(both: tuple[StoredTokenizer, Any], name: str
         assert rendered(both[0], end, continue_final_message=True) == rendered(both[1], end, continue_final_message=True)
 
 
-def test_a_folders_tokenizer_is_kept_until_its_files_change(
-    both: tuple[StoredTokenizer, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folders_tokenizer_is_kept_until_its_files_change(both, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     folder, calls, real = saved(both[0], tmp_path / "own"), list[str](), AutoTokenizer.from_pretrained
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **more: calls.append(name) or real(name, **more))
@@ -146,9 +140,7 @@ def test_a_folders_tokenizer_is_kept_until_its_files_change(
 
 
 @pytest.mark.parametrize("more", [{"sep_token": "<|im_end|>"}, {"clean_up_tokenization_spaces": True}])
-def test_a_tokenizer_that_does_more_is_that_of_transformers(
-    both: tuple[StoredTokenizer, Any], tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_a_tokenizer_that_does_more_is_that_of_transformers(both, tmp_path, more):
     folder = saved(both[0], tmp_path)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | more))
@@ -157,7 +149,7 @@ def test_a_tokenizer_that_does_more_is_that_of_transformers(
 
 @pytest.mark.skipif(why_missing() is not None, reason="there is no native engine")
 @pytest.mark.parametrize("command", ["chat", "generate"], ids=["a GGUF file", "folders"])
-def test_a_text_imports_no_transformers(command: str) -> None:
+def test_a_text_imports_no_transformers(command):
     if command == "generate":
         for folder in bundled_pairs()["language"].values():
             load_tokenizer(folder, LoadOptions())

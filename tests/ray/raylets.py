@@ -1,17 +1,13 @@
 """A cluster of raylets on this machine, and their processes."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
 from unittest.mock import patch
 
-REPLICA: Final = b"ray::ServeReplica:"
-WRITER: Final = b"ray::MapWorker(MapBatches(Writer))"
-_SETTINGS: Final = {
+REPLICA = b"ray::ServeReplica:"
+WRITER = b"ray::MapWorker(MapBatches(Writer))"
+_SETTINGS = {
     "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",  # else replicas of the proxy's node come first
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
@@ -19,7 +15,7 @@ _SETTINGS: Final = {
 
 
 @contextmanager
-def raylets(nodes: int = 2) -> Iterator[Any]:
+def raylets(nodes=2):
     """A head without CPUs, and nodes with one each."""
     with patch.dict(os.environ, _SETTINGS):
         import ray
@@ -37,19 +33,19 @@ def raylets(nodes: int = 2) -> Iterator[Any]:
 
 
 @contextmanager
-def workers(name: bytes) -> list[int]:
+def workers(name):
     """Processes of the raylets that this process has started, by the beginning of their names."""
     return [pid for pid in _processes(name) if _parent(_parent(pid)) == os.getpid()]
 
 
-def _processes(name: bytes) -> Iterator[int]:
+def _processes(name):
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if path.read_bytes().startswith(name):
                 yield int(path.parent.name)
 
 
-def _parent(pid: int) -> int:
+def _parent(pid):
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0

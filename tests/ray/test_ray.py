@@ -1,17 +1,13 @@
 """Replicas and writers in this process, and sentences for bad input. ``test_raylets.py`` has the cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,34 +23,32 @@ from tests.ray.conftest import SETTINGS, draftwood
 
 serve = pytest.importorskip("ray.serve", reason='needs ray: pip install ".[ray]"')
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
-MakeSpec = Callable[..., ReplicaSpec]
-Records = dict[int, dict[str, Any]]
 
 
 # Replicas ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def handle(spec: MakeSpec) -> Iterator[Any]:
+def handle(spec):
     """A replica in Ray's local testing mode: all of Ray Serve but its processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_SERVE_LOG_TO_STDERR", "0")
         yield serve.run(app(spec(serving=ServeOptions(name=("tiny",)))), name="local", _local_testing_mode=True)
 
 
-CAME: list[dict[str, Any]] = []
-SENT: list[dict[str, Any]] = []
+CAME = []
+SENT = []
 
 
-async def receive() -> dict[str, Any]:
+async def receive():
     return CAME.pop() if CAME else await asyncio.sleep(600, {"type": "http.disconnect"})
 
 
-async def send(message: dict[str, Any]) -> None:
+async def send(message):
     SENT.append(message)
 
 
-def answer_of(handle: Any, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+def answer_of(handle, path, body=None):
     """Status and body of the answer to a request that comes through the deployment's handle, which copies arguments."""
     SENT.clear()
     CAME[:] = [{"type": "http.request", "body": json.dumps(body).encode() if body else b"", "more_body": False}]
@@ -64,7 +58,7 @@ def answer_of(handle: Any, path: str, body: dict[str, Any] | None = None) -> tup
     return SENT[0]["status"], b"".join(part.get("body", b"") for part in SENT).decode()
 
 
-def test_a_replica_answers_and_streams_the_same_text(handle: Any) -> None:
+def test_a_replica_answers_and_streams_the_same_text(handle):
     body = {"prompt": "the fox ran", "seed": 7, "max_tokens": 12}
     status, whole = answer_of(handle, "/v1/completions", body)
     assert status == 200, whole
@@ -74,12 +68,12 @@ def test_a_replica_answers_and_streams_the_same_text(handle: Any) -> None:
     assert answer_of(handle, "/v1/completions", body | {"max_tokens": -3})[0] == 400
 
 
-def test_a_replica_says_how_it_is(handle: Any) -> None:
+def test_a_replica_says_how_it_is(handle):
     assert handle.check_health.remote().result() is None
 
 
-def test_a_replica_whose_scheduler_has_stopped_is_not_healthy(spec: MakeSpec) -> None:
-    async def stopped() -> Replica:
+def test_a_replica_whose_scheduler_has_stopped_is_not_healthy(spec):
+    async def stopped():
         replica = Replica.__new__(Replica)
         await replica.__init__(spec())  # type: ignore[misc]  # as Ray does it
         made = await replica.__serve_build_asgi_app__()
@@ -91,8 +85,8 @@ def test_a_replica_whose_scheduler_has_stopped_is_not_healthy(spec: MakeSpec) ->
         asyncio.run(stopped()).check_health()
 
 
-def test_several_replicas_keep_no_traces_and_have_a_label(spec: MakeSpec) -> None:
-    def traces(**scale: Any) -> int:
+def test_several_replicas_keep_no_traces_and_have_a_label(spec):
+    def traces(**scale):
         [bound] = app(spec(), **scale)._bound_deployment.init_args
         return bound.serving.max_traces
 
@@ -106,7 +100,7 @@ def test_several_replicas_keep_no_traces_and_have_a_label(spec: MakeSpec) -> Non
     assert "replica" not in render([Metrics()]).decode()
 
 
-def test_the_deployment_holds_what_the_server_holds(spec: MakeSpec) -> None:
+def test_the_deployment_holds_what_the_server_holds(spec):
     options = ServeOptions(max_rows=3, max_queue=5, drain=7.0)
     made = app(spec(serving=options), cpus=2, gpus=1, autoscaling={"min_replicas": 2, "max_replicas": 4})._bound_deployment
     assert made.ray_actor_options == {"num_cpus": 2, "num_gpus": 1}
@@ -119,25 +113,23 @@ def test_the_deployment_holds_what_the_server_holds(spec: MakeSpec) -> None:
 
 
 @pytest.fixture(scope="module")
-def writer(spec: MakeSpec) -> Writer:
+def writer(spec):
     return Writer(spec(), SETTINGS)
 
 
-def rows_of(prompts: Path) -> list[dict[str, Any]]:
+def rows_of(prompts):
     lines = [json.loads(line) for line in prompts.read_text().splitlines()]
     return [{"index": i, "prompt": line.get("prompt"), "seed": line.get("seed")} for i, line in enumerate(lines)]
 
 
-def batches(rows: list[dict[str, Any]], size: int) -> Iterator[dict[str, Any]]:
+def batches(rows, size):
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         yield {name: np.array([row[name] for row in part], dtype=None if name == "index" else object) for name in rows[0]}
 
 
 @pytest.mark.parametrize("size", [1, 7, 30])
-def test_texts_are_those_of_one_process_in_blocks_of_any_size_and_order(
-    writer: Writer, prompts: Path, generated: Records, size: int
-) -> None:
+def test_texts_are_those_of_one_process_in_blocks_of_any_size_and_order(writer, prompts, generated, size):
     rows = rows_of(prompts)
     np.random.default_rng(size).shuffle(rows)  # type: ignore[arg-type]
     made = [writer(batch) for batch in batches(rows, size)]
@@ -156,7 +148,7 @@ def test_texts_are_those_of_one_process_in_blocks_of_any_size_and_order(
     assert json.loads(made[0]["record"][0])["engine"] == "torch"
 
 
-def test_a_seed_follows_from_job_and_id_alone() -> None:
+def test_a_seed_follows_from_job_and_id_alone():
     made = WriteSettings(seed=5)
     assert (made.seed_of(3), made.seed_of(3, float("nan")), made.seed_of(3, 9), made.seed_of(3, 9.0)) == (8, 8, 9, 9)
     assert made.seed_of("a") != made.seed_of("b")
@@ -166,13 +158,13 @@ def test_a_seed_follows_from_job_and_id_alone() -> None:
             made.seed_of(bad)
 
 
-def test_a_text_that_fails_while_it_is_written_costs_its_own_row(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_fails_while_it_is_written_costs_its_own_row(writer, monkeypatch):
     from draftwood import NumericsError
     from draftwood.engine.decode import Decoder
 
     whole = Decoder.results
 
-    def results(self: Decoder, requests: list[Any], *args: Any, **more: Any) -> Iterator[Any]:
+    def results(self, requests, *args, **more):
         if any(request.seed == 12 for request in requests):
             raise NumericsError("scores are NaN")
         yield from whole(self, requests, *args, **more)
@@ -186,27 +178,27 @@ def test_a_text_that_fails_while_it_is_written_costs_its_own_row(writer: Writer,
 # Bad input --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_a_process_lacks_is_named_with_the_node(spec: MakeSpec) -> None:
+def test_a_model_that_a_process_lacks_is_named_with_the_node(spec):
     writer = Writer(spec(target="/nowhere/model", draft=None), SETTINGS)
     for _ in range(2):
         with pytest.raises(ModelError, match=rf"^on node {socket.gethostname()}: .*'/nowhere/model'"):
             writer({"index": np.arange(1), "prompt": np.array(["x"])})
 
 
-def test_settings_that_the_models_refuse_name_the_node(spec: MakeSpec) -> None:
+def test_settings_that_the_models_refuse_name_the_node(spec):
     writer = Writer(spec(), replace(SETTINGS, sampling={"temperature": -1.0}))
     with pytest.raises(ConfigError, match=r"^on node .*temperature"):
         writer({"index": np.arange(1), "prompt": np.array(["x"])})
 
 
-def test_a_missing_column_is_named(writer: Writer) -> None:
+def test_a_missing_column_is_named(writer):
     with pytest.raises(ConfigError, match="no column 'prompt' for the prompts: it has 'index', 'text'"):
         writer({"index": np.arange(1), "text": np.array(["x"])})
     with pytest.raises(ConfigError, match="a column 'text' already"):
         writer({"index": np.arange(1), "prompt": np.array(["x"]), "text": np.array(["x"])})
 
 
-def test_names_travel_in_full(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_travel_in_full(folders, monkeypatch):
     monkeypatch.chdir(folders[0].parent)
     assert ReplicaSpec(target="target", draft="smollm2").target == str(folders[0])
     assert ReplicaSpec(target="smollm2").target == "smollm2"
@@ -220,7 +212,7 @@ def test_names_travel_in_full(folders: tuple[Path, Path], monkeypatch: pytest.Mo
         (Fleet(gpus=1), "the cluster has 0 GPUs"),
     ],
 )
-def test_more_than_the_cluster_has_is_refused(wanted: Fleet, said: str) -> None:
+def test_more_than_the_cluster_has_is_refused(wanted, said):
     with pytest.raises(ConfigError, match=said):
         wanted.check([{"CPU": 2.0}, {"CPU": 3.0}])
     Fleet(replicas=2, cpus=2).check([{"CPU": 2.0}, {"CPU": 3.0}])
@@ -229,7 +221,7 @@ def test_more_than_the_cluster_has_is_refused(wanted: Fleet, said: str) -> None:
     Fleet(replicas=9, cpus=0).check([])
 
 
-def test_an_address_at_which_nobody_answers_is_named() -> None:
+def test_an_address_at_which_nobody_answers_is_named():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -238,7 +230,7 @@ def test_an_address_at_which_nobody_answers_is_named() -> None:
             pass
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, prompts: Path, tmp_path: Path) -> None:
+def test_without_ray_the_extra_is_named(monkeypatch, prompts, tmp_path):
     monkeypatch.setitem(sys.modules, "ray.data", None)
     for command in (["serve"], ["write", "--input", prompts, "--output", tmp_path / "out.jsonl"]):
         result = draftwood("ray", *command)
@@ -256,14 +248,14 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, prompts
         (["write", "--input", "{prompts}"], "there is no --output"),
     ],
 )
-def test_what_a_command_cannot_do_is_one_sentence(options: list[str], said: str, prompts: Path) -> None:
+def test_what_a_command_cannot_do_is_one_sentence(options, said, prompts):
     result = draftwood("ray", *(option.format(prompts=prompts) for option in options))
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_a_report_of_ray_ends_in_our_own_words() -> None:
+def test_a_report_of_ray_ends_in_our_own_words():
     report = "ray::x() (pid=1)\n  File a\ndraftwood.core.errors.ModelError: on node a: there is no folder\nmore"
     assert str(sentence_of(report)) == "on node a: there is no folder"
     assert isinstance(sentence_of(report), DraftwoodError)
@@ -273,7 +265,7 @@ def test_a_report_of_ray_ends_in_our_own_words() -> None:
 # Files of examples/ray ----------------------------------------------------------------------------------------------------
 
 
-def test_the_service_of_kuberay_makes_an_application() -> None:
+def test_the_service_of_kuberay_makes_an_application():
     service = yaml.safe_load((EXAMPLES / "rayservice.yaml").read_text())
     [application] = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
     module, _, name = application["import_path"].partition(":")
@@ -290,11 +282,11 @@ def test_the_service_of_kuberay_makes_an_application() -> None:
 
 
 @pytest.mark.parametrize(("given", "names"), [("fox", ("fox",)), (["fox", "hen"], ("fox", "hen")), (None, ())])
-def test_a_configuration_names_a_model_once_or_several_times(given: Any, names: tuple[str, ...]) -> None:
+def test_a_configuration_names_a_model_once_or_several_times(given, names):
     assert build({"serving": {"name": given}})._bound_deployment.init_args[0].serving.name == names
 
 
-def test_wrong_arguments_of_a_configuration_are_named() -> None:
+def test_wrong_arguments_of_a_configuration_are_named():
     with pytest.raises(ConfigError, match="args hold 'replica'"):
         build({"replica": 2})
     with pytest.raises(ConfigError, match="can be reached from other machines"):
@@ -303,7 +295,7 @@ def test_wrong_arguments_of_a_configuration_are_named() -> None:
         build({"replicas": 2, "autoscaling": {}})
 
 
-def test_compose_has_one_gateway_and_two_replicas_of_one_image() -> None:
+def test_compose_has_one_gateway_and_two_replicas_of_one_image():
     services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
     assert services.keys() == {"gateway", "replica"}
     assert services["replica"]["deploy"]["replicas"] == 2

@@ -10,18 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from draftwood import ConfigError
-from draftwood.ray import ReplicaSpec, WriteSettings, app, write
+from draftwood.ray import WriteSettings, app, write
 from draftwood.ray.cluster import Fleet, connected
 from draftwood.serve.http.settings import ServeOptions
 from tests.ray.conftest import OPTIONS, draftwood, records
@@ -36,18 +33,17 @@ with socket.socket() as _free:
     _free.bind(("127.0.0.1", 0))
     PORT = _free.getsockname()[1]
 KEY = {"Authorization": "Bearer sesame"}
-MakeSpec = Callable[..., ReplicaSpec]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """A head without CPUs, and two nodes with one each."""
     with raylets() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def url(cluster: Any, spec: MakeSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(cluster, spec, tmp_path_factory):
     """Two replicas behind one address, with a key."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("sesame\n")
@@ -59,11 +55,11 @@ def url(cluster: Any, spec: MakeSpec, tmp_path_factory: pytest.TempPathFactory) 
     ray.shutdown()
 
 
-def body(seed: int, **more: Any) -> dict[str, Any]:
+def body(seed, **more):
     return {"prompt": "the fox ran", "seed": seed, "max_tokens": 200, "ignore_eos": True, **more}
 
 
-def whole(url: str, seed: int, **more: Any) -> str:
+def whole(url, seed, **more):
     response = httpx2.post(f"{url}/v1/completions", json=body(seed, **more), headers=KEY, timeout=120)
     assert response.status_code == 200, response.text
     return str(response.json()["choices"][0]["text"])
@@ -81,11 +77,11 @@ class Stream:
     error: Exception | None = None
     thread: threading.Thread = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.thread = threading.Thread(target=self.read)
         self.thread.start()
 
-    def read(self) -> None:
+    def read(self):
         try:
             sent = {"json": body(self.seed, stream=True), "headers": KEY, "timeout": 120}
             with httpx2.stream("POST", f"{self.url}/v1/completions", **sent) as response:
@@ -94,16 +90,16 @@ class Stream:
         except Exception as error:
             self.error = error
 
-    def take(self, data: str) -> None:
+    def take(self, data):
         self.done = self.done or data == "[DONE]"
         if data.startswith("{"):
             self.chunks += 1
             self.text += json.loads(data)["choices"][0]["text"]
 
 
-def metrics(url: str) -> dict[str, dict[str, float]]:
+def metrics(url):
     """Replica -> metric -> value, of the replicas that answered a few requests."""
-    found: dict[str, dict[str, float]] = {}
+    found = {}
     for _ in range(12):
         lines = httpx2.get(f"{url}/metrics", headers=KEY).text.splitlines()
         for line in lines:
@@ -114,14 +110,14 @@ def metrics(url: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def both_answer(url: str) -> bool:
+def both_answer(url):
     try:
         return len(metrics(url)) == 2
     except httpx2.HTTPError:
         return False
 
 
-def check_lost(url: str, streams: list[Stream]) -> None:
+def check_lost(url, streams):
     """Finished texts are right; the others began right, ended with an error, and are right when they are wanted again."""
     for stream in streams:
         stream.thread.join(120)
@@ -133,7 +129,7 @@ def check_lost(url: str, streams: list[Stream]) -> None:
     assert any(stream.error is not None for stream in streams), "nothing was lost"
 
 
-def test_a_seed_gives_one_text_alone_in_company_and_streamed(url: str) -> None:
+def test_a_seed_gives_one_text_alone_in_company_and_streamed(url):
     assert both_answer(url)
     texts = {seed: whole(url, seed) for seed in range(4)}
     streams = [Stream(url, seed % 4) for seed in range(16)]
@@ -145,7 +141,7 @@ def test_a_seed_gives_one_text_alone_in_company_and_streamed(url: str) -> None:
     assert all(one["generation_tokens_total"] > 0 for one in used.values()), used
 
 
-def test_errors_have_one_shape_and_keys_are_wanted(url: str) -> None:
+def test_errors_have_one_shape_and_keys_are_wanted(url):
     bad = httpx2.post(f"{url}/v1/completions", json=body(1, max_tokens=-3), headers=KEY)
     assert bad.status_code == 400
     check_error(bad.json())
@@ -156,7 +152,7 @@ def test_errors_have_one_shape_and_keys_are_wanted(url: str) -> None:
     assert "without replicas" in traced.json()["error"]["message"]
 
 
-def test_clients_that_leave_free_their_rows(url: str) -> None:
+def test_clients_that_leave_free_their_rows(url):
     for _ in range(40):
         sent = {"json": body(1, stream=True, max_tokens=2000), "headers": KEY}
         with httpx2.stream("POST", f"{url}/v1/completions", **sent) as response, closing(response.iter_lines()) as lines:
@@ -164,15 +160,15 @@ def test_clients_that_leave_free_their_rows(url: str) -> None:
     until(lambda: all(not one["num_requests_running"] + one["num_requests_waiting"] for one in metrics(url).values()), 60.0)
 
 
-def test_the_first_token_waits_for_nothing(url: str) -> None:
+def test_the_first_token_waits_for_nothing(url):
     """Pieces come one by one, not in bursts. Other processes may hold one stream up; a burst holds up all."""
 
-    def times() -> list[float]:
+    def times():
         began = time.perf_counter()
         with httpx2.stream("POST", f"{url}/v1/completions", json=body(1, stream=True), headers=KEY) as response:
             return [time.perf_counter() - began for line in response.iter_lines() if line]
 
-    def even(times: list[float]) -> bool:
+    def even(times):
         assert len(times) > 20
         most = max(after - before for before, after in pairwise(times))
         return times[0] < times[-1] / 4 and most < times[-1] / 2
@@ -180,7 +176,7 @@ def test_the_first_token_waits_for_nothing(url: str) -> None:
     assert any(even(times()) for _ in range(5))
 
 
-def test_a_replica_that_is_killed_costs_its_streams_and_no_text(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_replica_that_is_killed_costs_its_streams_and_no_text(url, capfd):
     streams = [Stream(url, seed) for seed in range(8)]
     until(lambda: all(stream.chunks > 2 for stream in streams))
     os.kill(workers(REPLICA)[0], signal.SIGKILL)
@@ -189,7 +185,7 @@ def test_a_replica_that_is_killed_costs_its_streams_and_no_text(url: str, capfd:
     assert capfd.readouterr().err.count("Traceback") == 0
 
 
-def test_a_raylet_that_is_lost_costs_its_streams_and_no_text(cluster: Any, url: str) -> None:
+def test_a_raylet_that_is_lost_costs_its_streams_and_no_text(cluster, url):
     streams = [Stream(url, seed) for seed in range(8)]
     until(lambda: all(stream.chunks > 2 for stream in streams))
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
@@ -201,13 +197,13 @@ def test_a_raylet_that_is_lost_costs_its_streams_and_no_text(cluster: Any, url: 
 # Files ------------------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> subprocess.Popen[str]:
+def command(*arguments):
     line = [sys.executable, "-m", "draftwood", "ray", *map(str, arguments)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
-def alone(cluster: Any) -> Iterator[str]:
+def alone(cluster):
     """The address of the cluster, without replicas."""
     if ray.is_initialized():
         serve.shutdown()
@@ -217,9 +213,7 @@ def alone(cluster: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_file_is_what_one_process_writes_though_a_writer_dies(
-    alone: str, folders: tuple[Path, Path], prompts: Path, generated: dict[int, Any], tmp_path: Path, kill: bool
-) -> None:
+def test_a_file_is_what_one_process_writes_though_a_writer_dies(alone, folders, prompts, generated, tmp_path, kill):
     out = tmp_path / "out.jsonl"
     models = ["--target", folders[0], "--draft", folders[1], "--threads", 1, "--batch-size", 1]
     begun = command("write", *models, *OPTIONS, "--input", prompts, "--output", out, "--address", alone, "--replicas", 2)
@@ -234,9 +228,7 @@ def test_a_file_is_what_one_process_writes_though_a_writer_dies(
     assert records(out) == generated
 
 
-def test_a_stopped_job_is_resumed(
-    alone: str, folders: tuple[Path, Path], prompts: Path, generated: dict[int, Any], tmp_path: Path
-) -> None:
+def test_a_stopped_job_is_resumed(alone, folders, prompts, generated, tmp_path):
     out = tmp_path / "out.jsonl"
     models = ["--target", folders[0], "--draft", folders[1], "--threads", 1, "--batch-size", 1]
     line = ["write", *models, *OPTIONS, "--input", prompts, "--output", out, "--address", alone]
@@ -254,7 +246,7 @@ def test_a_stopped_job_is_resumed(
     assert out.read_bytes().startswith(kept)
 
 
-def test_bad_datasets_are_refused(alone: str, spec: MakeSpec) -> None:
+def test_bad_datasets_are_refused(alone, spec):
     ray.init(address=alone, log_to_driver=False)
     rows = ray.data.from_items([{"id": i % 3, "prompt": "the fox"} for i in range(5)])
     with pytest.raises(ConfigError, match="ids repeat in column 'id', such as 0"):
@@ -267,7 +259,7 @@ def test_bad_datasets_are_refused(alone: str, spec: MakeSpec) -> None:
     assert all(0 < len(row["token_ids"]) <= 4 and row["finish_reason"] and not row["error"] for row in found.values())
 
 
-def test_a_model_that_no_node_has_and_more_than_there_is(alone: str, prompts: Path, tmp_path: Path) -> None:
+def test_a_model_that_no_node_has_and_more_than_there_is(alone, prompts, tmp_path):
     line = ["--input", prompts, "--output", tmp_path / "out.jsonl", "--address", alone]
     begun = command("write", "--target", "/nowhere", *line)
     said = begun.communicate(timeout=120)[1]
@@ -282,7 +274,7 @@ def test_a_model_that_no_node_has_and_more_than_there_is(alone: str, prompts: Pa
             pass
 
 
-def test_the_command_serves_until_a_signal_and_lets_texts_end(alone: str, folders: tuple[Path, Path]) -> None:
+def test_the_command_serves_until_a_signal_and_lets_texts_end(alone, folders):
     models = ["--target", folders[0], "--draft", folders[1], "--backend", "torch", "--dtype", "float32"]
     server = command("serve", *models, "--address", alone, "--port", PORT, "--replicas", 2)
     assert server.stderr is not None
@@ -300,7 +292,7 @@ def test_the_command_serves_until_a_signal_and_lets_texts_end(alone: str, folder
     assert "Traceback" not in said
 
 
-def test_without_a_key_a_replica_refuses_an_address_that_others_reach(alone: str, spec: MakeSpec) -> None:
+def test_without_a_key_a_replica_refuses_an_address_that_others_reach(alone, spec):
     ray.init(address=alone, log_to_driver=False)
     serve.start(http_options={"host": "0.0.0.0", "port": PORT, "location": "HeadOnly"})
     with pytest.raises(RuntimeError):

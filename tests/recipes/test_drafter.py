@@ -1,18 +1,12 @@
 """Chats of a target in rows of one static memory, and drafters trained on them as it reads them; on the CPU here."""
 
-from __future__ import annotations
-
 import argparse
 from itertools import count, islice
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from draftwood.runners.hidden.model import HiddenBlockDrafter
-from draftwood.train.chat_files import Chat
 from draftwood.train.chat_template import Template
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden import new_drafter
@@ -23,7 +17,7 @@ VOCAB = 97
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=72, intermediate_size=96, num_hidden_layers=3, num_attention_heads=9, num_key_value_heads=3,
@@ -36,7 +30,7 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def chats(target: Any) -> list[Chat]:
+def chats(target):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "MOST", 30)
         patch.setattr(answers, "LONGEST_TURN", 8)
@@ -45,7 +39,7 @@ def chats(target: Any) -> list[Chat]:
         return list(islice(answers.write(answers.Rows(target, 5, 160), turns), 25))
 
 
-def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target: Any, chats: list[Chat]) -> None:
+def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target, chats):
     for chat in chats:
         best = target(torch.tensor([chat.tokens])).logits[0].argmax(-1)
         wrote = torch.tensor(chat.answered)[1:]
@@ -55,19 +49,17 @@ def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target: Any,
     assert max(len(chat.tokens) for chat in chats) <= 160
 
 
-def test_training_raises_the_acceptance(
-    target: Any, chats: list[Chat], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_raises_the_acceptance(target, chats, tmp_path, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(drafter, "perf_counter", count().__next__)  # a second a step
 
     class Words:  # the digest of a vocabulary
         @staticmethod
-        def get_vocab() -> dict[str, int]:
+        def get_vocab():
             return {str(token): token for token in range(VOCAB)}
 
     config = DrafterConfig(out=tmp_path, target=tmp_path, layers=1, block=3)
-    new: HiddenBlockDrafter = new_drafter(config, target, Words(), torch.arange(VOCAB)).train()
+    new = new_drafter(config, target, Words(), torch.arange(VOCAB)).train()
     given = argparse.Namespace(
         batch=4, anchors=8, seed=0, warmup=1, learning_rate=3e-3, train_seconds=60.0, report_every=1.0
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """The optimizer of the recipe."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +8,7 @@ from recipes.muon import MuonAdamW, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(32, 80), (80, 32)])
-def test_orthogonal_keeps_directions_and_levels_their_sizes(shape: tuple[int, int]) -> None:
+def test_orthogonal_keeps_directions_and_levels_their_sizes(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     sizes = torch.linalg.svdvals(orthogonal(matrix))
     assert 0.5 < sizes.min() <= sizes.max() < 1.4
@@ -19,7 +17,7 @@ def test_orthogonal_keeps_directions_and_levels_their_sizes(shape: tuple[int, in
     torch.testing.assert_close(along, sizes.flip(0).sort(descending=True).values, atol=0.5, rtol=0)
 
 
-def test_vectors_and_embeddings_get_the_update_of_adamw() -> None:
+def test_vectors_and_embeddings_get_the_update_of_adamw():
     torch.manual_seed(0)
     ours, theirs = nn.Embedding(6, 4), nn.Embedding(6, 4)
     theirs.load_state_dict(ours.state_dict())
@@ -33,7 +31,7 @@ def test_vectors_and_embeddings_get_the_update_of_adamw() -> None:
     torch.testing.assert_close(ours.weight, theirs.weight)
 
 
-def test_a_matrix_is_learnt() -> None:
+def test_a_matrix_is_learnt():
     torch.manual_seed(0)
     wanted, model = torch.randn(8, 8), nn.Linear(8, 8)
     optimizer = MuonAdamW(model, lr=0.2, weight_decay=0.0, betas=(0.9, 0.95))

@@ -1,7 +1,5 @@
 """What a pair writes, in a process of its own or as rank 0 of several, which are started as ``torchrun`` starts them."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import multiprocessing
@@ -9,14 +7,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Pair, Request
+from draftwood import Limits, LoadOptions, Method, Request
 from draftwood.cli import main
 from draftwood.core.errors import CacheError, ModelError
 from draftwood.core.methods import METHODS
@@ -31,14 +26,14 @@ SOME = ("chain", "rsd-s", "adaptive")
 CHAT = [{"role": "user", "content": "the fox"}]
 
 
-def loaded(folder: Path, draft: str = "draft", **more: Any) -> Pair:
+def loaded(folder, draft="draft", **more):
     options = {"dtype": "float64", "backend": "torch", "profile": "none", "threads": 1, **more}
     return draftwood.load(folder / "target", folder / draft, options=LoadOptions(**options))
 
 
-def texts(pair: Pair, names: Collection[str] = METHODS) -> dict[str, Any]:
+def texts(pair, names=METHODS):
     """Token ids by what made them."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, spec in METHODS.items():
         if name in names and spec.needs != "block":
             drawn = [one for one in spec.verifiers if not VERIFIERS[one].greedy_only]
@@ -54,12 +49,12 @@ def texts(pair: Pair, names: Collection[str] = METHODS) -> dict[str, Any]:
     return found
 
 
-def come_and_go(pair: Pair) -> dict[str, Any]:
+def come_and_go(pair):
     """Rows that end at different times, and prompts that are read in parts while others go on; chats; a prompt's scores."""
     prompts = [pair.encode(text * (20 if i == 2 else 1)) for i, text in enumerate(PROMPTS)]
     requests = [Request(prompt=ids, seed=i, limits=Limits(max_new_tokens=3 + 4 * i)) for i, ids in enumerate(prompts)]
     decoder = pair.decoder(Method(method="chain", shape="3"), temperature=1.0)
-    written: dict[int, list[int]] = {}
+    written = {}
     with decoder.batch(rows=2, chunk=8) as batch:
         for request in requests:
             batch.add(request, Sampling(temperature=1.0))
@@ -84,7 +79,7 @@ def come_and_go(pair: Pair) -> dict[str, Any]:
     }
 
 
-def said(call: Any) -> str:
+def said(call):
     try:
         call()
     except ModelError as error:
@@ -92,7 +87,7 @@ def said(call: Any) -> str:
     return "nothing"
 
 
-def lead(folder: Path) -> None:
+def lead(folder):
     """All cases; then errors, of which the last ends the other process."""
     options = {"backend": "auto", "tensor_parallel": True}
     found = {"load": said(lambda: loaded(folder, **options))}
@@ -105,17 +100,17 @@ def lead(folder: Path) -> None:
     print(json.dumps(found))
 
 
-def follow(folder: Path) -> None:
+def follow(folder):
     """Fail in the first loading, and when a certain root comes."""
     load, extend, calls = shared._load_part, TorchRunner.extend, []
 
-    def part(*arguments: Any) -> Any:
+    def part(*arguments):
         calls.append(arguments)
         if len(calls) == 1:
             raise ModelError("no such file here")
         return load(*arguments)
 
-    def refuse(self: TorchRunner, tokens: Any, *more: Any) -> Any:
+    def refuse(self, tokens, *more):
         if int(tokens[0, 0]) == TOO_LARGE and tokens.shape[1] == 1 and len(self._rows.rows[0].tokens) == 3:
             raise MemoryError
         return extend(self, tokens, *more)
@@ -127,7 +122,7 @@ def follow(folder: Path) -> None:
 class Started:
     """Two processes that call ``function(*arguments)``, or several; imports are done once for all."""
 
-    def __init__(self, folder: Path, function: Callable[..., object], *arguments: object, size: int = 2) -> None:
+    def __init__(self, folder, function, *arguments, size=2):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -144,7 +139,7 @@ class Started:
         for process in self.processes:
             process.start()
 
-    def wait(self, seconds: float) -> list[tuple[int | None, str, str]]:
+    def wait(self, seconds):
         """Status, output and errors of each; the status of one that hangs is None."""
         end = time.monotonic() + seconds
         for process in self.processes:
@@ -156,7 +151,7 @@ class Started:
         return [(status, *both) for status, both in zip(found, texts, strict=True)]
 
 
-def _run(environment: dict[str, str], out: Path, function: Callable[..., object], arguments: Sequence[object]) -> None:
+def _run(environment, out, function, arguments):
     os.environ.update(environment)
     for number, kind in ((1, ".out"), (2, ".err")):
         file = out.with_suffix(kind).open("w")
@@ -169,17 +164,17 @@ def _run(environment: dict[str, str], out: Path, function: Callable[..., object]
         sys.stdout.flush()
 
 
-def command(*arguments: str) -> None:
+def command(*arguments):
     """The command line."""
     main(arguments, prog_name="draftwood")
 
 
-def commands(lines: Sequence[Sequence[str]]) -> None:
+def commands(lines):
     """Several command lines in turn."""
     for line in lines:
         main(line, standalone_mode=False)
 
 
-def both(folder: Path) -> None:
+def both(folder):
     """:func:`lead` or :func:`follow`."""
     (lead if os.environ["RANK"] == "0" else follow)(folder)

@@ -1,7 +1,5 @@
 """Attention that depends on more than mask and position is refused, and proven where a size in the configuration hints."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -34,7 +32,7 @@ def test_layers_that_choose_their_keys_are_not_said_to_keep_a_state(layer):
         TorchRunner(model)
 
 
-def forgetful(size: int, **settings):
+def forgetful(size, **settings):
     """A llama that behaves as ever up to ``size`` keys and forgets a token beyond."""
     model = tiny("llama", dtype=torch.float32, **settings)
     inner = model.forward
@@ -71,7 +69,7 @@ def test_a_size_that_changes_nothing_is_no_reason_to_refuse():
     assert runner.max_length == 256
 
 
-def longest_trial(model) -> int:
+def longest_trial(model):
     """Tokens of the longest forward of the proof."""
     lengths, inner = [], model.forward
 

@@ -1,9 +1,6 @@
 """A new library that runs models is a runner and an entry of a table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -26,11 +23,11 @@ class ToyRunner(TableRunner):
 
     engine, token_bytes, same_bits = "toy", 0, False
 
-    def another(self) -> ToyRunner:
+    def another(self):
         return ToyRunner(self.table)
 
 
-def toy(model: Any, **settings: Any) -> ToyRunner:
+def toy(model, **settings):
     generator = torch.Generator().manual_seed(1 + settings.get("drafts", False))
     return ToyRunner(torch.randn(VOCAB, VOCAB, generator=generator, dtype=torch.float64))
 
@@ -39,12 +36,12 @@ TOY = Library(name="Toy", runners={CAUSAL: toy}, why_not=lambda device: "it is f
 
 
 @pytest.fixture
-def _in_place_of_native(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_place_of_native(monkeypatch):
     monkeypatch.setattr(backends, "BACKENDS", {**BACKENDS, "native": TOY})
 
 
 @pytest.mark.usefixtures("_in_place_of_native")
-def test_a_library_is_one_entry() -> None:
+def test_a_library_is_one_entry():
     model, draft = tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2)
     runners = make_runners(model, draft, backend="native")
     pair = Pair(model, draft, None, runners=runners)
@@ -57,7 +54,7 @@ def test_a_library_is_one_entry() -> None:
     assert "by toy" in repr(pair)
 
 
-def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_says_why_it_takes_another(monkeypatch):
     native = replace(BACKENDS["native"], why_not=lambda device: "nor is this one")
     monkeypatch.setattr(backends, "BACKENDS", {"toy": TOY, "native": native, "torch": BACKENDS["torch"]})
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
@@ -67,15 +64,15 @@ def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("_in_place_of_native")
-def test_what_a_library_has_no_runner_for_is_refused() -> None:
+def test_what_a_library_has_no_runner_for_is_refused():
     with pytest.raises(ModelError, match="this backend runs causal language models only: use --backend torch"):
         make_runners(tiny_source("marian"), None, backend="native")
 
 
-def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatch):
+    made = []
 
-    def causal(model: Any, **settings: Any) -> ToyRunner:
+    def causal(model, **settings):
         made.append("draft" if settings.get("drafts") else "target")
         if settings.get("drafts"):
             raise ModelError("it is of an odd make")

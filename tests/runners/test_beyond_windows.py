@@ -1,8 +1,6 @@
 """Texts outgrow a sliding window, as with ``generate``. A text that is too long to be exact is refused with the same words
 everywhere."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -43,7 +41,7 @@ def near(model):
     return draft
 
 
-def plain(model, prompt: str) -> list[int]:
+def plain(model, prompt):
     ids = torch.tensor([[int(word) for word in prompt.split()]])
     settings = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(ids, **settings)[0, ids.shape[1] :].tolist()
@@ -88,14 +86,14 @@ def test_where_the_models_own_context_is_shorter_it_ends_the_text_as_ever():
     assert (result.finish_reason, len(result.token_ids)) == ("length", 20 - len(PROMPT))
 
 
-def changing(seed: int = 0):
+def changing(seed=0):
     """A model whose rotary embedding changes at a length."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
             "original_max_position_embeddings": SWITCH}  # fmt: skip
     return tiny("phi3", seed, dtype=torch.float32, rope_parameters=rope, original_max_position_embeddings=SWITCH)
 
 
-def refused(call) -> str:
+def refused(call):
     with pytest.raises(CacheError) as caught:
         call()
     return str(caught.value)

@@ -1,14 +1,10 @@
 """Runners of whole blocks: their scores are those of the model's plain forward on each row alone, round after round."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
@@ -27,12 +23,12 @@ SOURCES = [[5, 6, 7, 8, 1], [9, 3, 1], [4, 4, 30, 31, 32, 33, 1], [12, 1]]
 EXACT, WRONG = 1e-9, 1e-3
 
 
-def masked_block() -> Any:
+def masked_block():
     return drafter_of(marian(), seed=3).double()
 
 
 @torch.no_grad()
-def masked_scores(model: Any, source: list[int], text: list[int], count: int) -> Tensor:
+def masked_scores(model, source, text, count):
     """One row alone, read from the start."""
     scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
     scores[:, [START, MASK]] = -torch.inf
@@ -42,21 +38,21 @@ def masked_scores(model: Any, source: list[int], text: list[int], count: int) ->
 class Rounds:
     """Random drafts and random accepted tokens over a block runner, beside the texts that they ought to stand for."""
 
-    def __init__(self, runner: BlockRunner, scores_of: Any, seed: int = 0) -> None:
+    def __init__(self, runner, scores_of, seed=0):
         self.runner, self.scores_of, self.rng = runner, scores_of, random.Random(seed)
         self.begin(SOURCES)
 
-    def begin(self, sources: list[list[int]]) -> None:
+    def begin(self, sources):
         self.rows = begin(self.runner, [[] for _ in sources], sources, [START] * len(sources))
 
     @property
-    def texts(self) -> list[list[int]]:
+    def texts(self):
         return [row.tokens for row in self.rows]
 
-    def some(self, count: int) -> list[int]:
+    def some(self, count):
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
 
-    def round(self, count: int | None = None, *, scored: bool = True) -> float:
+    def round(self, count=None, *, scored=True):
         """Score ``count`` places at once or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
@@ -70,7 +66,7 @@ class Rounds:
         self.runner.commit(nodes)
         return worst
 
-    def by_node(self, roots: Tensor, new: list[list[int]]) -> tuple[float, list[list[int]]]:
+    def by_node(self, roots, new):
         """Two levels of two nodes below the root, the second of each level in the text; the rest stays pending."""
         rows, eye = len(roots), torch.ones(len(roots), 1, 1, dtype=torch.bool)
         scores = [self.runner.extend(roots[:, None], torch.zeros(rows, 1, dtype=torch.long), eye).logits]
@@ -81,22 +77,22 @@ class Rounds:
         worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2], self.runner.block)
         return worst, [[0, *(2, 4)[: len(n)]] for n in new]
 
-    def compare(self, scores: Tensor, places: Any, count: int) -> float:
+    def compare(self, scores, places, count):
         wanted = [self.scores_of(row.source, row.tokens, count)[list(places)] for row in self.rows]
         return difference(scores, torch.stack(wanted))
 
-    def add(self, sources: list[list[int]]) -> None:
+    def add(self, sources):
         """New rows."""
         self.rows = [*self.rows, *rows_of([[] for _ in sources], sources, [START] * len(sources))]
         self.runner.set_rows(self.rows)
 
-    def keep(self, rows: list[int]) -> None:
+    def keep(self, rows):
         """All other rows leave."""
         self.rows = [self.rows[r] for r in rows]
         self.runner.set_rows(self.rows)
 
 
-def masked_rounds(**settings: Any) -> Rounds:
+def masked_rounds(**settings):
     model = masked_block()
     return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
 

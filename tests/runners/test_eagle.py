@@ -1,7 +1,5 @@
 """The runner of EAGLE-3 drafters: its scores are those of a fresh reading, however the text came to it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -25,15 +23,15 @@ ENGINES = pytest.mark.parametrize("engine", ["torch", "native"])
 CLOSE = {"torch": 1e-9, "native": 0.0}  # of a fresh reading: the native engine computes the same bits
 
 
-def runner_of(engine, **flags) -> Eagle3Runner:
+def runner_of(engine, **flags):
     return Eagle3Runner(tiny_published(TARGETS[engine], "eagle3", **flags), TARGETS[engine], engine=engine)
 
 
-def some(length: int) -> list[int]:
+def some(length):
     return torch.randint(VOCAB, (length,), generator=torch.Generator().manual_seed(length)).tolist()
 
 
-def scored(runner, roots: list[int], path: list[int]) -> torch.Tensor:
+def scored(runner, roots, path):
     """Scores [row, depth, vocab] after roots and a path, level by level; every level has a sibling that is not followed."""
     rows, found, seen = len(roots), [], [[0]]
     for depth, token in enumerate([None, *path]):
@@ -50,7 +48,7 @@ def scored(runner, roots: list[int], path: list[int]) -> torch.Tensor:
     return torch.stack(found, dim=1)
 
 
-def fresh(runner, text: list[int], hidden: torch.Tensor) -> torch.Tensor:
+def fresh(runner, text, hidden):
     """Scores after a text, its last token and a path, by another runner that reads the text at once."""
     engine = runner.engine.split()[0]
     other = Eagle3Runner(runner.model, TARGETS[engine], engine=engine)
@@ -59,7 +57,7 @@ def fresh(runner, text: list[int], hidden: torch.Tensor) -> torch.Tensor:
     return scored(other, text[-1:], PATH)[0]
 
 
-def is_fresh(runner, found: torch.Tensor, text: list[int], hidden: torch.Tensor) -> bool:
+def is_fresh(runner, found, text, hidden):
     return difference(found, fresh(runner, text, hidden)) <= CLOSE[runner.engine.split()[0]]
 
 
@@ -156,7 +154,7 @@ def written(engine, prompt, **more):
     return result.token_ids
 
 
-def passes_of(runner) -> list[int]:
+def passes_of(runner):
     """Lengths of the runner's next passes."""
     passes = []
     runner.network.register_forward_pre_hook(lambda _, args, given: passes.append(read_tokens(given)), with_kwargs=True)

@@ -1,12 +1,9 @@
 """The runner of a drafter of hidden states: its scores are those of the training, however the text came to it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
@@ -18,7 +15,7 @@ from tests.runners.test_hidden_states import plain_hidden
 VOCAB, BLOCK = 11, 3
 
 
-def as_trained(model, drafter: HiddenBlockDrafter, text: list[int], path: list[int]) -> torch.Tensor:
+def as_trained(model, drafter, text, path):
     """Log-probabilities after each token of a path that begins at the last token of a text, by the training's forward."""
     layers = tuple(drafter.config.target_layers)
     tokens = [*text, *path]
@@ -37,7 +34,7 @@ def exact_hidden(monkeypatch):
     monkeypatch.setattr("draftwood.train.hidden_batches.HIDDEN_TYPE", torch.float32)
 
 
-def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch.Tensor:
+def scores_after(runner, root, path):
     """Log-probabilities of row 0 after a root and each token of a path, level by level."""
     rows, found = len(runner._texts), []
     for depth, token in enumerate([root, *path]):
@@ -47,7 +44,7 @@ def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch
     return torch.stack(found).log_softmax(-1)
 
 
-def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
+def given(runner, hidden):
     """End a round whose tokens have these hidden states, of which the row's prompt is pending at first."""
     for text, new in zip(runner._texts, hidden, strict=True):
         text.row.tokens = [0] * (text.known + len(new) + 1)

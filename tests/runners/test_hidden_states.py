@@ -1,7 +1,5 @@
 """Hidden states of a tree's nodes, and of what is read before them, are those of plain forwards of the texts."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -20,7 +18,7 @@ from tests.runners.zoo import cached, runner_of, tiny
 LAYERS = (0, 2, 1)
 
 
-def plain_hidden(model, text: list[int], layers=LAYERS) -> torch.Tensor:
+def plain_hidden(model, text, layers=LAYERS):
     """Of every token of a text, by the model's own forward."""
     with torch.inference_mode():
         states = model(input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False).hidden_states
@@ -32,7 +30,7 @@ class HiddenWalk(Walk):
 
     worst = 0.0
 
-    def _logits(self, tokens, depths, ancestors) -> torch.Tensor:
+    def _logits(self, tokens, depths, ancestors):
         begins = not depths.min()  # with the root; the second call of a round reads nothing else
         waiting = [begins * (len(text) - held) for text, held in zip(self.texts, cached(self.runner), strict=True)]
         scores = self.runner.extend(tokens, depths, ancestors)
@@ -42,11 +40,11 @@ class HiddenWalk(Walk):
                 self.worst = max(self.worst, difference(read, plain_hidden(self.runner.model, text)[-count:]))
         return scores.hidden
 
-    def _score(self, trees, nodes, check) -> float:
+    def _score(self, trees, nodes, check):
         return max(super()._score(trees, nodes, check), self.worst)
 
 
-def hidden_walk(kind: str, lengths: list[int], engine: str = "torch", **settings) -> HiddenWalk:
+def hidden_walk(kind, lengths, engine="torch", **settings):
     model = tiny(kind, dtype=torch.float64 if engine == "torch" else torch.float32, **settings)
     return HiddenWalk(runner_of(engine, model, hidden_layers=LAYERS), lambda text: plain_hidden(model, text)[-1], lengths)
 
@@ -89,7 +87,7 @@ def test_rounds_bring_those_of_the_whole_text_but_its_last_token(method):
     )  # fmt: skip
     requests = [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=12)) for i, p in enumerate(([1], [3, 2, 5, 4]))]
     texts = [list(request.prompt) for request in requests]
-    parts: list[list[torch.Tensor]] = [[], []]
+    parts = [[], []]
     for pieces in engine.stream(requests, Sampling()):
         for piece in pieces:
             assert piece.round.hidden is not None

@@ -1,9 +1,6 @@
 """A runner keeps texts that have ended: the beginning of a text that it holds is copied, not read again."""
 
-from __future__ import annotations
-
 import gc
-from typing import Any
 
 import pytest
 import torch
@@ -21,13 +18,13 @@ BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 class Chat(Walk):
     """A walk over one row that begins again, with a text that shares its beginning with the last one."""
 
-    def __init__(self, engine: str, kind: str = "llama", **settings: Any) -> None:
+    def __init__(self, engine, kind="llama", **settings):
         model = tiny(kind, dtype=torch.float32, **settings)
         super().__init__(runner_of(engine, model), lambda text: plain_scores(model, text), [9])
-        self.read: list[int] = []
+        self.read = []
 
-    def _logits(self, *nodes: torch.Tensor) -> torch.Tensor:
-        def count(_: Any, args: Any, named: dict[str, torch.Tensor]) -> None:
+    def _logits(self, *nodes):
+        def count(_, args, named):
             self.read.append(read_tokens(named))
 
         hook = self.runner.network.register_forward_pre_hook(count, with_kwargs=True)
@@ -35,7 +32,7 @@ class Chat(Walk):
         hook.remove()
         return scores
 
-    def again(self, common: int, new: int, *, keep: bool = True, too_long: int = 0) -> None:
+    def again(self, common, new, *, keep=True, too_long=0):
         """Begin with ``common`` tokens of the last text and ``new`` other ones."""
         [text], [root], text_row = self.texts, [row.tokens[-1] for row in self.rows], Row(tokens=[])
         differs = [(text[common] + 1) % self.runner.vocab_size] if common < len(text) else []
@@ -52,7 +49,7 @@ class Chat(Walk):
 @pytest.mark.parametrize(
     ("kind", "engine"), [*((kind, "torch") for kind in ("llama", "gpt2", "gemma2")), ("llama", "native")]
 )
-def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, kind: str) -> None:
+def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine, kind):
     walk = Chat(engine, kind)
     for common in (9, 100, 3, 12, 1):
         assert max(walk.round(), walk.round(unscored=2), walk.round(unscored=3)) < CLOSE
@@ -62,7 +59,7 @@ def test_the_scores_after_a_kept_beginning_are_those_of_the_model(engine: str, k
 
 @BY_ENGINE
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
-def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(engine: str, kind: str) -> None:
+def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(engine, kind):
     """A memory of the last window alone would lack the tokens that are visible again (huggingface/transformers#48280)."""
     walk = Chat(engine, kind, **{"sliding_window": WINDOW, **WINDOWED[kind]})
     for common in (9, WINDOW + 3, WINDOW - 3, WINDOW, 2):
@@ -74,7 +71,7 @@ def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(engine: str, k
 
 @BY_ENGINE
 @pytest.mark.parametrize(("cut", "keep"), [(0, True), (3, True), (3, False)])
-def test_only_the_new_tokens_are_read(cut: int, keep: bool, engine: str) -> None:
+def test_only_the_new_tokens_are_read(cut, keep, engine):
     walk = Chat(engine)
     walk.round()
     walk.round()
@@ -85,7 +82,7 @@ def test_only_the_new_tokens_are_read(cut: int, keep: bool, engine: str) -> None
 
 
 @BY_ENGINE
-def test_what_was_not_kept_is_read_again(engine: str) -> None:
+def test_what_was_not_kept_is_read_again(engine):
     walk = Chat(engine)
     walk.round(check=False)
     walk.round(nodes=7, unscored=6, check=False)  # tokens are pending
@@ -96,7 +93,7 @@ def test_what_was_not_kept_is_read_again(engine: str) -> None:
 
 
 @BY_ENGINE
-def test_texts_are_kept_apart_from_rows_that_go_on(engine: str) -> None:
+def test_texts_are_kept_apart_from_rows_that_go_on(engine):
     walk = Chat(engine)
     walk.round()
     walk.add([4])
@@ -113,7 +110,7 @@ def test_texts_are_kept_apart_from_rows_that_go_on(engine: str) -> None:
 
 
 @BY_ENGINE
-def test_memory_is_that_of_present_rows_and_of_texts_that_live(engine: str) -> None:
+def test_memory_is_that_of_present_rows_and_of_texts_that_live(engine):
     walk, texts = Chat(engine), [Row(tokens=[]) for _ in range(3)]
     assert walk.runner.memory_bytes == 0
     walk.round()
@@ -131,7 +128,7 @@ def test_memory_is_that_of_present_rows_and_of_texts_that_live(engine: str) -> N
 
 
 @BY_ENGINE
-def test_a_row_of_which_nothing_was_read_ahead_joins_as_any(engine: str) -> None:
+def test_a_row_of_which_nothing_was_read_ahead_joins_as_any(engine):
     walk = Chat(engine)
     walk.round()
     [row] = rows_of([[]], roots=[3])
@@ -142,7 +139,7 @@ def test_a_row_of_which_nothing_was_read_ahead_joins_as_any(engine: str) -> None
 
 
 @BY_ENGINE
-def test_control_a_common_beginning_that_is_too_long_is_seen(engine: str) -> None:
+def test_control_a_common_beginning_that_is_too_long_is_seen(engine):
     walk = Chat(engine)
     walk.round()
     walk.again(5, 6, too_long=1)

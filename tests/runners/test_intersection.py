@@ -1,14 +1,11 @@
 """Drafts of another tokenizer: exact distributions, rows that are read anew, and texts that are tokenized anew."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 import draftwood
@@ -32,12 +29,12 @@ from tests.tiny_chat import chat_tokenizer, save_chat
 OURS, THEIRS = pieces("abc", [("a", "b")]), pieces("cxab", [("b", "c")])
 
 
-def pair_of(tokenizers=(OURS, THEIRS)) -> Pair:
+def pair_of(tokenizers=(OURS, THEIRS)):
     model, draft = (tiny_gpt(len(one), seed, layers=seed) for seed, one in zip((2, 1), tokenizers, strict=True))
     return Pair(model, draft, tokenizers[0], runners=runners_of(model, draft, tokenizers))
 
 
-def report_of(pair: Pair, decoder=None, method: Method | None = None, sampling: Sampling | None = None):
+def report_of(pair, decoder=None, method=None, sampling=None):
     decoder = decoder or pair.decoder(method, temperature=1.0)
     return enumerated(pair, decoder, sampling or Sampling(), ["cb"], tokens=2, seed=0)  # a "c" makes "bc" of the root
 
@@ -49,7 +46,7 @@ def report_of(pair: Pair, decoder=None, method: Method | None = None, sampling: 
     (Method(method="dynamic", nodes=2, shape="2x2"), Sampling(top_p=0.8, min_p=0.1)),
     (Method(method="shared-noise"), Sampling(temperature=0.7)), (Method(method="adaptive"), Sampling(min_p=0.2)),
 ])  # fmt: skip
-def test_every_tree_is_exact(method: Method, sampling: Sampling) -> None:
+def test_every_tree_is_exact(method, sampling):
     report = report_of(pair_of(), method=method, sampling=sampling)
     assert report.total_variation < EXACT
     assert report.drafted > 0
@@ -62,7 +59,7 @@ def unrestricted(tree):
     return replace(tree, draft_log_probs=Distributions(logp=logp + torch.tensor(0.75).log(), vocab=logp.shape[-1]))
 
 
-def test_control_a_distribution_that_is_not_restricted_is_seen() -> None:
+def test_control_a_distribution_that_is_not_restricted_is_seen():
     pair = pair_of()
     decoder = pair.decoder(Method(method="rsd-s", shape="2x1", verifier="recursive"), temperature=1.0)
     assert report_of(pair, tampered(decoder, lambda tree: tree)).total_variation < EXACT
@@ -70,7 +67,7 @@ def test_control_a_distribution_that_is_not_restricted_is_seen() -> None:
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_scores_are_those_of_the_text_in_the_drafts_tokens(backend) -> None:
+def test_scores_are_those_of_the_text_in_the_drafts_tokens(backend):
     """Whatever a row's memory was, joined, lost or copied: a model that reads the whole text anew scores alike."""
     tokenizers = ninety()
     model, draft = (
@@ -111,13 +108,13 @@ def test_scores_are_those_of_the_text_in_the_drafts_tokens(backend) -> None:
     assert found.logits[0, 0].isfinite().nonzero().flatten().tolist() == list(range(10, len(LETTERS)))
 
 
-def bpe(words: list[str], size: int) -> PreTrainedTokenizerFast:
+def bpe(words, size):
     made = ByteLevelBPETokenizer()
     made.train_from_iterator(words, vocab_size=size, min_frequency=1, show_progress=False)
     return PreTrainedTokenizerFast(tokenizer_object=made._tokenizer)
 
 
-def whole(backend: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
+def whole(backend, **special):
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
@@ -129,7 +126,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("target", "draft"), [(a, b) for a in KINDS for b in KINDS if a != b])
-def test_texts_are_the_same_in_both_tokenizers_at_every_token(target, draft) -> None:
+def test_texts_are_the_same_in_both_tokenizers_at_every_token(target, draft):
     """Blanks in front, special tokens, six scripts, and characters of several tokens."""
     ours, theirs = KINDS[target](), KINDS[draft]()
     shared = SharedTokens(ours, theirs, (target, draft))
@@ -146,7 +143,7 @@ def test_texts_are_the_same_in_both_tokenizers_at_every_token(target, draft) -> 
         assert copy.row.tokens == again or len(line) > 64
 
 
-def test_tokens_of_one_text_are_one_pair_and_those_of_bytes_come_last() -> None:
+def test_tokens_of_one_text_are_one_pair_and_those_of_bytes_come_last():
     both = SharedTokens(KINDS["blank"](), KINDS["bytes"](), ("a", "b"))
     ours, theirs = KINDS["blank"](), KINDS["bytes"]()
     assert len(set(both.map.values())) == len(both.map)
@@ -156,7 +153,7 @@ def test_tokens_of_one_text_are_one_pair_and_those_of_bytes_come_last() -> None:
     assert both.map[ours.convert_tokens_to_ids("<0xF0>")] == theirs.convert_tokens_to_ids("ð")
 
 
-def test_a_character_that_is_not_whole_is_waited_for() -> None:
+def test_a_character_that_is_not_whole_is_waited_for():
     ours, theirs = bpe(["plain"], 260), bpe(["smiles 🙂🙂🙂"], 290)
     shared, ids = SharedTokens(ours, theirs, ("a", "b")), ours("hm 🙂!")["input_ids"]
     copy, start = CopiedText(shared), theirs("hm ")["input_ids"]
@@ -166,7 +163,7 @@ def test_a_character_that_is_not_whole_is_waited_for() -> None:
     assert copy.read(ids) == theirs("hm 🙂!")["input_ids"]
 
 
-def test_a_beginning_of_text_is_the_drafts_own_and_a_text_of_nothing_is_read() -> None:
+def test_a_beginning_of_text_is_the_drafts_own_and_a_text_of_nothing_is_read():
     from tests.tiny_chat import adding
 
     ours, theirs = adding(), bpe(["the fox"], 270)
@@ -177,7 +174,7 @@ def test_a_beginning_of_text_is_the_drafts_own_and_a_text_of_nothing_is_read() -
     assert CopiedText(shared).read([ours.bos_token_id]) == [0]
 
 
-def test_what_shares_too_little_is_refused_by_name() -> None:
+def test_what_shares_too_little_is_refused_by_name():
     with pytest.raises(PairingError, match=r"'draft' cannot draft for 'target'.*no token of its vocabulary is one of"):
         pair_of((OURS, pieces("xyz")))
     with pytest.raises(PairingError, match=r"the 1 tokens of both have \d+% of its probability .* 50% are needed"):
@@ -186,7 +183,7 @@ def test_what_shares_too_little_is_refused_by_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[Path, Path]:
+def folders(tmp_path_factory):
     """A chat model, and one whose byte-level tokenizer knows other words."""
     folder = tmp_path_factory.mktemp("others")
     own = bpe(["zebras quiz vexed jocks of my big sphinx"], 300)
@@ -194,7 +191,7 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_a_pair_of_folders_writes_what_the_target_writes(folders, backend) -> None:
+def test_a_pair_of_folders_writes_what_the_target_writes(folders, backend):
     pair = draftwood.load(*folders, options={"backend": backend, "profile": "none", "dtype": "float32"})
     assert 0.5 < pair.draft.kind.shared < 1
     prompts, made = ["the fox 🙂", "a dog and a hen ran", "Über"], dict(seed=5, max_new_tokens=24)
@@ -213,7 +210,7 @@ def test_a_pair_of_folders_writes_what_the_target_writes(folders, backend) -> No
     assert again.token_ids == pair.chat(chat, seed=1, max_new_tokens=8, method="ar", temperature=1.0).token_ids
 
 
-def test_the_program_says_what_is_shared(folders) -> None:
+def test_the_program_says_what_is_shared(folders):
     from click.testing import CliRunner
 
     from draftwood.cli import main

@@ -1,14 +1,12 @@
 """Rung 4: the scores of a tree are those of one plain forward per root-to-node path, round after round."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 import torch
 
 from draftwood.core.errors import CacheError
-from draftwood.runners.protocols import Runner, TargetRunner
+from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.differences import difference
 from tests.helpers import ancestors_of, begin, rows_of
@@ -18,20 +16,20 @@ from tests.runners.zoo import ENGINES, SLIDING, SUPPORTED, VOCAB, plain_scores, 
 class Walk:
     """Random trees and random accepted paths over a runner, beside the texts that they ought to stand for."""
 
-    def __init__(self, runner: Runner, scores_of, lengths: list[int], seed: int = 0) -> None:
+    def __init__(self, runner, scores_of, lengths, seed=0):
         self.runner, self.scores_of, self.rng = runner, scores_of, random.Random(seed)
         texts = [self._tokens(n) for n in lengths]
         self.rows = begin(runner, texts, roots=self._tokens(len(lengths)))
 
     @property
-    def texts(self) -> list[list[int]]:
+    def texts(self):
         """Without their roots."""
         return [row.tokens[:-1] for row in self.rows]
 
-    def _tokens(self, count: int) -> list[int]:
+    def _tokens(self, count):
         return [self.rng.randrange(self.runner.vocab_size) for _ in range(count)]
 
-    def round(self, nodes: int = 7, *, unscored: int = 0, check: bool = True, accept: bool = True) -> float:
+    def round(self, nodes=7, *, unscored=0, check=True, accept=True):
         """Score a random tree, compare every node, accept a random path; returns the greatest difference.
 
         The last ``unscored`` nodes stay unseen by the runner: if accepted they become pending, as in a drafter.
@@ -46,23 +44,23 @@ class Walk:
         self.runner.commit(kept)
         return worst
 
-    def unasked(self) -> None:
+    def unasked(self):
         """A round without the runner, as of a drafter that is given no room to draft."""
         for row in self.rows:
             row.tokens.append(7)
         self.runner.commit([[] for _ in self.rows])
 
-    def _tree(self, root: int, nodes: int) -> tuple[list[int], list[int]]:
+    def _tree(self, root, nodes):
         return [root, *self._tokens(nodes - 1)], [0, *(self.rng.randrange(i) for i in range(1, nodes))]
 
     @staticmethod
-    def _path(parents: list[int], node: int) -> list[int]:
+    def _path(parents, node):
         path = [node]
         while path[-1]:
             path.append(parents[path[-1]])
         return path[::-1]
 
-    def _score(self, trees: list[tuple[list[int], list[int]]], nodes: int, check: bool) -> float:
+    def _score(self, trees, nodes, check):
         tokens = torch.tensor([t[:nodes] for t, _ in trees])
         ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
         depths = ancestors.sum(-1) - 1
@@ -77,30 +75,30 @@ class Walk:
                 worst = max(worst, difference(scores[row, node], self._wanted(row, path)))
         return worst
 
-    def _logits(self, tokens: torch.Tensor, depths: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
+    def _logits(self, tokens, depths, ancestors):
         return self.runner.extend(tokens, depths, ancestors).logits
 
-    def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
+    def _wanted(self, row, path):
         return self.scores_of(self.texts[row] + path)
 
-    def keep(self, rows: list[int]) -> None:
+    def keep(self, rows):
         """All other rows leave."""
         self.rows = [self.rows[r] for r in rows]
         self.runner.set_rows(self.rows)
 
-    def add(self, lengths: list[int]) -> None:
+    def add(self, lengths):
         """New rows with random texts."""
         texts = [self._tokens(n) for n in lengths]
         self.rows = [*self.rows, *rows_of(texts, roots=self._tokens(len(lengths)))]
         self.runner.set_rows(self.rows)
 
 
-def walk(kind: str, lengths: list[int], engine: str = "torch", *, seed: int = 0, drafts: bool = False, **settings) -> Walk:
+def walk(kind, lengths, engine="torch", *, seed=0, drafts=False, **settings):
     model = tiny(kind, **{"dtype": torch.float64 if engine == "torch" else torch.float32, **settings})
     return Walk(runner_of(engine, model, drafts=drafts), lambda text: plain_scores(model, text), lengths, seed)
 
 
-def tolerance(kind: str, engine: str) -> float:
+def tolerance(kind, engine):
     return 1e-9 if engine == "torch" and kind not in SLIDING else 1e-4  # attention that slides has float32 weights
 
 
@@ -148,7 +146,7 @@ def test_many_rounds_in_which_memory_grows_past_its_first_size(engine):
     assert max(rows.round(nodes=5), rows.round(nodes=14)) < tolerance("qwen3", engine)
 
 
-def check_the_last_tokens(read, model) -> None:
+def check_the_last_tokens(read, model):
     """Trees of three tokens in a chain, some of whose nodes lie beyond the 32 positions that are scored exactly."""
     texts = [[(7 * i) % 90 + 1 for i in range(length)] for length in (28, 30, 5)]
     begin(read, texts)

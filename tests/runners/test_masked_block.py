@@ -1,13 +1,7 @@
 """The masked-block drafter: what a position sees and what it must not see."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from draftwood.core.errors import CacheError, ConfigError, PairingError
@@ -18,7 +12,7 @@ from tests.tiny_translation import new_block_drafter
 MASK = 2
 
 
-def marian(seed: int = 0) -> Any:
+def marian(seed=0):
     torch.manual_seed(seed)
     sizes = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "d_model": 16}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
@@ -28,11 +22,11 @@ def marian(seed: int = 0) -> Any:
 
 
 @pytest.fixture(scope="module")
-def target() -> Any:
+def target():
     return marian()
 
 
-def drafter_of(target: Any, *, seed: int = 1) -> Any:
+def drafter_of(target, *, seed=1):
     torch.manual_seed(seed)
     made = new_block_drafter(target, MASK, decoder_layers=2, decoder_ffn_dim=20, block=5)
     for part in (made.question, made.layers):  # so large that every input shows
@@ -42,12 +36,12 @@ def drafter_of(target: Any, *, seed: int = 1) -> Any:
 
 
 @pytest.fixture(scope="module")
-def drafter(target: Any) -> Any:
+def drafter(target):
     return drafter_of(target)
 
 
 @pytest.fixture(autouse=True)
-def no_grad() -> Any:
+def no_grad():
     with torch.no_grad():
         yield
 
@@ -58,11 +52,11 @@ PREFIX = torch.tensor([[0, 11, 12, 13], [0, 14, 0, 0]])
 PREFIX_MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
 
 
-def close(a: Tensor, b: Tensor) -> bool:
+def close(a, b):
     return torch.allclose(a, b, atol=1e-5)
 
 
-def test_the_encoder_and_the_embeddings_are_copies_of_the_targets(target: Any, drafter: Any) -> None:
+def test_the_encoder_and_the_embeddings_are_copies_of_the_targets(target, drafter):
     ours = drafter.encode(SOURCE, SOURCE_MASK).states
     theirs = target.get_encoder()(input_ids=SOURCE, attention_mask=SOURCE_MASK).last_hidden_state
     assert close(ours[0], theirs[0])
@@ -72,7 +66,7 @@ def test_the_encoder_and_the_embeddings_are_copies_of_the_targets(target: Any, d
     assert weight.data_ptr() != target.model.shared.weight.data_ptr()
 
 
-def test_a_row_does_not_depend_on_its_neighbours_or_on_padding(drafter: Any) -> None:
+def test_a_row_does_not_depend_on_its_neighbours_or_on_padding(drafter):
     scores = drafter(drafter.encode(SOURCE, SOURCE_MASK), PREFIX, PREFIX_MASK, 7)
     assert scores.shape == (2, 7, 40)
     alone = drafter(drafter.encode(SOURCE[1:, :3]), PREFIX[1:, :2], None, 7)
@@ -83,7 +77,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_padding(drafter: Any) -> 
     assert close(drafter(drafter.encode(garbage[0], SOURCE_MASK), garbage[1], PREFIX_MASK, 7), scores)
 
 
-def test_masked_positions_see_the_whole_prefix_and_the_source(drafter: Any) -> None:
+def test_masked_positions_see_the_whole_prefix_and_the_source(drafter):
     scores = drafter(drafter.encode(SOURCE[:1]), PREFIX[:1])
     assert scores.shape == (1, 5, 40)  # the block of the configuration
     for place in range(1, 4):
@@ -96,14 +90,14 @@ def test_masked_positions_see_the_whole_prefix_and_the_source(drafter: Any) -> N
         assert not close(drafter(drafter.encode(other), PREFIX[:1])[:, -1], scores[:, -1])
 
 
-def test_the_prefix_sees_the_block_even_where_nothing_is_padded(drafter: Any) -> None:
+def test_the_prefix_sees_the_block_even_where_nothing_is_padded(drafter):
     """Self-attention is bidirectional: one more position at the end changes the first prediction."""
     source = drafter.encode(SOURCE[:1])
     five, six = (drafter(source, PREFIX[:1], None, k)[:, 0] for k in (5, 6))
     assert not close(five, six)
 
 
-def test_a_saved_drafter_is_the_same_and_knows_its_target(target: Any, drafter: Any, tmp_path: Path) -> None:
+def test_a_saved_drafter_is_the_same_and_knows_its_target(target, drafter, tmp_path):
     drafter.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file()
     again = MaskedBlockDrafter.from_pretrained(tmp_path).eval()
@@ -116,7 +110,7 @@ def test_a_saved_drafter_is_the_same_and_knows_its_target(target: Any, drafter: 
         again.check_target(marian(5))
 
 
-def test_the_fingerprint_of_a_model_does_not_change_when_it_is_saved(target: Any, tmp_path: Path) -> None:
+def test_the_fingerprint_of_a_model_does_not_change_when_it_is_saved(target, tmp_path):
     target.save_pretrained(tmp_path)
     kinds = [MarianMTModel.from_pretrained(tmp_path, dtype=d) for d in (torch.float32, torch.bfloat16)]
     assert {digest_of(m) for m in [*kinds, target]} == {digest_of(target)}
@@ -125,7 +119,7 @@ def test_the_fingerprint_of_a_model_does_not_change_when_it_is_saved(target: Any
     assert digest_of(kinds[0]) != digest_of(target)
 
 
-def test_what_does_not_fit_is_refused(drafter: Any) -> None:
+def test_what_does_not_fit_is_refused(drafter):
     source = drafter.encode(SOURCE[:1])
     with pytest.raises(ConfigError, match="0 positions"):
         drafter(source, PREFIX[:1], None, 0)

@@ -1,14 +1,11 @@
 """A target that two processes share."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -32,7 +29,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the store of a dead pro
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """A target of four heads, a draft model, and a drafter of hidden states that shares the target's vocabulary."""
     folder = tmp_path_factory.mktemp("shared")
     longest = {"max_position_embeddings": 2048}  # a text that is still being written when signals come
@@ -46,12 +43,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair_options(folder) -> list[str]:
+def pair_options(folder):
     return ["--target", str(folder / "target"), "--draft", str(folder / "draft"), *OPTIONS]
 
 
 @pytest.fixture(scope="module")
-def written(folder, tmp_path_factory) -> dict:
+def written(folder, tmp_path_factory):
     """What two processes have written."""
     (status, out, errors), other = Started(tmp_path_factory.mktemp("both"), both, folder).wait(2 * SECONDS)
     assert status == 0, errors
@@ -108,7 +105,7 @@ def test_other_commands_are_those_of_rank_0(folder, pair_options, tmp_path):
     assert found["tokens"] == wanted["tokens"]
 
 
-def writing(pair_options: list[str], folder: Path) -> Started:
+def writing(pair_options, folder):
     """Two processes that write a long text."""
     options = [*pair_options, "--tensor-parallel", "--max-new-tokens", "1900", "--ignore-eos", "--method", "chain"]
     started = Started(folder, command, "generate", *options, "the fox")

@@ -1,7 +1,5 @@
 """Every kind of rotary embedding scores a tree as its paths, also where the frequencies depend on the length of the text."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -29,17 +27,17 @@ ROPES = {
 BY_LENGTH = ["dynamic", "longrope"]  # the frequencies of all tokens depend on the last position
 
 
-def rope(kind: str) -> dict[str, object]:
+def rope(kind):
     return {"rope_type": kind, "rope_theta": 1e4, **ROPES[kind]}
 
 
-def rotary(kind: str):
+def rotary(kind):
     longest = _SHORT if kind == "dynamic" else 2 * _SHORT
     settings = {"num_hidden_layers": 1, "max_position_embeddings": longest, "rope_parameters": rope(kind)}
     return tiny("llama", dtype=torch.float32, **settings)
 
 
-def by_layer(kind: str):
+def by_layer(kind):
     """A model whose layers have rotary embeddings of their own, by their type of attention."""
     ropes = {"sliding_attention": rope("default"), "full_attention": rope(kind)}
     return tiny("gemma3_text", dtype=torch.float32, max_position_embeddings=2 * _SHORT, rope_parameters=ropes)

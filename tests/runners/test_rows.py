@@ -1,9 +1,6 @@
 """Rows that come and go between rounds have the scores that they have alone. (`tests/engine/test_batch.py` tries texts.)"""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +11,6 @@ from draftwood.runners.torch_runner import TorchRunner
 from tests.native.test_bits import check_no_number, model_of, spoilt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import BLOCK, EXACT, SOURCES, masked_rounds
-from tests.runners.test_block_runners import Rounds as BlockRounds
 from tests.runners.test_logit_identity import Walk, walk
 from tests.runners.test_logit_identity import tolerance as causal_tolerance
 from tests.runners.test_seq2seq import SourceWalk, tolerance, with_decoder
@@ -23,7 +19,7 @@ from tests.runners.zoo import ENGINES
 WRONG = 1e-2
 
 
-def come_and_go(rows: Any) -> float:
+def come_and_go(rows):
     """The greatest difference over rounds in which rows come, wait and leave."""
     found = [rows.round(), rows.round(unscored=2)]
     rows.add([7, 0])
@@ -60,7 +56,7 @@ def test_scores_of_encoder_decoder_models(kind, chosen):
     assert come_and_go(SourceWalk(runner, [5, 1, 9], sources=[6, 3, 17])) < tolerance(kind)
 
 
-def blocks_that_come_and_go(rounds: BlockRounds) -> float:
+def blocks_that_come_and_go(rounds):
     found = [rounds.round(BLOCK), rounds.round(2)]
     rounds.add([SOURCES[1], SOURCES[2] + SOURCES[0]])
     found += [rounds.round(BLOCK), rounds.round(None)]
@@ -100,7 +96,7 @@ def test_control_a_cache_that_mixes_rows():
     rows.round()
     cache = rows.runner._cache
 
-    def add(new: int) -> None:
+    def add(new):
         type(cache).add(cache, new)
         cache._change(lambda old: old.roll(new, dims=1))
 

@@ -1,8 +1,6 @@
 """Rung 4 for encoder-decoder models: the scores of a tree are those of one teacher-forced forward per path, and what cannot
 work is refused by name."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from types import SimpleNamespace
@@ -31,43 +29,43 @@ from tests.runners.zoo import tiny as tiny_causal
 BART = [kind for kind in ABSOLUTE if kind != "blenderbot-small"]  # that one has its first norm in another place
 
 
-def tolerance(kind: str) -> float:
+def tolerance(kind):
     return 1e-4 if kind in RELATIVE else 1e-9  # their norms are float32 whatever the model is
 
 
-def runner_of(kind: str, *, drafts: bool = False, **settings) -> Seq2SeqRunner:
+def runner_of(kind, *, drafts=False, **settings):
     return Seq2SeqRunner(tiny(kind, **settings), drafts=drafts)
 
 
 class SourceWalk(Walk):
     """Random trees over random sources."""
 
-    def __init__(self, runner, lengths: list[int], seed: int = 0, sources: list[int] | None = None) -> None:
+    def __init__(self, runner, lengths, seed=0, sources=None):
         self.runner, self.rng = runner, random.Random(seed)
         texts, roots = [self._tokens(n) for n in lengths], self._tokens(len(lengths))
         read = [self._tokens(n) for n in sources or [3 + 2 * i for i in range(len(lengths))]]
         self.rows = begin(runner, texts, read, roots)
 
-    def _tokens(self, count: int) -> list[int]:
+    def _tokens(self, count):
         return [t + (t >= PAD) for t in (self.rng.randrange(VOCAB - 1) for _ in range(count))]
 
-    def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
+    def _wanted(self, row, path):
         return plain_scores(self.runner.model, self.rows[row].source, self.texts[row] + path)
 
-    def add(self, lengths: list[int], sources: list[int] | None = None) -> None:
+    def add(self, lengths, sources=None):
         texts, new = ([self._tokens(n) for n in some] for some in (lengths, sources or [20, 4][: len(lengths)]))
         self.rows = [*self.rows, *rows_of(texts, new, self._tokens(len(texts)))]
         self.runner.set_rows(self.rows)
 
 
-def with_decoder(model, kind) -> Seq2SeqRunner:
+def with_decoder(model, kind):
     """A runner with this decoder, whatever it would choose."""
     runner = Seq2SeqRunner(model, check=False)
     runner._use(kind, check=False)
     return runner
 
 
-def walk_all(walk: SourceWalk) -> float:
+def walk_all(walk):
     worst = max(walk.round(), walk.round(unscored=2))
     walk.keep([0, 1, 3])  # a row has left
     worst = max(worst, walk.round(), walk.round(unscored=3))

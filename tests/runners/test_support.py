@@ -1,7 +1,5 @@
 """What cannot score a tree is refused by name, and where a context ends is known and said."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

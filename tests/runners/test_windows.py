@@ -1,7 +1,5 @@
 """Sliding windows count text positions: trees are scored as plain forwards score their paths, however long the text is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -22,7 +20,7 @@ MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some l
 BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 
 
-def walk(kind: str, lengths: list[int] = LENGTHS, engine: str = "torch", **settings) -> Walk:
+def walk(kind, lengths=LENGTHS, engine="torch", **settings):
     model = windowed(kind, **settings)
     return Walk(runner_of(engine, model), lambda text: plain_scores(model, text), lengths)
 
@@ -77,7 +75,7 @@ def test_control_a_window_that_counts_slots(monkeypatch):
     assert alone.round(nodes=12) > WRONG  # slots of siblings are between a node and its ancestors
 
 
-def slots_as_positions(now: RoundSlots) -> torch.Tensor:
+def slots_as_positions(now):
     return torch.arange(now.base + now.pad + now.nodes).expand(len(now.pending), -1)
 
 

@@ -1,9 +1,5 @@
 """Tokens that processors or the models themselves forbid: never in a tree, never in a text, and no error."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor as Repetition
@@ -86,8 +82,8 @@ def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
 
 
-def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
+def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(monkeypatch):
+    called = []
     for kind in (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
         real = kind.__call__
         note = lambda self, ids, scores, real=real: (called.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
@@ -101,16 +97,16 @@ def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(mon
     assert set(called) == {"SuppressTokensLogitsProcessor"}
 
 
-def tries(good: list[int], width: int, answer: Any) -> Any:
+def tries(good, width, answer):
     """A constraint that allows the good text and one other token at each place; behind that, ``answer`` decides."""
 
-    def allowed(_: int, ids: torch.Tensor) -> list[int]:
+    def allowed(_, ids):
         new = ids[width:].tolist()
         if new == good[: len(new)]:
             token = good[len(new)] if len(new) < len(good) else 0
             return [token, (token + 1) % 40]
         astray = len(new) - next(i for i, token in enumerate(new) if token != good[i])
-        found: list[int] = answer(astray)
+        found = answer(astray)
         return found
 
     return allowed
@@ -126,7 +122,7 @@ def tries(good: list[int], width: int, answer: Any) -> Any:
     ],
     ids=["now", "later", "raises"],
 )
-def test_a_dead_end_that_the_text_never_reaches_is_no_error(method: str, answer: Any) -> None:
+def test_a_dead_end_that_the_text_never_reaches_is_no_error(method, answer):
     model, draft = tiny("llama", dtype=torch.float32), tiny("llama", 1, dtype=torch.float32)
     prompt = torch.tensor([[4, 5, 6, 7, 4, 5, 6, 7, 4]])
     plain = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -138,11 +134,11 @@ def test_a_dead_end_that_the_text_never_reaches_is_no_error(method: str, answer:
 
 
 @pytest.mark.parametrize("method", ["ar", "rsd-s", "adaptive"])
-def test_a_dead_end_that_the_text_reaches_is_the_error_of_generate(method: str) -> None:
+def test_a_dead_end_that_the_text_reaches_is_the_error_of_generate(method):
     model, draft = tiny("llama", dtype=torch.float32), tiny("llama", 1, dtype=torch.float32)
     prompt = torch.tensor([[4, 5, 6, 7]])
 
-    def allowed(_: int, ids: torch.Tensor) -> list[int]:
+    def allowed(_, ids):
         return list(range(40)) if len(ids) < 9 else {}["no answer"]  # type: ignore[return-value]
 
     arguments = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -157,7 +153,7 @@ def test_a_dead_end_that_the_text_reaches_is_the_error_of_generate(method: str) 
 class Forbidding(torch.nn.Module):
     """A head that never says some tokens."""
 
-    def __init__(self, head: torch.nn.Module, tokens: list[int]) -> None:
+    def __init__(self, head, tokens):
         super().__init__()
         self.head, self.tokens, self.weight = head, tokens, head.weight
 
@@ -165,7 +161,7 @@ class Forbidding(torch.nn.Module):
         return self.head(states).index_fill(-1, torch.tensor(self.tokens), -torch.inf)
 
 
-def forbidding(seed: int, tokens: list[int], **settings):
+def forbidding(seed, tokens, **settings):
     model = tiny_gpt(VOCAB, seed, **settings)
     model.lm_head = Forbidding(model.lm_head, tokens)
     return model

@@ -1,7 +1,5 @@
 """Processors are functions of one row's text and scores, or are refused before they can change the distribution."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from threading import Lock
 
@@ -37,7 +35,7 @@ def generate(*processors, method="ngram"):
 
 def closure():
     """Keeps the texts that it saw in a list outside of itself."""
-    seen: list[int] = []
+    seen = []
 
     def process(ids, scores):
         seen.append(int(ids[0, -1]))
@@ -49,7 +47,7 @@ def closure():
 class Automaton:
     """Steps on by one token a call, and holds what cannot be copied, as a grammar matcher does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.handle, self.state = Lock(), 0
 
     def __call__(self, ids, scores):
@@ -60,7 +58,7 @@ class Automaton:
 class First:
     """Only the first call is another than all others."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.begun = Lock()
 
     def __call__(self, ids, scores):
@@ -198,7 +196,7 @@ def test_hf_refuses_them_too():
 
 
 def test_a_prefix_function_with_a_state_is_found_and_one_without_needs_no_word():
-    seen: list[int] = []
+    seen = []
 
     def counting(row, ids):
         seen.append(1)

@@ -1,7 +1,5 @@
 """The distribution that is sampled: equal to ``transformers``' processors, at every node of a tree on its own prefix."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,26 +34,26 @@ TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text
 PATHS = [[], [1], [5], [1, 1], [5, 9], [5, 9, 9]]
 
 
-def scores_of(seed: int = 0, *, rows: int = 1, nodes: int = len(PATHS), vocab: int = VOCAB, ties: bool = False):
+def scores_of(seed=0, *, rows=1, nodes: int = len(PATHS), vocab=VOCAB, ties=False):
     scores = 3 * torch.randn(rows, nodes, vocab, generator=torch.Generator().manual_seed(seed))
     return scores.round() if ties else scores
 
 
-def distribution(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> Sampler:
+def distribution(sampling, text=None, prompt=2):
     return sampler_of(sampling, [TEXT if text is None else text], VOCAB, prompts=[prompt])
 
 
-def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
+def target(sampling, scores, paths=PATHS):
     return distribution(sampling).target(scores, lambda: [paths]).settled.logp
 
 
-def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
+def theirs(processors, scores, paths=PATHS):
     """Node after node, each with its own text, as ``generate`` would call it."""
     each = [processors(torch.tensor([TEXT + path]), scores[:, i].clone()) for i, path in enumerate(paths)]
     return torch.stack(each, dim=1).log_softmax(-1)
 
 
-def reached(distributions: torch.Tensor, paths: list[list[int]] = PATHS) -> list[int]:
+def reached(distributions, paths=PATHS):
     """Nodes that some text gets to; below forbidden tokens no processor is called, and no verifier arrives there."""
     node = {tuple(path): i for i, path in enumerate(paths)}
     ways = [[(node[tuple(path[:i])], path[i]) for i in range(len(path))] for path in paths]
@@ -85,7 +83,7 @@ def test_every_setting_equals_transformers(seed, ties, temperature, top_k, top_p
     assert torch.equal(target(Sampling(processors=processors), scores)[:, reached(wanted)], wanted[:, reached(wanted)])
 
 
-def kept_by_top_p(scores: list[float], top_p: float) -> set[int]:
+def kept_by_top_p(scores, top_p):
     """The rule, token by token: by falling score, the larger id first among equal ones, until the sum is enough."""
     weights = [math.exp(score) for score in scores]
     kept, before = set(), 0.0

@@ -1,11 +1,6 @@
 """What a client sends to the server, and what it reads."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
-
-from starlette.testclient import TestClient
 
 from tests.serve.shapes import check_error
 
@@ -13,17 +8,17 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "the fox ran"}]
 
 
-def chat(**fields: Any) -> dict[str, Any]:
+def chat(**fields):
     """The body of a chat."""
     return {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1, **fields}
 
 
-def completion(**fields: Any) -> dict[str, Any]:
+def completion(**fields):
     """The body of a completion."""
     return {"model": "tiny", "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
 
 
-def chunks(body: str) -> list[dict[str, Any]]:
+def chunks(body):
     """The chunks of a stream, which ends with the mark of its end; comments are left out."""
     parts = [part for part in body.split("\n\n") if part and not part.startswith(":")]
     assert all(part.startswith("data: ") and "\n" not in part for part in parts)
@@ -31,53 +26,53 @@ def chunks(body: str) -> list[dict[str, Any]]:
     return [json.loads(part.removeprefix("data: ")) for part in parts[:-1]]
 
 
-def route(body: dict[str, Any]) -> str:
+def route(body):
     return CHAT if "messages" in body else COMPLETIONS
 
 
-def answer(client: TestClient, body: dict[str, Any], *, path: str | None = None) -> dict[str, Any]:
+def answer(client, body, *, path=None):
     """The whole answer to a chat or a completion."""
     response = client.post(path or route(body), json=body)
     assert response.status_code == 200, response.text
     return dict(response.json())
 
 
-def choice(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+def choice(client, body):
     """The first choice of the answer."""
     return dict(answer(client, body)["choices"][0])
 
 
-def written(client: TestClient, **fields: Any) -> str:
+def written(client, **fields):
     """The text of a completion."""
     return text_of(choice(client, completion(**fields)))
 
 
-def streamed(client: TestClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+def streamed(client, body):
     """The chunks of the answer as a stream."""
     response = client.post(route(body), json={**body, "stream": True})
     assert response.status_code == 200, response.text
     return chunks(response.text)
 
 
-def parts_of(client: TestClient, body: dict[str, Any], *, stream: bool) -> list[dict[str, Any]]:
+def parts_of(client, body, *, stream):
     """The chunks of a stream, or the whole answer."""
     return streamed(client, body) if stream else [answer(client, body)]
 
 
-def raw(body: dict[str, Any], *headers: str) -> bytes:
+def raw(body, *headers):
     """A request for a completion, for a socket."""
     data = json.dumps(body).encode()
     lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: a", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
 
 
-def text_of(*choices: dict[str, Any]) -> str:
+def text_of(*choices):
     """The text of a choice, or of the choices of a stream."""
     texts = (one.get("text", one.get("delta", one.get("message", {})).get("content")) for one in choices)
     return "".join(text or "" for text in texts)
 
 
-def refused(client: TestClient, body: Any, status: int = 400, *, path: str | None = None) -> dict[str, Any]:
+def refused(client, body, status=400, *, path=None):
     """The error of a body: an object, or bytes as they are."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     where = path or (route(body) if isinstance(body, dict) else COMPLETIONS)
@@ -87,11 +82,11 @@ def refused(client: TestClient, body: Any, status: int = 400, *, path: str | Non
     return dict(response.json()["error"])
 
 
-def metric(client: TestClient, name: str) -> float:
+def metric(client, name):
     """The value of a metric, labels included in its name."""
     return value_of(client.get("/metrics").text, name)
 
 
-def value_of(metrics: str, name: str) -> float:
+def value_of(metrics, name):
     found = (float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(f"draftwood:{name} "))
     return next(found, 0.0)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
 from urllib.request import Request, urlopen
 
 import openai
@@ -18,7 +15,7 @@ import torch
 from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Method, Pair, Trace
+from draftwood import LoadOptions, Method
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.app import make_app
 from draftwood.serve.decoding.metrics import render
@@ -27,7 +24,6 @@ from draftwood.serve.registry import Registry
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
 from draftwood.trace.files import from_json
-from tests.browser import Browser
 from tests.serve.client import value_of
 from tests.tiny_chat import save_chat
 
@@ -37,56 +33,56 @@ DRAWS = {"do_sample": True, "top_k": 0}
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def folders(tmp_path_factory):
     """A target and its draft model."""
     folder = tmp_path_factory.mktemp("served")
     return save_chat(folder / "target", generation=DRAWS), save_chat(folder / "draft", layers=1, seed=1)
 
 
-def loaded(folders: tuple[Path, Path]) -> Pair:
+def loaded(folders):
     """A pair of its own: a server has its pair for itself."""
     return draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
 
 
 @pytest.fixture(scope="session")
-def pair(folders: tuple[Path, Path]) -> Pair:
+def pair(folders):
     """The same models in Python."""
     return loaded(folders)
 
 
-def make_service(pair: Pair, *, method: Method = METHOD, **options: Any) -> Service:
+def make_service(pair, *, method=METHOD, **options):
     return Service(pair, ServeOptions(**options), name="tiny", method=method)
 
 
 @pytest.fixture(scope="module")
-def served(folders: tuple[Path, Path]) -> Pair:
+def served(folders):
     """A pair for the servers of a file, one after the other."""
     return loaded(folders)
 
 
 @pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+def client(folders):
     """A client of a server with a pair of its own."""
     with serving(make_service(loaded(folders))) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def live(served: Pair, request: pytest.FixtureRequest) -> Iterator[Live]:
+def live(served, request):
     """A server on a port, with the keys ``KEYS`` of the test's file."""
     with live_server(make_service(served), getattr(request.module, "KEYS", ())) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def api(live: Live) -> Iterator[openai.OpenAI]:
+def api(live):
     """The official client of a server on a port."""
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as found:
         yield found
 
 
 @pytest.fixture
-def opened(browser: Browser, live: Live) -> Browser:
+def opened(browser, live):
     """The page of a server whose key is ``secret``."""
     browser.size(1400)
     visit(browser, live)
@@ -97,7 +93,7 @@ def opened(browser: Browser, live: Live) -> Browser:
 class Fault:
     """What happens in the forwards of one of the models: in all of them, or in that of a number alone."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = threading.Event()
         self.open.set()
         self.raises = self.nan = False
@@ -105,12 +101,12 @@ class Fault:
 
 
 @pytest.fixture
-def faults(served: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fault, Fault]]:
+def faults(served, monkeypatch):
     """Those of the target and of the draft model."""
     target, draft = Fault(), Fault()
     extend = TorchRunner.extend
 
-    def forward(self: TorchRunner, *args: Any) -> Any:
+    def forward(self, *args):
         fault = target if self is served.target else draft if self is served.draft else Fault()
         fault.calls += 1
         assert fault.open.wait(60)
@@ -127,11 +123,11 @@ def faults(served: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Faul
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow(monkeypatch):
     """A model that does not end before somebody acts."""
     extend = TorchRunner.extend
 
-    def forward(self: TorchRunner, *args: Any) -> Any:
+    def forward(self, *args):
         sleep(0.02)
         return extend(self, *args)
 
@@ -139,17 +135,17 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def target(faults: tuple[Fault, Fault]) -> Fault:
+def target(faults):
     return faults[0]
 
 
 @pytest.fixture
-def draft(faults: tuple[Fault, Fault]) -> Fault:
+def draft(faults):
     return faults[1]
 
 
 @contextmanager
-def serving(service: Service, keys: tuple[str, ...] = ()) -> Iterator[TestClient]:
+def serving(service, keys=()):
     """A client of an application in this process."""
     with TestClient(make_app(Registry.of(service), keys), raise_server_exceptions=False) as client:
         yield client
@@ -163,22 +159,22 @@ class Live:
     port: int
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def metric(self, name: str) -> float:
+    def metric(self, name):
         """As :func:`metric`, without a request."""
         return value_of(render([self.service.metrics]).decode(), name)
 
 
 @contextmanager
-def live_server(service: Service, keys: tuple[str, ...] = ()) -> Iterator[Live]:
+def live_server(service, keys=()):
     with on_port(Registry.of(service), keys) as port:
         yield Live(service, port)
 
 
 @contextmanager
-def on_port(registry: Registry, keys: tuple[str, ...] = ()) -> Iterator[int]:
+def on_port(registry, keys=()):
     """The port of a server in this process."""
     with listen("127.0.0.1", 0) as found:
         server = make_server(registry, keys)
@@ -192,7 +188,7 @@ def on_port(registry: Registry, keys: tuple[str, ...] = ()) -> Iterator[int]:
             thread.join()
 
 
-def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(done, seconds=30.0):
     """Wait until something is true; it fails the test if that takes too long."""
     end = monotonic() + seconds
     while not done():
@@ -208,7 +204,7 @@ ENDED = f"{PAGE}.run?.facts?.end && {PAGE}.stop.disabled"
 CODES = {"Shift": "\ue008", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "ArrowLeft": "\ue012"}  # of WebDriver
 
 
-def visit(browser: Browser, live: Live) -> None:
+def visit(browser, live):
     """Open the page of a server whose key is ``secret``."""
     browser.driver.get(live.url)
     browser.wait(f"{PAGE}?.dataset.ready")
@@ -216,14 +212,14 @@ def visit(browser: Browser, live: Live) -> None:
     browser.wait(f"{PAGE}.model")
 
 
-def press(browser: Browser, *keys: str) -> None:
+def press(browser, *keys):
     """Type on the keyboard, wherever the focus is: texts, and names of keys."""
     from selenium.webdriver.common.action_chains import ActionChains
 
     ActionChains(browser.driver).send_keys(*(CODES.get(key, key) for key in keys)).perform()
 
 
-def choose(browser: Browser, **fields: Any) -> None:
+def choose(browser, **fields):
     """Fill fields of the settings as a reader does."""
     settings = f"{PAGE}.settings"
     if not browser.js(f"return {settings}.box.open"):
@@ -238,7 +234,7 @@ def choose(browser: Browser, **fields: Any) -> None:
             field.send_keys(str(value))
 
 
-def write(browser: Browser, prompt: str, *, tokens: int = 24, seed: int = 1, chat: bool = False) -> None:
+def write(browser, prompt, *, tokens=24, seed=1, chat=False):
     """Choose, type, and press the button."""
     choose(browser, length=tokens, seed=seed, chat=chat)
     field = browser.js(f"return {PAGE}.prompt")
@@ -247,12 +243,12 @@ def write(browser: Browser, prompt: str, *, tokens: int = 24, seed: int = 1, cha
     browser.driver.find_element("css selector", "button.main").click()
 
 
-def get(live: Live, path: str) -> str:
+def get(live, path):
     with urlopen(Request(live.url + path, headers=HEADERS)) as response:
         return str(response.read().decode())
 
 
-def trace_of(browser: Browser, live: Live, run: int = 0) -> Trace:
+def trace_of(browser, live, run=0):
     """The server's trace of a run on the page."""
     name = browser.js(f"return {PAGE}.source.runs[{run}].id")
     [found] = from_json(json.loads(get(live, f"/v1/traces/{name}")))

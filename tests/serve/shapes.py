@@ -1,14 +1,10 @@
 """Responses are held against OpenAI's own models, and against the keys that its published document requires."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 
-def check_chat(found: dict[str, Any]) -> None:
+def check_chat(found):
     ChatCompletion.model_validate(found, strict=True)
     for choice in found["choices"]:
         _has(choice, "finish_reason", "index", "message", "logprobs")
@@ -16,14 +12,14 @@ def check_chat(found: dict[str, Any]) -> None:
     _check_usage(found["usage"])
 
 
-def check_completion(found: dict[str, Any]) -> None:
+def check_completion(found):
     Completion.model_validate(found, strict=True)
     for choice in found["choices"]:
         _has(choice, "finish_reason", "index", "text", "logprobs")
     _check_usage(found["usage"])
 
 
-def check_chat_chunks(found: list[dict[str, Any]], *, usage: bool = False) -> None:
+def check_chat_chunks(found, *, usage=False):
     for chunk in found:
         ChatCompletionChunk.model_validate(chunk, strict=True)
         for choice in chunk["choices"]:
@@ -39,14 +35,14 @@ def check_chat_chunks(found: list[dict[str, Any]], *, usage: bool = False) -> No
     _check_stream(found, usage)
 
 
-def check_completion_chunks(found: list[dict[str, Any]], *, usage: bool = False) -> None:
+def check_completion_chunks(found, *, usage=False):
     for chunk in found:
         choices = [{**choice, "finish_reason": choice["finish_reason"] or "stop"} for choice in chunk["choices"]]
         Completion.model_validate({**chunk, "choices": choices}, strict=True)  # whose model knows the last chunk only
     _check_stream(found, usage)
 
 
-def _check_stream(found: list[dict[str, Any]], usage: bool) -> None:
+def _check_stream(found, usage):
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in found}) == 1
     if usage:
         assert found[-1]["choices"] == []
@@ -56,11 +52,11 @@ def _check_stream(found: list[dict[str, Any]], usage: bool) -> None:
         assert all("usage" not in chunk for chunk in found)
 
 
-def check_model(found: dict[str, Any]) -> None:
+def check_model(found):
     Model.model_validate(found, strict=True)
 
 
-def check_error(found: dict[str, Any]) -> None:
+def check_error(found):
     assert set(found) == {"error", "request_id"}
     error = found["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -70,9 +66,9 @@ def check_error(found: dict[str, Any]) -> None:
     assert all(error[name] is None or isinstance(error[name], str) for name in ("param", "code"))
 
 
-def _check_usage(usage: dict[str, Any]) -> None:
+def _check_usage(usage):
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def _has(found: dict[str, Any], *names: str) -> None:
+def _has(found, *names):
     assert not [name for name in names if name not in found]

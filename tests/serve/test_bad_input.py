@@ -1,22 +1,17 @@
 """Whatever is sent: an answer, or an error in OpenAI's shape that names what is wrong; and the server goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.testclient import TestClient
 
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
@@ -27,14 +22,14 @@ from draftwood.serve.openai.schemas import CompletionBody
 from draftwood.serve.run import listen
 from tests.serve import shapes
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat, completion, metric, refused
-from tests.serve.conftest import Live, loaded, make_service, serving
+from tests.serve.conftest import loaded, make_service, serving
 
 JSON = {"Content-Type": "application/json"}
 KEYS = ("right",)
 
 
 @pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+def client(folders):
     with serving(make_service(loaded(folders), max_length=96)) as found:
         yield found
         assert metric(found, "num_requests_running") == metric(found, "num_requests_waiting") == 0
@@ -52,11 +47,11 @@ def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
     ],
     ids=lambda body: repr(body[:24]),
 )  # fmt: skip
-def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> None:
+def test_what_is_no_json_object_is_refused(client, body):
     assert refused(client, body)["code"] == "invalid_json"
 
 
-def test_a_body_may_have_some_levels_and_brackets_in_texts_are_none(client: TestClient) -> None:
+def test_a_body_may_have_some_levels_and_brackets_in_texts_are_none(client):
     schema = {"const": "[" * 99 + '\\"{'}
     for _ in range(60):
         schema = {"not": schema}
@@ -92,7 +87,7 @@ def test_a_body_may_have_some_levels_and_brackets_in_texts_are_none(client: Test
         ("tools", [{}]),
     ],
 )
-def test_values_that_cannot_be_honoured_are_refused_by_name(client: TestClient, field: str, value: Any) -> None:
+def test_values_that_cannot_be_honoured_are_refused_by_name(client, field, value):
     error = refused(client, completion(**{field: value}))
     assert field in (error["param"] or "") or error["param"] in ("max_tokens", None)
     assert field in error["message"] or error["code"] == "context_length_exceeded"
@@ -106,24 +101,24 @@ def test_values_that_cannot_be_honoured_are_refused_by_name(client: TestClient, 
         [*MESSAGES, {"role": "user", "content": "a" * 5000}],
     ],
 )  # fmt: skip
-def test_messages_that_are_none_are_refused(client: TestClient, messages: Any) -> None:
+def test_messages_that_are_none_are_refused(client, messages):
     refused(client, chat(messages=messages))
 
 
 @pytest.mark.parametrize("value", [0, 0.0, True])
-def test_what_can_only_be_false_is_no_number_that_equals_it(client: TestClient, value: Any) -> None:
+def test_what_can_only_be_false_is_no_number_that_equals_it(client, value):
     error = refused(client, completion(stream=True, stream_options={"include_obfuscation": value}))
     assert error["message"].startswith(f"stream_options is {value}: ")
 
 
-def test_settings_that_exclude_each_other_are_refused(client: TestClient) -> None:
+def test_settings_that_exclude_each_other_are_refused(client):
     refused(client, chat(max_completion_tokens=3))
     refused(client, completion(min_tokens=2, stop="a"))
     refused(client, completion(seed=2**63 - 1, n=2))
     assert refused(client, completion(n=128))["code"] == "invalid_value"  # more than the server holds
 
 
-def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClient) -> None:
+def test_requests_of_many_parts_are_refused_before_work_is_done(client):
     assert "but the model knows" in refused(client, completion(logit_bias={str(i): 0 for i in range(4096)}))["message"]
     assert refused(client, completion(prompt=[1] * 300_000 + ["a"]))["param"] == "prompt"
     assert "10000 texts" in refused(client, completion(prompt=["a"] * 5000, n=2))["message"]
@@ -134,13 +129,13 @@ def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClie
     assert found.value.error_count() < 10, "validation stops at the first wrong value"
 
 
-def test_nul_and_every_other_character_is_text(client: TestClient) -> None:
+def test_nul_and_every_other_character_is_text(client):
     for text in ("\0", "a\0b", "\u202e", "\U0001f600", "<end>", "\ufffe"):
         assert answer(client, completion(prompt=text, max_tokens=2, stop="\0"))
         assert answer(client, chat(messages=[{"role": "user", "content": text}], max_tokens=2))
 
 
-def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestClient) -> None:
+def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client):
     long = "the fox ran to the hill. " * 150_000
     for body in (completion(prompt=long), chat(messages=[{"role": "user", "content": long}])):
         error = refused(client, body)
@@ -148,8 +143,8 @@ def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestCli
         assert re.match(r"prompt is too long: \d+ tokens > 95 maximum, in its first 1152 characters", error["message"])
 
 
-def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(self: Request) -> Any:
+def test_a_body_that_does_not_come_is_refused(client, monkeypatch):
+    async def never(self):
         yield b"{"
         await asyncio.sleep(3600)
 
@@ -158,7 +153,7 @@ def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: p
     assert refused(client, b"{}", 408)["code"] == "timeout"
 
 
-def test_other_types_of_content_paths_and_methods_are_refused(client: TestClient) -> None:
+def test_other_types_of_content_paths_and_methods_are_refused(client):
     response = client.post(COMPLETIONS, content=json.dumps(completion()), headers={"Content-Type": "text/plain"})
     assert response.status_code == 400
     shapes.check_error(response.json())
@@ -175,7 +170,7 @@ def test_other_types_of_content_paths_and_methods_are_refused(client: TestClient
 # ---- keys ----
 
 
-def test_every_route_but_health_wants_a_key(folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_every_route_but_health_wants_a_key(folders, caplog):
     keys = ("first-key", "second-key")
     with caplog.at_level(0), serving(make_service(loaded(folders)), keys) as client:
         for key in keys:
@@ -192,7 +187,7 @@ def test_every_route_but_health_wants_a_key(folders: tuple[Path, Path], caplog: 
     assert "first-key" not in caplog.text
 
 
-def test_a_host_that_others_reach_needs_a_key(tmp_path: Path) -> None:
+def test_a_host_that_others_reach_needs_a_key(tmp_path):
     for host in ("0.0.0.0", "::", "192.168.0.4", "example.org"):
         with pytest.raises(ConfigError, match="--api-key-file"):
             ServeOptions(host=host)
@@ -209,7 +204,7 @@ def test_a_host_that_others_reach_needs_a_key(tmp_path: Path) -> None:
             read_keys(path)
 
 
-OUT_OF_RANGE: list[dict[str, Any]] = [
+OUT_OF_RANGE = [
     {"port": 70000}, {"port": -1}, {"max_rows": 0}, {"max_queue": -1}, {"drain": -1.0}, {"name": " "}, {"max_length": 1},
     {"no_key": True, "api_key_file": Path("a")}, {"name": "a"}, {"name": ("a", " ")}, {"unknown_fields": "other"},
     {"log": "xml"}, *({name: value} for name in ("max_memory", "prefix_memory") for value in (0, -1.0, float("nan"))),
@@ -217,13 +212,13 @@ OUT_OF_RANGE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OUT_OF_RANGE)
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+def test_options_out_of_range_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options)).replace("_", "[_-]")):
         ServeOptions(**options)
 
 
-def test_the_command_refuses_what_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*arguments: str) -> str:
+def test_the_command_refuses_what_it_cannot_serve(monkeypatch):
+    def run(*arguments):
         result = CliRunner().invoke(main, ["serve", *arguments])
         assert result.exit_code == 2
         return result.output
@@ -235,7 +230,7 @@ def test_the_command_refuses_what_it_cannot_serve(monkeypatch: pytest.MonkeyPatc
     assert 'pip install ".[serve]"' in run()
 
 
-def test_a_port_in_use_is_refused() -> None:
+def test_a_port_in_use_is_refused():
     with listen("127.0.0.1", 0) as found:
         port = found.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {port}: .* give another --host or --port"):
@@ -256,14 +251,14 @@ REFUSALS = {
 }
 
 
-def post(live: Live, path: str, headers: dict[str, str], *, announced: bool = True) -> httpx2.Response:
+def post(live, path, headers, *, announced=True):
     """The answer that an asynchronous client sees: it gives up where its connection is reset."""
 
-    async def parts() -> AsyncIterator[bytes]:
+    async def parts():
         for _ in range(LARGE // 65536):
             yield b" " * 65536
 
-    async def send() -> httpx2.Response:
+    async def send():
         async with httpx2.AsyncClient(timeout=60) as client:
             return await client.post(f"{live.url}{path}", content=b" " * LARGE if announced else parts(), headers=headers)
 
@@ -272,14 +267,14 @@ def post(live: Live, path: str, headers: dict[str, str], *, announced: bool = Tr
 
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
 @pytest.mark.parametrize(("path", "headers", "status"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_the_answer_is_seen(live: Live, path: str, headers: dict[str, str], status: int, announced: bool) -> None:
+def test_the_answer_is_seen(live, path, headers, status, announced):
     response = post(live, path, headers, announced=announced)
     assert response.status_code == status
     shapes.check_error(response.json())
     assert status != 413 or response.json()["error"]["code"] == "request_too_large"
 
 
-def test_control_where_the_connection_is_closed_clients_see_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_where_the_connection_is_closed_clients_see_no_answer(live, monkeypatch):
     closing = ApiError(413, "too large", headers={"Connection": "close"})
     monkeypatch.setattr(bodies, "_too_large", lambda: closing)
     with pytest.raises(httpx2.HTTPError):
@@ -290,7 +285,7 @@ def test_control_where_the_connection_is_closed_clients_see_no_answer(live: Live
     (["Content-Type: application/json", f"Content-Length: {2 * bodies.MAX_BODY}", "Expect: 100-continue"], 413),
     (["Content-Type: text/plain", "Content-Length: 1000"], 400),
 ])  # fmt: skip
-def test_a_client_that_sends_no_body_gets_its_answer_at_once(live: Live, headers: list[str], status: int) -> None:
+def test_a_client_that_sends_no_body_gets_its_answer_at_once(live, headers, status):
     lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: x", "Authorization: Bearer right", *headers, "", ""]
     with socket.create_connection(("127.0.0.1", live.port), timeout=5) as connection:
         connection.sendall("\r\n".join(lines).encode())

@@ -1,13 +1,10 @@
 """Pages of other origins call the server only where its options name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from starlette.testclient import TestClient
 
-from draftwood import ConfigError, Pair
+from draftwood import ConfigError
 from draftwood.serve.http.settings import ServeOptions
 from tests.serve.client import CHAT, chat
 from tests.serve.conftest import make_service, serving
@@ -17,12 +14,12 @@ PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-He
 PRIVATE = "Access-Control-Request-Private-Network"
 
 
-def asked(client: TestClient, origin: str, *, key: str = "right", **fields: object) -> tuple[int, str | None]:
+def asked(client, origin, *, key="right", **fields):
     response = client.post(CHAT, json=chat(**fields), headers={"Origin": origin, "Authorization": f"Bearer {key}"})
     return response.status_code, response.headers.get(ALLOWED)
 
 
-def test_pages_of_named_origins_reach_the_server_and_no_others(served: Pair) -> None:
+def test_pages_of_named_origins_reach_the_server_and_no_others(served):
     service = make_service(served, cors_origin=(OWN, "app://obsidian.md"))
     with serving(service, keys=("right",)) as client:
         for origin, allowed in ((OWN, OWN), ("app://obsidian.md", "app://obsidian.md"), (OTHER, None)):
@@ -40,14 +37,14 @@ def test_pages_of_named_origins_reach_the_server_and_no_others(served: Pair) -> 
         assert headers["access-control-allow-private-network"] == "true"
         assert {"authorization", "content-type"} <= set(headers["access-control-allow-headers"].split(", "))
 
-        async def broken(*_: object) -> None:
+        async def broken(*_):
             raise RuntimeError("of the test")
 
         service.scored = broken  # type: ignore[method-assign, assignment]
         assert asked(client, OWN) == (500, OWN)
 
 
-def test_without_the_option_no_page_reaches_the_server(client: TestClient) -> None:
+def test_without_the_option_no_page_reaches_the_server(client):
     assert client.options(CHAT, headers={"Origin": OWN, **PREFLIGHT, PRIVATE: "true"}).status_code == 405
     assert asked(client, OWN) == (200, None)
 
@@ -56,7 +53,7 @@ def test_without_the_option_no_page_reaches_the_server(client: TestClient) -> No
     (("*",), True), (("http://*.a",), False), (("http://a/",), False), (("localhost",), False), (("null",), False),
     (("http://a b",), False),
 ])  # fmt: skip
-def test_origins_are_whole_ones_and_not_all_where_there_are_keys(origins: tuple[str, ...], keys: bool) -> None:
+def test_origins_are_whole_ones_and_not_all_where_there_are_keys(origins, keys):
     with pytest.raises(ConfigError, match="cors_origin is "):
         ServeOptions(cors_origin=origins, api_key_file=Path("keys") if keys else None)
     assert ServeOptions(cors_origin=("*", OWN))

@@ -1,7 +1,5 @@
 """Rounds that fail, a full queue, the end of the server, clients that go: nothing hangs, nothing is answered twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -10,19 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import httpx2
 import pytest
-import torch
 from starlette.requests import ClientDisconnect
 
-from draftwood import Limits, Pair, Sampling
+from draftwood import Limits, Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
@@ -35,7 +29,7 @@ from draftwood.serve.registry import Registry
 from draftwood.serve.run import make_server
 from tests.serve import shapes
 from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
-from tests.serve.conftest import Fault, Live, live_server, make_service, serving, until
+from tests.serve.conftest import live_server, make_service, serving, until
 
 DRAFTING = 'round_failure_total{cause="drafter"}'
 
@@ -44,7 +38,7 @@ DRAFTING = 'round_failure_total{cause="drafter"}'
 
 
 @pytest.mark.parametrize("kind", ["raises", "nan"])
-def test_a_drafter_that_fails_is_switched_off_and_texts_stay_the_same(served: Pair, draft: Fault, kind: str) -> None:
+def test_a_drafter_that_fails_is_switched_off_and_texts_stay_the_same(served, draft, kind):
     with serving(make_service(served)) as client:
         wanted = answer(client, completion(n=3))["choices"]
         assert draft.calls > 0
@@ -56,7 +50,7 @@ def test_a_drafter_that_fails_is_switched_off_and_texts_stay_the_same(served: Pa
         assert "metrics" in answer(client, completion())  # it drafts again
 
 
-def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on(served: Pair, target: Fault) -> None:
+def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on(served, target):
     with serving(make_service(served)) as client:
         wanted = answer(client, completion())
         target.raises = True
@@ -68,8 +62,8 @@ def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on
         assert client.get("/health").status_code == 200
 
 
-def test_a_target_that_cannot_read_prompts_ends_their_texts(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: TorchRunner, *args: Any, **more: Any) -> Any:
+def test_a_target_that_cannot_read_prompts_ends_their_texts(served, monkeypatch):
+    def fails(self, *args, **more):
         raise RuntimeError("a fault of the test")
 
     long = completion(n=3, prompt="the fox ran to the hen and the dog ran to the fox " * 3)
@@ -81,7 +75,7 @@ def test_a_target_that_cannot_read_prompts_ends_their_texts(served: Pair, monkey
         assert answer(client, long)
 
 
-def test_a_stream_that_fails_later_says_so_in_an_event(served: Pair, target: Fault) -> None:
+def test_a_stream_that_fails_later_says_so_in_an_event(served, target):
     with serving(make_service(served)) as client:
         target.fails_at = 3
         *first, last = parts_of(client, chat(max_tokens=40), stream=True)
@@ -90,15 +84,15 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served: Pair, target: Fau
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
 
 
-def test_a_text_that_fails_leaves_the_others_alone(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_fails_leaves_the_others_alone(served, monkeypatch):
     plain = prepare.sampling_of
 
-    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def fails(ids, scores):
         if ids.shape[1] > 12:  # it is tried on shorter texts
             raise ValueError("a fault of the test")
         return scores
 
-    def faulty(pair: Pair, body: Any, *given: Any) -> Sampling:
+    def faulty(pair, body, *given):
         found = plain(pair, body, *given)
         return replace(found, processors=[Stateless(fails)]) if body.seed == 9 else found
 
@@ -117,9 +111,7 @@ def test_a_text_that_fails_leaves_the_others_alone(served: Pair, monkeypatch: py
     (COMPLETIONS, '"text":""'), ("/v1/chat/completions", '"delta":{"content":""}'), ("/v1/messages", '{"type":"ping"}'),
     ("/v1/responses", '"type":"response.in_progress"'), ("/api/chat", '"content":""'),
 ])  # fmt: skip
-def test_a_silent_stream_gets_events_of_its_interface(
-    served: Pair, target: Fault, monkeypatch: pytest.MonkeyPatch, path: str, sign: str
-) -> None:
+def test_a_silent_stream_gets_events_of_its_interface(served, target, monkeypatch, path, sign):
     monkeypatch.setattr("draftwood.serve.openai.streams.KEEP_ALIVE_SECONDS", 0.01)
     target.open.clear()
     with serving(make_service(served)) as client:
@@ -137,7 +129,7 @@ def test_a_silent_stream_gets_events_of_its_interface(
 # ---- a full queue ----
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again(served: Pair, target: Fault) -> None:
+def test_a_full_queue_refuses_and_says_when_to_come_again(served, target):
     service = make_service(served, max_rows=1, max_queue=2)
     with live_server(service) as live, httpx2.Client(base_url=live.url, timeout=60) as client:
         refused(client, completion(n=4))  # never fits
@@ -162,7 +154,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(served: Pair, target: 
 # ---- the end ----
 
 
-def test_a_server_that_drains_writes_what_it_has_and_takes_nothing(served: Pair, target: Fault) -> None:
+def test_a_server_that_drains_writes_what_it_has_and_takes_nothing(served, target):
     service = make_service(served)
     with serving(service) as client:
         target.open.clear()
@@ -177,7 +169,7 @@ def test_a_server_that_drains_writes_what_it_has_and_takes_nothing(served: Pair,
 
 
 @pytest.fixture(scope="module")
-def held(served: Pair) -> dict[str, Any]:
+def held(served):
     """The body of a text that is held back after its beginning, because it could end at a stop text."""
     body = completion(max_tokens=60, ignore_eos=True, speculative=False)
     with serving(make_service(served)) as client:
@@ -188,9 +180,7 @@ def held(served: Pair) -> dict[str, Any]:
 @pytest.mark.parametrize(("end", "stream", "wanted"), [
     ("cut", True, "length"), ("cut", False, "length"), ("length", False, "length"), ("error", True, None),
 ])  # fmt: skip
-def test_text_that_was_held_back_is_given_however_a_text_ends(
-    served: Pair, target: Fault, held: dict[str, Any], end: str, stream: bool, wanted: str | None
-) -> None:
+def test_text_that_was_held_back_is_given_however_a_text_ends(served, target, held, end, stream, wanted):
     service = make_service(served)
     with serving(service) as client, ThreadPoolExecutor() as threads:
         parts = threads.submit(parts_of, client, held, stream=stream)
@@ -208,9 +198,7 @@ def test_text_that_was_held_back_is_given_however_a_text_ends(
     assert text_of(*found) == served.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
-    served: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(served, monkeypatch):
     with serving(make_service(served)) as client:
         monkeypatch.setattr("draftwood.serve.decoding.rows.Rows.step", lambda self: sys.exit("a fault of the test"))
         for _ in range(2):
@@ -218,7 +206,7 @@ def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
             assert client.get("/health").status_code == 503
 
 
-def test_signals_drain_then_cut_then_wait_for_nothing(served: Pair) -> None:
+def test_signals_drain_then_cut_then_wait_for_nothing(served):
     service = make_service(served)
     server = make_server(Registry.of(service))
     server.handle_exit(signal.SIGTERM, None)
@@ -229,7 +217,7 @@ def test_signals_drain_then_cut_then_wait_for_nothing(served: Pair) -> None:
     assert server.force_exit
 
 
-def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders: tuple[Path, Path]) -> None:
+def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders):
     command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--drain", "0",
                "--name", "tiny", "--backend", "torch"]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -254,13 +242,13 @@ def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders
 
 
 @pytest.fixture
-def live(served: Pair) -> Iterator[Live]:
+def live(served):
     """A server of one row."""
     with live_server(make_service(served, max_rows=1)) as found:
         yield found
 
 
-def sent(live: Live, seed: int, **fields: Any) -> socket.socket:
+def sent(live, seed, **fields):
     """A connection with a request for a text that waits, or is written."""
     before, found = live.service.scheduler.texts, connected(live)
     found.sendall(raw(completion(seed=seed, ignore_eos=True, **fields), "Connection: close"))
@@ -268,28 +256,28 @@ def sent(live: Live, seed: int, **fields: Any) -> socket.socket:
     return found
 
 
-def connected(live: Live) -> socket.socket:
+def connected(live):
     return socket.create_connection(("127.0.0.1", live.port), timeout=60)
 
 
-def rest(connection: socket.socket) -> bytes:
+def rest(connection):
     """What comes until the server closes the connection."""
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def said(answer: bytes) -> str:
+def said(answer):
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK"), answer[:200]
     return str(json.loads(body)["choices"][0]["text"])
 
 
-def written(live: Live, seed: int) -> str:
+def written(live, seed):
     """The text of a client that is alone and stays."""
     with sent(live, seed) as connection:
         return said(rest(connection))
 
 
-def test_clients_that_have_gone_are_not_answered_and_the_others_are(live: Live, target: Fault) -> None:
+def test_clients_that_have_gone_are_not_answered_and_the_others_are(live, target):
     """ikawrakow/ik_llama.cpp#1929, sgl-project/sglang#35255: queued, and without a stream."""
     alone = {seed: written(live, seed) for seed in (1, 4)}
     target.open.clear()
@@ -309,7 +297,7 @@ def test_clients_that_have_gone_are_not_answered_and_the_others_are(live: Live, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_while_its_texts_are_written_frees_the_rows(live: Live, stream: bool) -> None:
+def test_a_client_that_goes_while_its_texts_are_written_frees_the_rows(live, stream):
     with sent(live, 1, max_tokens=480, stream=stream, n=2) as connection:
         if stream:
             assert b"200 OK" in connection.recv(4096)
@@ -318,7 +306,7 @@ def test_a_client_that_goes_while_its_texts_are_written_frees_the_rows(live: Liv
     assert live.metric('request_success_total{finished_reason="length"}') == 0
 
 
-def test_a_request_that_is_cut_is_not_answered_and_leaves_the_server_as_it_was(live: Live) -> None:
+def test_a_request_that_is_cut_is_not_answered_and_leaves_the_server_as_it_was(live):
     whole = raw(completion(max_tokens=400))
     for data in (b"", b"\0\0\0", b"GET", whole[:30], whole[:-9], b"POST / HTTP/1.1\r\n\r\n" * 3):
         with connected(live) as connection:
@@ -333,20 +321,20 @@ def test_a_request_that_is_cut_is_not_answered_and_leaves_the_server_as_it_was(l
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_the_text_of_a_client_that_goes_while_a_part_comes_is_cancelled(turns: int) -> None:
+def test_the_text_of_a_client_that_goes_while_a_part_comes_is_cancelled(turns):
     """A part of the text comes, and so many turns of the event loop later the client goes."""
     scheduler = Mock(spec=Scheduler)
 
-    async def leave() -> None:
+    async def leave():
         gone = asyncio.Event()
         request = Request(prompt=[1], limits=Limits(max_new_tokens=9))
         found = Answer(scheduler, Prepared(requests=[request], sampling=Sampling(), method=None, prompt_tokens=1))
 
-        async def receive() -> dict[str, Any]:
+        async def receive():
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def work() -> None:
+        async def work():
             async for _ in found.events(60):
                 pass
 

@@ -1,21 +1,14 @@
 """Fields that change nothing are taken, those that cannot be honoured are refused by name, and others are as chosen."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import Pair
 from draftwood.cli import main
 from draftwood.serve.decoding.metrics import Metrics, render
 from draftwood.serve.http.other_fields import OTHER_FIELDS
@@ -31,13 +24,13 @@ TAKEN = [name for name, field in OTHER_FIELDS.items() if field.neutral is None]
 
 
 @pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+def client(folders):
     with serving(make_service(loaded(folders), max_length=128, name=("tiny", "other"))) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def lax(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+def lax(folders):
     """A server for models of any name that refuses unknown fields."""
     with serving(make_service(loaded(folders), any_model=True, unknown_fields="refuse")) as found:
         yield found
@@ -46,14 +39,14 @@ def lax(folders: tuple[Path, Path]) -> Iterator[TestClient]:
 # ---- the model ----
 
 
-def test_a_request_without_a_name_is_for_the_servers_model(client: TestClient) -> None:
+def test_a_request_without_a_name_is_for_the_servers_model(client):
     for body in (completion(), chat()):
         for named in ({**body, "model": None}, {name: value for name, value in body.items() if name != "model"}):
             assert answer(client, named)["model"] == "tiny"
     assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
 
 
-def test_a_model_has_several_names(client: TestClient) -> None:
+def test_a_model_has_several_names(client):
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny", "other"]
     assert client.get("/v1/models/other").json()["id"] == "other"
     assert answer(client, completion(model="other"))["model"] == "other"
@@ -61,7 +54,7 @@ def test_a_model_has_several_names(client: TestClient) -> None:
     assert fields["ChatBody"]["properties"]["model"]["enum"] == ["tiny", "other", None]
 
 
-def test_another_name_is_refused_unless_any_will_do(client: TestClient, lax: TestClient) -> None:
+def test_another_name_is_refused_unless_any_will_do(client, lax):
     for path, body in ((COMPLETIONS, completion()), (CHAT, chat()), ("/tokenize", {"prompt": "a"})):
         error = refused(client, {**body, "model": "gpt-5"}, status=404, path=path)
         assert (error["code"], error["param"]) == ("model_not_found", "model")
@@ -71,8 +64,8 @@ def test_another_name_is_refused_unless_any_will_do(client: TestClient, lax: Tes
     refused(lax, completion(model=3))
 
 
-def test_names_are_options_that_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[ServeOptions] = []
+def test_names_are_options_that_can_be_repeated(monkeypatch):
+    found = []
     monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
     monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)  # the log is the process's
     command = ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse"]
@@ -81,13 +74,13 @@ def test_names_are_options_that_can_be_repeated(monkeypatch: pytest.MonkeyPatch)
     assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
 
 
-def test_options_stand_in_a_file_or_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found: list[ServeOptions] = []
+def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):
+    found = []
     monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
     monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
     path = tmp_path / "serve.toml"
 
-    def served(text: str, *more: str, **variables: str) -> str:
+    def served(text, *more, **variables):
         path.write_text(text)
         return CliRunner().invoke(main, ["serve", "--config", str(path), *more], env=variables).output
 
@@ -107,7 +100,7 @@ def test_options_stand_in_a_file_or_in_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", OTHER_FIELDS)
-def test_what_the_server_does_not_have_is_taken_where_it_changes_nothing(client: TestClient, name: str) -> None:
+def test_what_the_server_does_not_have_is_taken_where_it_changes_nothing(client, name):
     field, plain = OTHER_FIELDS[name], written(client, max_tokens=2)
     neutral = field.neutral if field.neutral is not None else ("other", 1, {"a": [None]}, True)
     for value in (None, *neutral):
@@ -120,7 +113,7 @@ def test_what_the_server_does_not_have_is_taken_where_it_changes_nothing(client:
         assert error["message"].startswith(f"{name} is 'other', but ")
 
 
-def test_a_value_of_another_type_is_not_the_neutral_one(client: TestClient) -> None:
+def test_a_value_of_another_type_is_not_the_neutral_one(client):
     answer(client, completion(best_of=1.0, max_tokens=1))
     for name, value in (("best_of", True), ("store", 0), ("modalities", ["text", "audio"]), ("functions", [{}])):
         assert refused(client, completion(**{name: value}))["param"] == name
@@ -131,7 +124,7 @@ def test_a_value_of_another_type_is_not_the_neutral_one(client: TestClient) -> N
     (COMPLETIONS, ("chat_template_kwargs", {})), (CHAT, ("prompt", "a")), (CHAT, ("echo", True)),
     (CHAT, ("add_special_tokens", True)),
 ])  # fmt: skip
-def test_a_field_of_another_route_is_not_ignored(client: TestClient, path: str, field: tuple[str, Any]) -> None:
+def test_a_field_of_another_route_is_not_ignored(client, path, field):
     body = completion if path == COMPLETIONS else chat
     error = refused(client, body(**{field[0]: field[1]}), path=path)
     assert error["param"] == field[0]
@@ -142,10 +135,10 @@ def test_a_field_of_another_route_is_not_ignored(client: TestClient, path: str, 
 # ---- unknown fields ----
 
 
-UNKNOWN: dict[str, Any] = {"strange": 1, "speculative": {"method": "ar", "depth": 3}}
+UNKNOWN = {"strange": 1, "speculative": {"method": "ar", "depth": 3}}
 
 
-def test_unknown_fields_are_named_in_the_answer_and_in_the_log(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_fields_are_named_in_the_answer_and_in_the_log(client, caplog):
     part = {"type": "text", "text": "the fox ran", "cache_control": {}}
     messages = [{"role": "user", "content": [part], "mood": 1}]
     paths = {"strange", "speculative.depth", "messages.0.mood", "messages.0.content.0.cache_control"}
@@ -165,7 +158,7 @@ def test_unknown_fields_are_named_in_the_answer_and_in_the_log(client: TestClien
     assert client.post("/detokenize", json={"tokens": [5], "strange": 1}).json()["warnings"]
 
 
-def test_a_server_may_refuse_unknown_fields(lax: TestClient) -> None:
+def test_a_server_may_refuse_unknown_fields(lax):
     for field, path in (("strange", "strange"), ("speculative", "speculative.depth")):
         error = refused(lax, completion(**{field: UNKNOWN[field]}))
         assert (error["param"], error["code"]) == (path, "unknown_parameter")
@@ -176,13 +169,13 @@ def test_a_server_may_refuse_unknown_fields(lax: TestClient) -> None:
     assert schemas["ChatBody"]["additionalProperties"] is schemas["ChatMessage"]["additionalProperties"] is False
 
 
-def test_many_unknown_fields_make_few_remarks(client: TestClient) -> None:
+def test_many_unknown_fields_make_few_remarks(client):
     remarks = answer(client, completion(**{f"field{i}" + "x" * 500: 1 for i in range(1000)}))["warnings"]
     assert len(remarks) == 9
     assert all(len(remark) < 200 for remark in remarks)
 
 
-def test_an_unknown_field_of_a_form_is_always_refused(client: TestClient) -> None:
+def test_an_unknown_field_of_a_form_is_always_refused(client):
     for form in (
         {"type": "json_object", "schema": {}},
         {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}},
@@ -193,7 +186,7 @@ def test_an_unknown_field_of_a_form_is_always_refused(client: TestClient) -> Non
 # ---- lengths and seeds ----
 
 
-def test_both_names_of_the_longest_length_are_taken_if_they_agree(client: TestClient) -> None:
+def test_both_names_of_the_longest_length_are_taken_if_they_agree(client):
     for limits in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_tokens": 5, "max_completion_tokens": 5},
                    {"max_tokens": -1, "max_completion_tokens": 5}):  # fmt: skip
         found = answer(client, {**chat(ignore_eos=True), "max_tokens": None, **limits})
@@ -207,14 +200,14 @@ def test_both_names_of_the_longest_length_are_taken_if_they_agree(client: TestCl
     ("max_tokens", 5), ("n", 2), ("seed", 3), ("top_k", 4), ("min_tokens", 2), ("logprobs", 1), ("stop_token_ids", [7, 8]),
     ("prompt", [5, 6, 7]), ("prompt", [[5, 6], [7]]), ("speculative", {"nodes": 2}),
 ])  # fmt: skip
-def test_an_integer_may_be_written_with_a_point(client: TestClient, field: str, value: Any) -> None:
+def test_an_integer_may_be_written_with_a_point(client, field, value):
     body, whole = completion(temperature=1), json.dumps({field: value})
     spelt = re.sub(r"\d+", r"\g<0>.0", whole)
     found, wanted = (answer(client, body | json.loads(text)) for text in (spelt, whole))
     assert found["choices"] == wanted["choices"]
 
 
-def test_without_a_limit_a_text_may_use_all_that_fits(client: TestClient) -> None:
+def test_without_a_limit_a_text_may_use_all_that_fits(client):
     assert answer(client, completion(max_tokens=None, ignore_eos=True))["usage"]["completion_tokens"] == 16
     assert answer(client, completion(max_tokens=-1, ignore_eos=True))["usage"]["total_tokens"] == 128
     for fields in ({"max_tokens": -1, "max_completion_tokens": -1}, {"max_tokens": None}):
@@ -226,7 +219,7 @@ def test_without_a_limit_a_text_may_use_all_that_fits(client: TestClient) -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("extra", [{}, {"logprobs": 1}, {"n": 2}, {"prompt": ["the fox", "a hen"]}])
-def test_a_prompt_is_scored_without_a_text(client: TestClient, stream: bool, extra: dict[str, Any]) -> None:
+def test_a_prompt_is_scored_without_a_text(client, stream, extra):
     sent = completion(**{"echo": True, "max_tokens": 0, **extra})
     parts = parts_of(client, sent | ({"stream_options": {"include_usage": True}} if stream else {}), stream=stream)
     assert parts[-1]["usage"]["completion_tokens"] == 0
@@ -242,14 +235,14 @@ def test_a_prompt_is_scored_without_a_text(client: TestClient, stream: bool, ext
             assert len(found) == len(wanted["logprobs"]["token_logprobs"]) - 3
 
 
-def test_a_prompt_that_fills_the_context_is_scored(client: TestClient, pair: Pair) -> None:
+def test_a_prompt_that_fills_the_context_is_scored(client, pair):
     ids = (pair.encode("the fox ran to the hen") * 20)[:128]
     found = answer(client, completion(prompt=ids, max_tokens=0, echo=True, logprobs=0))
     assert len(found["choices"][0]["logprobs"]["tokens"]) == 128
     assert refused(client, completion(prompt=[*ids, 5], max_tokens=0, echo=True))["code"] == "context_length_exceeded"
 
 
-def test_no_text_at_all_is_refused(client: TestClient) -> None:
+def test_no_text_at_all_is_refused(client):
     assert "echo" in refused(client, completion(max_tokens=0))["message"]
     for name in ("max_tokens", "max_completion_tokens"):
         assert refused(client, {**chat(), "max_tokens": None, name: 0})["param"] == name
@@ -258,7 +251,7 @@ def test_no_text_at_all_is_refused(client: TestClient) -> None:
 # ---- other spellings ----
 
 
-def test_a_bias_may_be_a_list_of_pairs(client: TestClient, pair: Pair) -> None:
+def test_a_bias_may_be_a_list_of_pairs(client, pair):
     wanted = written(client, logit_bias={"260": 9, "261": -100.0}, max_tokens=30)
     assert written(client, logit_bias=[[260.0, 9], [261, -100.0]], max_tokens=30) == wanted
     assert refused(client, completion(logit_bias={"260.0": 9}))["param"] == "logit_bias"  # names are texts
@@ -271,7 +264,7 @@ def test_a_bias_may_be_a_list_of_pairs(client: TestClient, pair: Pair) -> None:
     assert written(client, logit_bias=[[261, False]]) == never
 
 
-def test_every_chunk_counts_the_usage_so_far(client: TestClient) -> None:
+def test_every_chunk_counts_the_usage_so_far(client):
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = chat(max_completion_tokens=16, ignore_eos=True, stream_options=options)
     parts = streamed(client, body)
@@ -288,7 +281,7 @@ def test_every_chunk_counts_the_usage_so_far(client: TestClient) -> None:
 # ---- log-probabilities ----
 
 
-def logprobs_of(client: TestClient, body: dict[str, Any], *, stream: bool) -> list[dict[str, Any]]:
+def logprobs_of(client, body, *, stream):
     """Those of the choices that have them."""
     return [one["logprobs"] for part in parts_of(client, body, stream=stream) for one in part["choices"] if one["logprobs"]]
 
@@ -298,9 +291,7 @@ def logprobs_of(client: TestClient, body: dict[str, Any], *, stream: bool) -> li
     (True, 0), (True, 1), (True, 20), (True, None), (False, 0), (False, None), (None, 0), (None, None), (False, 3),
     (None, 2), (True, 21), (True, -1), (0, 0), (1, 1), ("true", 1), (True, "1"),
 ])  # fmt: skip
-def test_every_pair_of_log_probability_fields_is_honoured_or_refused_by_name(
-    client: TestClient, stream: bool, logprobs: Any, top: Any
-) -> None:
+def test_every_pair_of_log_probability_fields_is_honoured_or_refused_by_name(client, stream, logprobs, top):
     """vllm-project/vllm#30059: ``top_logprobs: 0`` was an error 500."""
     body = chat(logprobs=logprobs, top_logprobs=top, max_tokens=2)
     right = logprobs in (True, False, None) and isinstance(logprobs, bool | None) and top in (0, 1, 20, None)
@@ -312,7 +303,7 @@ def test_every_pair_of_log_probability_fields_is_honoured_or_refused_by_name(
     assert all(len(entry["top_logprobs"]) == (top or 0) for entry in entries)
 
 
-def test_the_document_says_what_is_taken_of_other_fields(client: TestClient) -> None:
+def test_the_document_says_what_is_taken_of_other_fields(client):
     fields = client.get("/openapi.json").json()["components"]["schemas"]["CompletionBody"]["properties"]
     assert fields["best_of"]["enum"] == [1, None]
     assert all("enum" not in fields[name] for name in TAKEN)
@@ -324,19 +315,19 @@ def test_the_document_says_what_is_taken_of_other_fields(client: TestClient) -> 
 PAGE = ROOT / "docs" / "serve.md"
 
 
-def test_the_snippets_of_the_page_print_what_is_shown() -> None:
+def test_the_snippets_of_the_page_print_what_is_shown():
     service = Service(draftwood.load(), ServeOptions(), name="draftwood")
     with live_server(service) as live:
         run(PAGE, lambda source: source.replace("8000", str(live.port)))
 
 
 @pytest.fixture(scope="module")
-def metrics() -> str:
+def metrics():
     """The metrics of a new server."""
     return render([Metrics()]).decode()
 
 
-def test_the_page_names_every_field_and_every_metric(metrics: str) -> None:
+def test_the_page_names_every_field_and_every_metric(metrics):
     text = PAGE.read_text(encoding="utf-8")
     bodies = (ChatBody, CompletionBody, TokenizeBody)
     known = {name for body in bodies for name in body.model_fields} | OTHER_FIELDS.keys()
@@ -347,7 +338,7 @@ def test_the_page_names_every_field_and_every_metric(metrics: str) -> None:
     assert not {name for name in names if not name.endswith("_created") and name not in text}
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(metrics: str) -> None:
+def test_the_dashboard_asks_for_metrics_that_there_are(metrics):
     dashboard = json.loads((ROOT / "examples" / "serve" / "grafana.json").read_text())
     wanted = re.findall(r"draftwood:(\w+)", json.dumps(dashboard["panels"]))
     known = set(re.findall(r"^# TYPE draftwood:(\w+)", metrics, re.MULTILINE))

@@ -1,12 +1,6 @@
 """Texts for a gap: the prompt of prefix and suffix, its ends, and what is refused."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from starlette.testclient import TestClient
 
 from draftwood.api import load
 from draftwood.core.settings import LoadOptions, Method
@@ -21,7 +15,7 @@ BEFORE, AFTER = "the fox ran", " up the hill"
 
 
 @pytest.fixture(scope="module", params=["no first token", "a first token"])
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(request, tmp_path_factory):
     """A client of a server whose tokenizer has the tokens of a gap."""
     tokenizer = chat_tokenizer() if request.param == "no first token" else adding()
     tokenizer.add_tokens([*QWEN, *ENDS], special_tokens=True)
@@ -32,7 +26,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield found
 
 
-def gap(client: Any, before: str = BEFORE, after: str = AFTER) -> list[int]:
+def gap(client, before=BEFORE, after=AFTER):
     """The prompt, token by token, as the models' authors write it."""
     text = f"{QWEN[0]}{before}{QWEN[1]}{after}{QWEN[2]}"
     return list(client.tokenizer(text)["input_ids"])
@@ -40,7 +34,7 @@ def gap(client: Any, before: str = BEFORE, after: str = AFTER) -> list[int]:
 
 @pytest.mark.parametrize("before", [BEFORE, ""])
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1, "n": 3}, {"temperature": 1, "stop": ["e"]}])
-def test_a_gap_is_written_as_after_its_prompt(client: Any, before: str, settings: dict[str, Any]) -> None:
+def test_a_gap_is_written_as_after_its_prompt(client, before, settings):
     ids = gap(client, before)
     written = answer(client, completion(prompt=before, suffix=AFTER, **settings))
     ends = [client.tokenizer.get_vocab()[end] for end in ENDS]
@@ -51,7 +45,7 @@ def test_a_gap_is_written_as_after_its_prompt(client: Any, before: str, settings
     assert [one["text"] for one in plain["choices"]] != [one["text"] for one in written["choices"]]  # control
 
 
-def test_a_gap_ends_at_the_tokens_between_files_unless_no_end_is_wanted(client: Any) -> None:
+def test_a_gap_ends_at_the_tokens_between_files_unless_no_end_is_wanted(client):
     end = client.tokenizer.get_vocab()[ENDS[0]]
     body = completion(suffix=AFTER, logit_bias={str(end): 100}, max_tokens=4, return_token_ids=True)
     assert choice(client, body)["finish_reason"] == "stop"
@@ -59,14 +53,14 @@ def test_a_gap_ends_at_the_tokens_between_files_unless_no_end_is_wanted(client: 
         assert choice(client, {**body, **more})["finish_reason"] == "length"
 
 
-def test_ollama_writes_a_gap_too(client: Any) -> None:
+def test_ollama_writes_a_gap_too(client):
     body = {"model": "tiny", "prompt": BEFORE, "suffix": AFTER, "stream": False, "options": {"seed": 1, "num_predict": 16}}
     found = answer(client, body, path="/api/generate")["response"]
     assert found == text_of(choice(client, completion(prompt=gap(client), seed=1, max_tokens=16)))
     assert "system" in str(client.post("/api/generate", json={**body, "system": "Be brief."}).json()["error"])
 
 
-def test_what_has_no_gap_is_refused(client: Any, pair: Any) -> None:
+def test_what_has_no_gap_is_refused(client, pair):
     assert "echo and suffix" in refused(client, completion(suffix=AFTER, echo=True))["message"]
     assert COMPLETIONS in refused(client, chat(suffix=AFTER))["message"]
     assert "too long" in refused(client, completion(suffix="the fox " * 9000))["message"]
@@ -76,7 +70,7 @@ def test_what_has_no_gap_is_refused(client: Any, pair: Any) -> None:
 
 
 @pytest.mark.parametrize("names", NAMES, ids=" ".join)
-def test_tokens_of_a_gap_are_found_by_name_or_said_by_a_file(names: tuple[str, ...]) -> None:
+def test_tokens_of_a_gap_are_found_by_name_or_said_by_a_file(names):
     tokenizer = chat_tokenizer()
     tokenizer.add_tokens([*names[:2]], special_tokens=True)
     assert Infill.of(tokenizer) is None

@@ -1,42 +1,34 @@
 """The log: one line a request, never its prompt; every cause once; ids in headers and errors."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
 
-from draftwood import Pair
 from draftwood.serve.http.log import JsonLines
 from tests.serve.client import COMPLETIONS, answer, completion, raw
-from tests.serve.conftest import Fault, Live, make_service, serving, until
+from tests.serve.conftest import make_service, serving, until
 
-Log = pytest.LogCaptureFixture
 SECRET = "the fox ran"
 
 
 @pytest.fixture
-def log(caplog: Log) -> Iterator[Log]:
+def log(caplog):
     with caplog.at_level(logging.INFO):
         yield caplog
 
 
-def lines(log: Log) -> list[dict[str, Any]]:
+def lines(log):
     return [record.fields for record in log.records if hasattr(record, "fields")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_has_one_line_with_its_tokens(client: TestClient, log: Log, stream: bool) -> None:
+def test_a_request_has_one_line_with_its_tokens(client, log, stream):
     client.post(COMPLETIONS, json=completion(n=2, stream=stream), headers={"x-request-id": "mine-1"})
     [line] = lines(log)
     usage = answer(client, completion(n=2))["usage"]
@@ -50,18 +42,18 @@ def test_a_request_has_one_line_with_its_tokens(client: TestClient, log: Log, st
 
 
 @pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "x" * 128, "a/b=c:d.e+f-g_h"])
-def test_a_sane_id_of_the_client_is_kept(client: TestClient, given: str) -> None:
+def test_a_sane_id_of_the_client_is_kept(client, given):
     assert client.get("/v1/models", headers={"x-request-id": given}).headers["x-request-id"] == given
 
 
 @pytest.mark.parametrize("given", ["", "x" * 129, "a b", 'a"b', "a;b", "é"])
-def test_another_id_is_replaced(client: TestClient, given: str) -> None:
+def test_another_id_is_replaced(client, given):
     made = {client.get("/health", headers={b"x-request-id": given.encode()}).headers["x-request-id"] for _ in range(2)}
     assert len(made) == 2
     assert all(re.fullmatch(r"req-[0-9a-f]{32}", one) for one in made)
 
 
-def test_an_error_has_the_id_and_its_line_the_code(client: TestClient, log: Log) -> None:
+def test_an_error_has_the_id_and_its_line_the_code(client, log):
     for wrong, status, code in (({"temperature": -1}, 400, "invalid_value"), ({"model": "b"}, 404, "model_not_found")):
         found = client.post(COMPLETIONS, json=completion(**wrong))
         assert found.json()["request_id"] == found.headers["x-request-id"] == lines(log)[-1]["id"]
@@ -71,7 +63,7 @@ def test_an_error_has_the_id_and_its_line_the_code(client: TestClient, log: Log)
     assert SECRET not in log.text
 
 
-def test_what_watches_the_server_is_logged_only_when_it_fails(served: Pair, log: Log) -> None:
+def test_what_watches_the_server_is_logged_only_when_it_fails(served, log):
     service = make_service(served)
     with serving(service) as client:
         assert [client.get(path).status_code for path in ("/health", "/metrics")] == [200, 200]
@@ -81,7 +73,7 @@ def test_what_watches_the_server_is_logged_only_when_it_fails(served: Pair, log:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_text_that_fails_has_its_cause_once_with_its_id(served: Pair, target: Fault, log: Log, stream: bool) -> None:
+def test_a_text_that_fails_has_its_cause_once_with_its_id(served, target, log, stream):
     with serving(make_service(served)) as client:
         target.nan = True
         client.post(COMPLETIONS, json=completion(stream=stream), headers={"x-request-id": "mine-2"})
@@ -89,9 +81,7 @@ def test_a_text_that_fails_has_its_cause_once_with_its_id(served: Pair, target: 
     assert lines(log)[-1]["error"] == "internal_error"
 
 
-def test_a_handler_that_raises_is_answered_and_its_cause_is_logged_once(
-    client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handler_that_raises_is_answered_and_its_cause_is_logged_once(client, log, monkeypatch):
     monkeypatch.setattr("draftwood.serve.registry.Registry.find", lambda *_: 1 / 0)
     found = client.post(COMPLETIONS, json=completion())
     assert (found.status_code, found.json()["request_id"]) == (500, found.headers["x-request-id"])
@@ -102,7 +92,7 @@ def test_a_handler_that_raises_is_answered_and_its_cause_is_logged_once(
     assert (lines(log)[-1]["status"], lines(log)[-1]["error"]) == (500, "internal_error")
 
 
-def test_a_client_that_goes_is_logged_as_gone(live: Live, target: Fault, log: Log) -> None:
+def test_a_client_that_goes_is_logged_as_gone(live, target, log):
     target.open.clear()
     with socket.create_connection(("127.0.0.1", live.port)) as connection:
         connection.sendall(raw(completion(max_tokens=400)))
@@ -113,7 +103,7 @@ def test_a_client_that_goes_is_logged_as_gone(live: Live, target: Fault, log: Lo
 
 
 @pytest.mark.parametrize("kind", ["json", "text", "off"])
-def test_the_process_logs_as_it_was_started(folders: tuple[Path, Path], kind: str) -> None:
+def test_the_process_logs_as_it_was_started(folders, kind):
     command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--log", kind,
                "--name", "tiny", "--backend", "torch"]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

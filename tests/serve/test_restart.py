@@ -1,20 +1,15 @@
 """A server with a cache folder that is started anew reads only what is new of a chat, and writes the same text."""
 
-from __future__ import annotations
-
 import logging
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
-from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.native.library import LIBRARY
 from draftwood.serve.http.settings import ServeOptions
@@ -25,7 +20,7 @@ TOLD = {"role": "user", "content": "the fox ran over the hill and the dog ran af
 
 
 @contextmanager
-def process(folders: tuple[Path, Path], *more: str) -> Iterator[httpx.Client]:
+def process(folders, *more):
     """A client of a server in a process of its own, which gets SIGTERM at the end."""
     names = [part for option, path in zip(("--target", "--draft"), folders, strict=True) for part in (option, str(path))]
     command = [sys.executable, "-m", "draftwood", "serve", *names, "--port", "0", "--name", "tiny", "--backend", "native"]
@@ -43,7 +38,7 @@ def process(folders: tuple[Path, Path], *more: str) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="the native engine is not compiled")
-def test_a_server_that_is_started_anew_reads_only_what_is_new(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_server_that_is_started_anew_reads_only_what_is_new(folders, tmp_path):
     texts, cached, said = list[str](), list[int](), [TOLD]
     for number in range(3):
         options = ["--cache-dir", str(tmp_path)] if number < 2 else []
@@ -62,9 +57,7 @@ def test_a_server_that_is_started_anew_reads_only_what_is_new(folders: tuple[Pat
     assert length - 2 <= cached[1] < found["usage"]["prompt_tokens"]
 
 
-def test_a_folder_is_for_the_native_engine_and_can_be_made(
-    served: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_is_for_the_native_engine_and_can_be_made(served, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         make_service(served, cache_dir=tmp_path)
     assert "--cache-dir keeps nothing: keys and values of torch are not written to files" in caplog.text

@@ -1,19 +1,15 @@
 """Several models behind one address: they are loaded by name, answer each on its own, and go when time or memory says so."""
 
-from __future__ import annotations
-
 import gc
 import json
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
 from time import monotonic, sleep
-from typing import Any
 
 import httpx2 as httpx
 import openai
@@ -22,7 +18,7 @@ import torch
 from click.testing import CliRunner
 
 import draftwood
-from draftwood import LoadOptions, Pair
+from draftwood import LoadOptions
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
 from draftwood.serve import document
@@ -30,7 +26,7 @@ from draftwood.serve import registry as registry_module
 from draftwood.serve.dialects.messages import Messages
 from draftwood.serve.http.settings import ServeOptions, Targets
 from draftwood.serve.registry import Registry
-from tests.browser import Browser, serious
+from tests.browser import serious
 from tests.serve import conftest
 from tests.serve.client import MESSAGES, chunks, raw, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
@@ -41,7 +37,7 @@ NAMES = ("first", "second", "third")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     """A folder of models, with a draft model of them elsewhere."""
     folder = tmp_path_factory.mktemp("several")
     for seed, name in enumerate(NAMES):
@@ -51,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def texts(home: Path) -> dict[str, str]:
+def texts(home):
     """What each model writes, from Python."""
     found = {}
     for name in NAMES:
@@ -64,23 +60,23 @@ def texts(home: Path) -> dict[str, str]:
 class Loads:
     """What was loaded, and how loading goes on."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
+    def __init__(self):
+        self.names = []
         self.open = threading.Event()
         self.open.set()
-        self.models: list[weakref.ref[Any]] = []
+        self.models = []
 
     @property
-    def alive(self) -> list[bool]:
+    def alive(self):
         gc.collect()
         return [one() is not None for one in self.models]
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+def loads(monkeypatch):
     found = Loads()
 
-    def load(target: str, draft: str, *, options: LoadOptions) -> Pair:
+    def load(target, draft, *, options):
         found.names.append(Path(target).name)
         assert found.open.wait(60)
         pair = draftwood.load(target, draft, options=options)
@@ -91,29 +87,29 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     return found
 
 
-def models(home: Path) -> dict[str, tuple[str, str]]:
+def models(home):
     return {name: (str(home / "models" / name), str(home / "draft")) for name in NAMES}
 
 
 @contextmanager
-def server(home: Path, **options: Any) -> Iterator[httpx.Client]:
+def server(home, **options):
     registry = Registry(models(home), LOADING, ServeOptions(**options), METHOD)
     with on_port(registry) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         yield client
 
 
-def written(client: httpx.Client, model: str | None, **fields: Any) -> str:
+def written(client, model, **fields):
     body = {"model": model, "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
     response = client.post("/v1/completions", json=body)
     assert response.status_code == 200, response.text
     return str(response.json()["choices"][0]["text"])
 
 
-def states(client: httpx.Client) -> dict[str, str]:
+def states(client):
     return {one["id"]: one["status"]["value"] for one in client.get("/v1/models").json()["data"]}
 
 
-def there(client: httpx.Client) -> list[str]:
+def there(client):
     """The loaded models."""
     return [one["model"] for one in client.get("/api/ps").json()["models"]]
 
@@ -121,7 +117,7 @@ def there(client: httpx.Client) -> list[str]:
 # ---- by name ----
 
 
-def test_each_request_gets_the_model_that_it_names(home: Path, texts: dict[str, str], loads: Loads) -> None:
+def test_each_request_gets_the_model_that_it_names(home, texts, loads):
     with server(home) as client:
         assert (client.get("/health").status_code, states(client)) == (200, dict.fromkeys(NAMES, "unloaded"))
         with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="any", max_retries=0) as api:
@@ -154,9 +150,7 @@ def test_each_request_gets_the_model_that_it_names(home: Path, texts: dict[str, 
     ("/v1/messages/count_tokens", {"messages": MESSAGES}), ("/api/chat", {"messages": MESSAGES}), ("/api/pull", {}),
     ("/api/generate", {"keep_alive": 0}),
 ])  # fmt: skip
-def test_another_name_is_refused_with_those_that_there_are(
-    home: Path, loads: Loads, path: str, body: dict[str, Any]
-) -> None:
+def test_another_name_is_refused_with_those_that_there_are(home, loads, path, body):
     with server(home) as client:
         response = client.post(path, json={"model": "fourth", **body})
         assert response.status_code == 404
@@ -168,7 +162,7 @@ def test_another_name_is_refused_with_those_that_there_are(
         assert not loads.names
 
 
-def test_models_are_listed_and_described_before_they_are_loaded(home: Path, loads: Loads) -> None:
+def test_models_are_listed_and_described_before_they_are_loaded(home, loads):
     with server(home) as client:
         before = client.get("/api/tags").json()["models"]
         shown = client.post("/api/show", json={"model": "second"}).json()
@@ -192,7 +186,7 @@ def test_models_are_listed_and_described_before_they_are_loaded(home: Path, load
         assert client.get("/v1/models/third").json()["status"] == {"value": "unloaded"}
 
 
-def test_a_name_may_end_with_the_tag_of_ollama(home: Path, texts: dict[str, str], loads: Loads) -> None:
+def test_a_name_may_end_with_the_tag_of_ollama(home, texts, loads):
     found = {f"{name}:latest" if name == "second" else name: paths for name, paths in models(home).items()}
     body = {"prompt": "the fox ran", "raw": True, "stream": False, "options": {"num_predict": 16, "seed": 1}}
     with on_port(Registry(found, LOADING, ServeOptions(), METHOD)) as port:
@@ -207,7 +201,7 @@ def test_a_name_may_end_with_the_tag_of_ollama(home: Path, texts: dict[str, str]
 # ---- while one is loaded ----
 
 
-def test_others_write_while_a_model_is_loaded_and_it_is_loaded_once(home: Path, texts: dict[str, str], loads: Loads) -> None:
+def test_others_write_while_a_model_is_loaded_and_it_is_loaded_once(home, texts, loads):
     with server(home) as client, ThreadPoolExecutor() as pool:
         written(client, "first")
         loads.open.clear()
@@ -222,7 +216,7 @@ def test_others_write_while_a_model_is_loaded_and_it_is_loaded_once(home: Path, 
     assert loads.names == ["first", "second"]
 
 
-def test_no_stream_stalls_while_a_model_is_loaded(home: Path, loads: Loads, slow: None) -> None:
+def test_no_stream_stalls_while_a_model_is_loaded(home, loads, slow):
     with server(home) as client, ThreadPoolExecutor() as pool:
         written(client, "first", max_tokens=1)
         gaps, began = [], monotonic()
@@ -240,7 +234,7 @@ def test_no_stream_stalls_while_a_model_is_loaded(home: Path, loads: Loads, slow
 
 
 @pytest.mark.parametrize("backend", ["torch", "auto"])
-def test_the_format_that_another_load_sets_changes_no_text(home: Path, backend: Any) -> None:
+def test_the_format_that_another_load_sets_changes_no_text(home, backend):
     """``transformers`` sets PyTorch's default format, which is that of the process, while it builds a model."""
     pair = draftwood.load(
         home / "models" / "first", home / "draft",
@@ -248,7 +242,7 @@ def test_the_format_that_another_load_sets_changes_no_text(home: Path, backend: 
     )  # fmt: skip
     for method in ("rsd-s", "shared-noise", "ngram"):
         for draws in ({"temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}, {"temperature": 0.0}):
-            given: Any = {"seed": 1, "max_new_tokens": 12, "method": method, "logprobs": 2, **draws}
+            given = {"seed": 1, "max_new_tokens": 12, "method": method, "logprobs": 2, **draws}
             wanted = pair.generate("the fox ran", **given)
             torch.set_default_dtype(torch.bfloat16)
             try:
@@ -260,9 +254,7 @@ def test_the_format_that_another_load_sets_changes_no_text(home: Path, backend: 
             assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
 
 
-def test_a_load_that_fails_says_why_and_the_next_request_tries_again(
-    home: Path, texts: dict[str, str], loads: Loads, tmp_path: Path
-) -> None:
+def test_a_load_that_fails_says_why_and_the_next_request_tries_again(home, texts, loads, tmp_path):
     folder = tmp_path / "second"
     copytree(home / "models" / "second", folder)
     weights = (folder / "model.safetensors").read_bytes()
@@ -289,16 +281,14 @@ def test_a_load_that_fails_says_why_and_the_next_request_tries_again(
 # ---- for how long ----
 
 
-def kept(client: httpx.Client, model: str, value: Any, **fields: Any) -> dict[str, Any]:
+def kept(client, model, value, **fields):
     body = {"model": model, "keep_alive": value, "stream": False, "options": {"num_predict": 2}, **fields}
     response = client.post("/api/generate", json=body)
     assert response.status_code == 200, response.text
     return dict(response.json())
 
 
-def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(
-    home: Path, texts: dict[str, str], loads: Loads
-) -> None:
+def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(home, texts, loads):
     with server(home, keep_alive="1s") as client:
         assert written(client, "first") == texts["first"]
         assert there(client) == ["first"]
@@ -307,7 +297,7 @@ def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(
         assert loads.names == ["first", "first"]
 
 
-def test_a_request_says_how_long_its_model_stays(home: Path, loads: Loads) -> None:
+def test_a_request_says_how_long_its_model_stays(home, loads):
     with server(home) as client:
         assert kept(client, "first", None)["done_reason"] == "load"
         assert kept(client, "second", -1, prompt="a")["load_duration"] > 1_000_000
@@ -326,7 +316,7 @@ def test_a_request_says_how_long_its_model_stays(home: Path, loads: Loads) -> No
             ServeOptions(keep_alive=bad)
 
 
-def test_a_model_stays_while_it_writes(home: Path, loads: Loads, slow: None) -> None:
+def test_a_model_stays_while_it_writes(home, loads, slow):
     with server(home, keep_alive="0") as client:
         body = {"model": "first", "prompt": "the fox ran", "max_tokens": 40, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as response:
@@ -341,11 +331,11 @@ def test_a_model_stays_while_it_writes(home: Path, loads: Loads, slow: None) -> 
 
 
 @pytest.fixture
-def memory(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def memory(loads, monkeypatch):
     """A machine whose memory holds so many models."""
     room = [0]
 
-    def free() -> int:
+    def free():
         taken = sum(1 for one in loads.models if one() is not None)
         return 10_000_000_000 if taken < room[0] else 1000
 
@@ -354,9 +344,7 @@ def memory(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Non
     return lambda count: room.__setitem__(0, count)
 
 
-def test_the_least_recently_used_model_goes_where_memory_ends(
-    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None]
-) -> None:
+def test_the_least_recently_used_model_goes_where_memory_ends(home, texts, loads, memory):
     memory(4)  # each model comes with its draft model
     with server(home) as client:
         for name, left in (("first", ["first"]), ("second", ["first", "second"]), ("first", ["first", "second"])):
@@ -379,9 +367,7 @@ def test_the_least_recently_used_model_goes_where_memory_ends(
         assert written(client, "second") == texts["second"]
 
 
-def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(
-    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None], slow: None
-) -> None:
+def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(home, texts, loads, memory, slow):
     memory(1)
     with server(home) as client, ThreadPoolExecutor() as pool:
         written(client, "first", max_tokens=1)
@@ -398,14 +384,12 @@ def test_no_model_goes_while_it_writes_and_no_request_waits_for_ever(
         assert set(loads.names[2:]) == {"second", "first"} or loads.names[2:] == ["first"]
 
 
-def test_a_client_that_does_not_read_keeps_no_other_model_from_loading(
-    home: Path, texts: dict[str, str], memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_does_not_read_keeps_no_other_model_from_loading(home, texts, memory, monkeypatch):
     """Neither side has large buffers, so that a short stream fills them."""
     monkeypatch.setattr(document, "UNREAD_SECONDS", 2.0)
     opened = conftest.listen
 
-    def small(*args: Any) -> socket.socket:
+    def small(*args):
         found = opened(*args)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return found
@@ -425,13 +409,11 @@ def test_a_client_that_does_not_read_keeps_no_other_model_from_loading(
         assert other.result(30) == texts["second"]
 
 
-def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(
-    home: Path, texts: dict[str, str], loads: Loads, memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(home, texts, loads, memory, monkeypatch):
     memory(1)
     reached, goes_on = threading.Event(), threading.Event()
 
-    def held(body: Any) -> Messages:
+    def held(body):
         reached.set()
         assert goes_on.wait(60)
         return Messages(body)
@@ -449,7 +431,7 @@ def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(
         client.close()
 
 
-def test_a_model_stays_whose_time_was_changed_while_another_was_loaded(home: Path, loads: Loads) -> None:
+def test_a_model_stays_whose_time_was_changed_while_another_was_loaded(home, loads):
     with server(home) as client, ThreadPoolExecutor() as pool:
         kept(client, "first", None)
         loads.open.clear()
@@ -468,7 +450,7 @@ def test_a_model_stays_whose_time_was_changed_while_another_was_loaded(home: Pat
 # ---- what outlives a model ----
 
 
-def test_counts_and_traces_outlive_their_model(home: Path, loads: Loads) -> None:
+def test_counts_and_traces_outlive_their_model(home, loads):
     with server(home, keep_alive="0") as client:
         body = {"model": "first", "prompt": "the fox ran", "max_tokens": 6, "ignore_eos": True, "trace": True}
         made = client.post("/v1/completions", json=body).json()
@@ -489,7 +471,7 @@ def test_counts_and_traces_outlive_their_model(home: Path, loads: Loads) -> None
 # ---- the command ----
 
 
-def test_targets_have_names(home: Path, tmp_path: Path) -> None:
+def test_targets_have_names(home, tmp_path):
     first, second = (str(home / "models" / name) for name in NAMES[:2])
     assert Targets().models == {"draftwood": (None, None)}
     assert Targets(target=(first,)).models == {"first": (first, None)}
@@ -514,8 +496,8 @@ def test_targets_have_names(home: Path, tmp_path: Path) -> None:
             _ = Targets(**given).models
 
 
-def test_the_command_serves_several_models(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found: list[Registry] = []
+def test_the_command_serves_several_models(home, monkeypatch, tmp_path):
+    found = []
     monkeypatch.setattr("draftwood.serve.run.serve", lambda registry, *_: found.append(registry))
     monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
     first, second = (str(home / "models" / name) for name in NAMES[:2])
@@ -543,7 +525,7 @@ def test_the_command_serves_several_models(home: Path, monkeypatch: pytest.Monke
 # ---- the page ----
 
 
-def test_a_reader_of_the_page_chooses_the_model(home: Path, browser: Browser, loads: Loads) -> None:
+def test_a_reader_of_the_page_chooses_the_model(home, browser, loads):
     registry = Registry(models(home), LOADING, ServeOptions(), METHOD)
     with on_port(registry) as port:
         browser.driver.get(f"http://127.0.0.1:{port}")

@@ -1,20 +1,15 @@
 """What a served text is: the same alone and in company, without banned tokens, up to its stop, and of its grammar."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import current_thread
-from typing import Any
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
 
-from draftwood import Grammar, Method, Pair, TokenTexts
+from draftwood import Grammar, Method, TokenTexts
 from draftwood.grammar.check import Checker
 from draftwood.grammar.constraint import Grammars
 from tests.grammar.test_value import nested
@@ -22,7 +17,7 @@ from tests.serve.client import answer, chat, choice, completion, parts_of, refus
 from tests.serve.conftest import live_server, loaded, make_service, serving
 
 PROMPTS = ["the fox ran", "a dog", "the hen sat on the red hill and", "a"]
-SETTINGS: list[dict[str, Any]] = [
+SETTINGS = [
     {"temperature": 1.0},
     {"temperature": 0.0},
     {"temperature": 0.7, "top_p": 0.9},
@@ -31,14 +26,14 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def wanted(seed: int) -> dict[str, Any]:
+def wanted(seed):
     """A request, by its number."""
     rng = random.Random(seed)
     prompt, settings = rng.choice(PROMPTS), rng.choice(SETTINGS)
     return completion(prompt=prompt, seed=seed, max_tokens=rng.randrange(3, 14), **settings)
 
 
-def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[Path, Path]) -> None:
+def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders):
     bodies = [wanted(seed) for seed in range(40)]
     with serving(make_service(loaded(folders), method=Method(method="ar"))) as client:
         alone = [text_of(choice(client, body)) for body in bodies]
@@ -48,7 +43,7 @@ def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[P
         httpx2.Client(base_url=live.url, timeout=60) as client,
     ):
 
-        def text(number: int) -> str:
+        def text(number):
             rng = random.Random(number)
             stream, drafts = rng.random() < 0.5, rng.random() < 0.7
             parts = parts_of(client, {**bodies[number], "speculative": drafts}, stream=stream)
@@ -60,7 +55,7 @@ def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[P
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_stream_is_the_whole_answer_and_has_no_empty_chunk(client: TestClient, seed: int) -> None:
+def test_a_stream_is_the_whole_answer_and_has_no_empty_chunk(client, seed):
     for body in (chat, completion):
         wanted = {"seed": seed, "temperature": 1.3, "max_tokens": 24, "regex": "([é🌍你]|a b)+"}
         parts = [part["choices"][0] for part in streamed(client, body(**wanted))][body is chat :]
@@ -69,7 +64,7 @@ def test_a_stream_is_the_whole_answer_and_has_no_empty_chunk(client: TestClient,
         assert not any("\ufffd" in text_of(part) for part in parts[:-2])
 
 
-def test_tokens_of_completions_have_names_of_their_own(client: TestClient, pair: Pair) -> None:
+def test_tokens_of_completions_have_names_of_their_own(client, pair):
     """Two tokens that both hold a part of a character are two keys."""
     body = completion(regex="[éà🌍🐶你]+", logprobs=20, max_tokens=12)
     one = choice(client, {**body, "return_token_ids": True})
@@ -92,18 +87,18 @@ LINES = "é\n\né\né\n\né\né\n\né\n"
 """What n-grams propose behind it are parts of characters and line breaks."""
 
 
-def tokens_of(client: TestClient, text: str) -> list[int]:
+def tokens_of(client, text):
     return client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
 
 
-def written_ids(client: TestClient, temperature: float, bias: dict[str, float], **fields: object) -> list[list[int]]:
+def written_ids(client, temperature, bias, **fields):
     body = completion(prompt=LINES, temperature=temperature, n=2, max_tokens=16, logit_bias=bias, return_token_ids=True)
     return [choice["token_ids"] for choice in answer(client, {**body, **fields})["choices"]]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
 @pytest.mark.usefixtures("always_drafts")
-def test_no_banned_token_is_written_also_within_a_character(served: Pair, method: Method) -> None:
+def test_no_banned_token_is_written_also_within_a_character(served, method):
     with serving(make_service(served, method=method)) as client:
         first, rest, line = (tokens_of(client, text)[i] for text, i in (("é", 0), ("é", 1), ("\n", 0)))
         likely = {str(token): 9.0 for token in (first, rest, line)}
@@ -119,7 +114,7 @@ def test_no_banned_token_is_written_also_within_a_character(served: Pair, method
                 assert texts == plain
 
 
-def test_a_bias_of_no_token_is_none_and_a_token_is_written_in_one_way(client: TestClient) -> None:
+def test_a_bias_of_no_token_is_none_and_a_token_is_written_in_one_way(client):
     assert written_ids(client, 1, {}) == written_ids(client, 1, {"5": 0}) != written_ids(client, 1, {"270": 40})
     error = refused(client, completion(logit_bias={"5": -100, "05": 0}))
     assert (error["param"], "'05'" in error["message"]) == ("logit_bias", True)
@@ -129,7 +124,7 @@ LETTERS = "[a-z ]{60}"  # else random models write broken characters
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_ids_and_log_probabilities_end_with_the_stop_text(client: TestClient, temperature: float) -> None:
+def test_ids_and_log_probabilities_end_with_the_stop_text(client, temperature):
     """Nothing of an accepted block comes after the token that completes a stop (vllm-project/vllm#47616)."""
     body = completion(
         temperature=temperature, max_tokens=40, prompt="the fox the fox", logprobs=1, return_token_ids=True, regex=LETTERS
@@ -158,14 +153,14 @@ BY_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("speculative", [True, False])
-def test_an_answer_follows_its_schema(client: TestClient, temperature: float, speculative: bool) -> None:
+def test_an_answer_follows_its_schema(client, temperature, speculative):
     fields = {"response_format": BY_SCHEMA, "temperature": temperature, "speculative": speculative, "max_tokens": 200}
     for one in answer(client, chat(**fields, n=3))["choices"]:
         assert one["finish_reason"] == "stop"
         assert set(json.loads(text_of(one))) == {"a"}
 
 
-def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client: TestClient) -> None:
+def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client):
     alone = written(client)
     written(client, regex="[a-z ]+")
     assert written(client, response_format={"type": "text"}) == alone
@@ -183,7 +178,7 @@ def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(cl
     ({"guided_grammar": 'root ::= [a-c]+ "."'}, r"[a-c]+\."), ({"structured_outputs": {"grammar": 'start: "fox"'}}, "fox"),
     ({"guided_grammar": 'start: "hen"', "structured_outputs": {"grammar": 'start: "hen"'}}, "hen"),  # as guidance sends it
 ])  # fmt: skip
-def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: dict[str, Any], pattern: str) -> None:
+def test_forms_in_the_words_of_vllm_and_llama_cpp(client, fields, pattern):
     assert re.fullmatch(pattern, written(client, **fields, max_tokens=100))
     assert not re.fullmatch(pattern, written(client, max_tokens=100))  # control
     assert re.fullmatch(pattern, text_of(answer(client, chat(**fields, max_tokens=100))["choices"][0]))
@@ -206,17 +201,17 @@ def test_forms_in_the_words_of_vllm_and_llama_cpp(client: TestClient, fields: di
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": False}}}, None, "JSON schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 1}}}}, None, "JSON"),
 ])  # fmt: skip
-def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any], param: str | None, says: str) -> None:
+def test_what_is_no_grammar_is_refused(client, fields, param, says):
     error = refused(client, chat(**fields))
     assert error["param"] == param
     assert says in error["message"]
 
 
-def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+def of_schema(schema):
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
 
 
-def chained(rules: int) -> str:
+def chained(rules):
     """A Lark grammar of rules that each need the next one."""
     return "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(rules)), f'r{rules}: "b"'])
 
@@ -229,7 +224,7 @@ def chained(rules: int) -> str:
     of_schema({"type": "array", "maxItems": 10**30}),
     of_schema({"enum": [f"value number {n}" for n in range(50_000)]}),
 ], ids=["states", "slow", "deep", "multiple", "bound", "values"])  # fmt: skip
-def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
+def test_a_hostile_grammar_is_refused_and_texts_go_on(client, fields):
     error = refused(client, completion(**fields))
     assert "cannot be used" in error["message"]
     assert written(client, regex="[a-z ]+")
@@ -241,21 +236,19 @@ def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields
     of_schema(nested(50)),
     of_schema({"enum": [f"value number {n}" for n in range(5000)]}),
 ], ids=["bounds", "repetitions", "nested", "values"])  # fmt: skip
-def test_a_grammar_with_large_bounds_is_followed(client: TestClient, fields: dict[str, Any]) -> None:
+def test_a_grammar_with_large_bounds_is_followed(client, fields):
     """ggml-org/llama.cpp#26596, mlc-ai/xgrammar#852."""
     for speculative in (True, False):
         assert written(client, **fields, max_tokens=8, speculative=speculative)
 
 
-def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[str] = []
+def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(folders, monkeypatch):
+    threads = []
 
-    def watch(kind: type, name: str) -> None:
+    def watch(kind, name):
         done = getattr(kind, name)
 
-        def watched(self: Any, given: Any) -> Any:
+        def watched(self, given):
             threads.append(current_thread().name)
             return done(self, given)
 
@@ -272,7 +265,7 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
 # ---- predictions ----
 
 
-def test_a_prediction_changes_no_text_and_is_counted(served: Pair) -> None:
+def test_a_prediction_changes_no_text_and_is_counted(served):
     body = chat(seed=1, max_tokens=24)
     with serving(make_service(served, method=Method(method="ngram"))) as client:
         plain = answer(client, body)
@@ -287,7 +280,7 @@ def test_a_prediction_changes_no_text_and_is_counted(served: Pair) -> None:
             assert "prediction" in refused(client, {**body, "prediction": wrong})["message"]
 
 
-def test_a_method_without_lookup_ignores_a_prediction_with_a_remark(client: TestClient) -> None:
+def test_a_method_without_lookup_ignores_a_prediction_with_a_remark(client):
     found = answer(client, chat(max_tokens=4, prediction={"type": "content", "content": "a text"}))
     assert "takes no drafts from a prediction" in found["warnings"][0]
     assert "completion_tokens_details" not in found["usage"]

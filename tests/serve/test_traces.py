@@ -1,41 +1,36 @@
 """Traces of served texts: those that the same texts have in Python, whole and round by round, for those who ask for one."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import Method, Pair, Trace
+from draftwood import Method
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.files import from_json
 from draftwood.trace.page.pieces import round_data, unstyled
 from draftwood.trace.record import Recorder
 from tests.serve import shapes
 from tests.serve.client import answer, chat, chunks, completion, refused, streamed
-from tests.serve.conftest import METHOD, Fault, loaded, make_service, serving
+from tests.serve.conftest import METHOD, loaded, make_service, serving
 from tests.trace.replay import replay
 
 
-def traced(client: TestClient, **fields: Any) -> str:
+def traced(client, **fields):
     """The id of a text with a trace."""
     return str(answer(client, completion(trace=True, **fields))["id"])
 
 
-def trace_of(client: TestClient, name: str) -> Trace:
+def trace_of(client, name):
     response = client.get(f"/v1/traces/{name}")
     assert response.status_code == 200, response.text
     [found] = from_json(response.json())
     return found
 
 
-def seen(trace: Trace) -> list[Any]:
+def seen(trace):
     """All that does not depend on clocks and on the last bits of numbers."""
     return [
         (made.number, made.position, made.draw, made.path, made.tokens, made.text, made.next_token, made.uniform,
@@ -45,12 +40,12 @@ def seen(trace: Trace) -> list[Any]:
     ]  # fmt: skip
 
 
-def timeless(trace: Trace) -> Trace:
+def timeless(trace):
     return replace(trace, rounds=[replace(made, seconds={}, end=0.0) for made in trace.rounds])
 
 
 @pytest.mark.parametrize("method", [METHOD, Method(method="rsd-s", shape="2x2")], ids=lambda method: method.method)
-def test_a_trace_is_that_of_the_same_text_in_python(folders: tuple[Path, Path], pair: Pair, method: Method) -> None:
+def test_a_trace_is_that_of_the_same_text_in_python(folders, pair, method):
     wanted = pair.generate("the fox ran", temperature=1.0, seed=1, max_new_tokens=24, method=method, trace=True).trace
     assert wanted is not None
     with serving(make_service(loaded(folders), method=method)) as client:
@@ -67,7 +62,7 @@ def test_a_trace_is_that_of_the_same_text_in_python(folders: tuple[Path, Path], 
     assert not replay(found).differences
 
 
-def test_rows_without_drafts_and_at_temperature_0_have_traces(client: TestClient, pair: Pair) -> None:
+def test_rows_without_drafts_and_at_temperature_0_have_traces(client, pair):
     plain = trace_of(client, traced(client, speculative=False))
     assert (plain.method, plain.draft, plain.shape) == ("ar", None, None)
     assert [len(made.nodes) for made in plain.rounds] == [1] * 16
@@ -77,7 +72,7 @@ def test_rows_without_drafts_and_at_temperature_0_have_traces(client: TestClient
     assert not replay(greedy).differences
 
 
-def test_events_are_the_rounds_as_the_page_shows_them(client: TestClient) -> None:
+def test_events_are_the_rounds_as_the_page_shows_them(client):
     name = streamed(client, chat(trace=True))[0]["id"]
     trace = trace_of(client, name)
     response = client.get(f"/v1/traces/{name}", headers={"Accept": "text/event-stream"})
@@ -88,7 +83,7 @@ def test_events_are_the_rounds_as_the_page_shows_them(client: TestClient) -> Non
     assert last["end"] == {"finish_reason": "length", "dropped": 0, "first": last["end"]["first"], "tokens": trace.tokens}
 
 
-def test_figures_are_those_of_the_trace(client: TestClient) -> None:
+def test_figures_are_those_of_the_trace(client):
     fast, plain = traced(client), traced(client, speculative=False)
     trace = trace_of(client, fast)
     found = client.get(f"/v1/traces/{fast}/rounds/3?width=800").json()
@@ -106,14 +101,14 @@ def test_figures_are_those_of_the_trace(client: TestClient) -> None:
         assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
 
-def test_without_trace_nothing_is_recorded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_trace_nothing_is_recorded(client, monkeypatch):
     monkeypatch.setattr(Recorder, "__init__", None)  # any use fails
     assert answer(client, completion())
     assert answer(client, completion(trace=False))
     refused(client, completion(trace=True), 500)  # control
 
 
-def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path]) -> None:
+def test_the_last_traces_are_kept_and_others_are_404(folders):
     pair = loaded(folders)
     with serving(make_service(pair, max_traces=2)) as client:
         first, *last = [traced(client, max_tokens=2, seed=seed) for seed in range(3)]
@@ -132,9 +127,7 @@ def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path])
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])
-def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
-    served: Pair, client: TestClient, faults: tuple[Fault, Fault], model: str
-) -> None:
+def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(served, client, faults, model):
     whole = trace_of(client, traced(client))
     faults[model == "draft"].fails_at = 4
     with serving(make_service(served)) as own:
@@ -150,10 +143,10 @@ def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
     assert not whole.remarks
 
 
-def test_a_fault_of_recording_ends_the_trace_and_not_the_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_recording_ends_the_trace_and_not_the_text(client, monkeypatch):
     wanted = answer(client, completion())["choices"]
 
-    def fails(self: Recorder, piece: Any) -> None:
+    def fails(self, piece):
         raise RuntimeError("a fault of the test")
 
     monkeypatch.setattr(Recorder, "take", fails)
@@ -166,7 +159,7 @@ def test_a_fault_of_recording_ends_the_trace_and_not_the_text(client: TestClient
     assert last["end"]["finish_reason"] is None
 
 
-def test_the_empty_page_needs_no_key_and_traces_do(folders: tuple[Path, Path]) -> None:
+def test_the_empty_page_needs_no_key_and_traces_do(folders):
     with serving(make_service(loaded(folders)), keys=("secret",)) as client:
         response = client.get("/")
         assert response.status_code == 200
@@ -179,7 +172,7 @@ def test_the_empty_page_needs_no_key_and_traces_do(folders: tuple[Path, Path]) -
         assert client.get("/v1/traces/none", headers={"Authorization": "Bearer secret"}).status_code == 404
 
 
-def test_every_server_has_a_recorded_german_sentence(client: TestClient) -> None:
+def test_every_server_has_a_recorded_german_sentence(client):
     [trace] = from_json(client.get("/v1/traces/german").json())
     assert trace.source_text.startswith("Kannst du")
     translator = draftwood.load_translator(options={"backend": "torch"})

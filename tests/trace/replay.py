@@ -9,21 +9,19 @@ chance, and what was accepted is the path.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final, final
+from typing import final
 
 import torch
 
 from draftwood.core.draws import Draw
 from draftwood.sampling.counter_rng import CounterRng
-from draftwood.trace.records import Distribution, Trace, TracedRound
 from tests import reference
 from tests.reference import PlainNode
 
-_COMPLETE: Final = 1e-6  # float32 distributions sum to 1 within this
-_NEAR: Final = 1e-5  # rounding may decide a comparison that is closer than this
+_COMPLETE = 1e-6  # float32 distributions sum to 1 within this
+_NEAR = 1e-5  # rounding may decide a comparison that is closer than this
 
 
 @final
@@ -42,7 +40,7 @@ class Replay:
     differences: list[str] = field(default_factory=list)
 
 
-def replay(trace: Trace) -> Replay:
+def replay(trace):
     """Check all rounds of a trace."""
     found, vocab = Replay(), 1 + _largest_token(trace.rounds)
     for one in trace.rounds:
@@ -58,7 +56,7 @@ def replay(trace: Trace) -> Replay:
     return found
 
 
-def _disagreements(trace: Trace, one: TracedRound) -> list[str]:
+def _disagreements(trace, one):
     """Stored numbers that contradict one another."""
     problems = []
     for trial in one.trials:
@@ -81,18 +79,18 @@ def _disagreements(trace: Trace, one: TracedRound) -> list[str]:
     return problems
 
 
-def _is_complete(trace: Trace, one: TracedRound) -> bool:
+def _is_complete(trace, one):
     """Whether all distributions that the reference may read are stored completely."""
     inner = {node.parent for node in one.nodes}
-    read: list[Distribution | None] = [node.target for node in one.nodes]
+    read = [node.target for node in one.nodes]
     if trace.verifier in ("recursive", "traversal") and one.draw != Draw.POINT_MASS:
         read += [one.nodes[node].draft for node in inner if node is not None]
     return all(found is not None and found.rest <= _COMPLETE for found in read)
 
 
-def plain_tree(one: TracedRound, vocab: int) -> PlainNode:
+def plain_tree(one, vocab):
     """The tree of a round with whole distributions; nodes keep their numbers."""
-    nodes: list[PlainNode] = []
+    nodes = []
     for i, node in enumerate(one.nodes):
         nodes.append(PlainNode(i, node.token, node.depth, _vector(node.target, vocab), _drafted(one, i, vocab)))
         if node.parent is not None:
@@ -100,22 +98,22 @@ def plain_tree(one: TracedRound, vocab: int) -> PlainNode:
     return nodes[0]
 
 
-def _drafted(one: TracedRound, i: int, vocab: int) -> list[float] | None:
+def _drafted(one, i, vocab):
     found = one.nodes[i].draft
     return None if found is None else _vector(found, vocab)
 
 
-def _vector(found: Distribution | None, vocab: int) -> list[float]:
+def _vector(found, vocab):
     line = [0.0] * vocab
     for token, prob in zip(found.tokens, found.probs, strict=True) if found else ():
         line[token] = prob
     return line
 
 
-def _index(uniform: float | None) -> Callable[[Sequence[Any]], int]:
+def _index(uniform):
     """Choose by inversion of the cumulative sum; without a number, the largest."""
 
-    def choose(weights: Sequence[Any]) -> int:
+    def choose(weights):
         if uniform is None:
             return max(range(len(weights)), key=weights.__getitem__)
         sums = list(accumulate(weights))
@@ -124,31 +122,31 @@ def _index(uniform: float | None) -> Callable[[Sequence[Any]], int]:
     return choose
 
 
-def _recursive(trace: Trace, one: TracedRound, vocab: int) -> tuple[list[int], int]:
+def _recursive(trace, one, vocab):
     uniforms = {trial.node: trial.uniform for trial in one.trials}
 
-    def coin(node: PlainNode, p: float, q: float) -> bool:
+    def coin(node, p, q):
         uniform = uniforms.get(node.index)
         return uniform is not None and p > 0 and uniform * q < p
 
     return reference.recursive(plain_tree(one, vocab), Draw(one.draw), coin, _index(one.uniform))
 
 
-def _traversal(trace: Trace, one: TracedRound, vocab: int) -> tuple[list[int], int]:
+def _traversal(trace, one, vocab):
     pick, die = _index(one.path_uniform), _index(one.uniform)
     return reference.traversal(plain_tree(one, vocab), Draw(one.draw), pick, die)
 
 
-def _match(trace: Trace, one: TracedRound, vocab: int) -> tuple[list[int], int]:
+def _match(trace, one, vocab):
     """The target's choice at each node, with the noise of the seed."""
     root = plain_tree(one, vocab)
-    noise: list[list[float]] | None = None
+    noise = None
     if trace.verifier == "coupled" and trace.temperature > 0:
         rng = CounterRng([trace.seed]).at([one.position])
         made = rng.shared(0, 1 + max(node.depth for node in one.nodes), vocab, torch.arange(vocab))
         noise = None if made is None else made[0].tolist()
 
-    def choose(node: PlainNode) -> int:
+    def choose(node):
         scores = [math.log(p) if p > 0 else -math.inf for p in node.target]
         own = [0.0] * vocab if noise is None else noise[node.depth]
         return max(range(vocab), key=lambda token: scores[token] + own[token])
@@ -156,12 +154,12 @@ def _match(trace: Trace, one: TracedRound, vocab: int) -> tuple[list[int], int]:
     return reference.match(root, choose)
 
 
-def _tolerance(trace: Trace, one: TracedRound, vocab: int) -> tuple[list[int], int]:
+def _tolerance(trace, one, vocab):
     beta, tau = 1 if trace.beta is None else trace.beta, 0.0 if trace.tau is None else trace.tau
     return reference.tolerance(plain_tree(one, vocab), beta, tau)
 
 
-_VERDICTS: Final[dict[str, Callable[[Trace, TracedRound, int], tuple[list[int], int]]]] = {
+_VERDICTS = {
     "recursive": _recursive,
     "traversal": _traversal,
     "coupled": _match,
@@ -170,7 +168,7 @@ _VERDICTS: Final[dict[str, Callable[[Trace, TracedRound, int], tuple[list[int], 
 }
 
 
-def _largest_token(rounds: list[TracedRound]) -> int:
+def _largest_token(rounds):
     """The largest token id in stored rounds."""
     found = 0
     for one in rounds:

@@ -1,10 +1,6 @@
 """Recorded runs of tiny table models."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -12,13 +8,13 @@ from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.learnt import NOTHING, Costs, Knowledge
+from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
-from draftwood.trace.records import Part, Trace
+from draftwood.trace.records import Part
 from draftwood.trace.settings import TraceSettings
 from tests.tables import BlockTableRunner, TableRunner
 
@@ -28,9 +24,7 @@ WORDS = [" the", " a", " little", " girl", " named", " Lily", ".", " She", " lov
 SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "ngram": "3"}
 
 
-def models(
-    method: str, seed: int = 0, vocab: int = VOCAB, noise: float = 0.7, block: int = 3
-) -> tuple[TableRunner, TableRunner | BlockTableRunner | None]:
+def models(method, seed=0, vocab=VOCAB, noise=0.7, block=3):
     """A target of order 1, and a draft model that differs from it by this noise; None where the method has none."""
     torch.manual_seed(seed)
     table = 1.5 * torch.randn(vocab, vocab, dtype=torch.float64)
@@ -45,7 +39,7 @@ def models(
     return target, BlockTableRunner(torch.stack([near[tokens] for tokens in likeliest], dim=1))
 
 
-def timed() -> Knowledge:
+def timed():
     """The knowledge of an adaptive tree that was timed, and that drafts after its first plain rounds."""
     costs = Costs(base=1.0, tree=0.1, node=0.01, back=0.0, opening=0.1, level=0.1, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True)
@@ -53,10 +47,10 @@ def timed() -> Knowledge:
 
 
 def run(
-    method: str, verifier: str = "auto", *, rows: int = 1, length: int = 24, temperature: float = 1.0, tokens: int = VOCAB,
-    rounds: int = 10_000, first: int = 0, top_p: float = 1.0, shape: str | None = None, beta: int | None = None,
-    nodes: int | None = 4, vocab: int = VOCAB, noise: float = 0.7, block: int = 3,
-) -> list[Trace]:  # fmt: skip
+    method, verifier="auto", *, rows=1, length=24, temperature=1.0, tokens=VOCAB,
+    rounds=10_000, first=0, top_p=1.0, shape=None, beta=None,
+    nodes=4, vocab=VOCAB, noise=0.7, block=3,
+):  # fmt: skip
     """Traces of a few texts."""
     target, draft = models(method, 0, vocab, noise, block)
     sampling = Sampling(temperature=temperature, top_p=top_p)
@@ -77,10 +71,7 @@ def run(
     return found
 
 
-def story(
-    rounds: int, method: str, verifier: str = "auto", *, most: int = 4, words: Sequence[str] = WORDS, source: str = "",
-    **settings: Any,
-) -> Trace:  # fmt: skip
+def story(rounds, method, verifier="auto", *, most=4, words=WORDS, source="", **settings):
     """The first rounds of a text in words, of ``most`` tokens each at the most, whose times are the same on any machine."""
     [trace] = run(method, verifier, length=most * rounds, rounds=rounds, tokens=5, vocab=len(words), **settings)
     made, end = [], 0.0

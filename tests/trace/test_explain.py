@@ -1,7 +1,5 @@
 """What a trace says about speed, against its rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -14,7 +12,7 @@ from tests.trace.runs import run
 @pytest.mark.parametrize(
     ("method", "verifier"), [("rsd-s", "recursive"), ("dynamic", "traversal"), ("shared-noise", "auto")]
 )
-def test_an_explanation_counts_what_is_in_the_rounds(method: str, verifier: str) -> None:
+def test_an_explanation_counts_what_is_in_the_rounds(method, verifier):
     [trace] = run(method, verifier, length=60)
     text = "\n".join(explain(trace))
     assert f"{len(trace.tokens)} tokens in {len(trace.rounds)} rounds" in text
@@ -25,7 +23,7 @@ def test_an_explanation_counts_what_is_in_the_rounds(method: str, verifier: str)
     assert f"would bring at most {perfect + 1:.2f} tokens a round" in text
 
 
-def test_plain_decoding_and_empty_traces() -> None:
+def test_plain_decoding_and_empty_traces():
     [trace] = run("ar")
     assert any("Nothing was drafted" in line for line in explain(trace))
     with pytest.raises(ConfigError, match="no rounds"):

@@ -1,7 +1,5 @@
 """The figures: every number is the trace's, no text overlaps another, and texts of tokens are never interpreted."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import xml.etree.ElementTree as ET

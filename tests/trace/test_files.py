@@ -1,12 +1,8 @@
 """Traces as files: what is written is read again, and other files are refused in one sentence."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +17,7 @@ SCHEMA = Path(draftwood.__file__).parents[2] / "docs" / "trace.schema.json"
 
 
 @pytest.fixture(scope="module")
-def stored() -> dict[str, Any]:
+def stored():
     """The object of a file with several traces."""
     made = [run("rsd-c", "recursive")[0], run("rsd-s", "traversal")[0], run("shared-noise")[0], run("ar")[0]]
     return to_json(made)
@@ -30,13 +26,13 @@ def stored() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "verifier"), [("rsd-s", "recursive"), ("iid", "traversal"), ("dynamic", "coupled"), ("adaptive", "auto")]
 )
-def test_a_file_holds_the_traces(method: str, verifier: str, tmp_path: Path) -> None:
+def test_a_file_holds_the_traces(method, verifier, tmp_path):
     made = run(method, verifier, rows=3)
     write_traces(tmp_path / "trace.json", made)
     assert read_traces(tmp_path / "trace.json") == made
 
 
-def test_the_schema_in_the_documentation_is_that_of_the_records(stored: dict[str, Any]) -> None:
+def test_the_schema_in_the_documentation_is_that_of_the_records(stored):
     document, found = json.loads(SCHEMA.read_text(encoding="utf-8")), json.loads(json.dumps(stored))
     assert document == schema()
     jsonschema.validate(found, document)
@@ -46,11 +42,11 @@ def test_the_schema_in_the_documentation_is_that_of_the_records(stored: dict[str
         jsonschema.validate(found, document)
 
 
-def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+def change(*path, to):
     """Set one value of a file."""
 
-    def apply(found: dict[str, Any]) -> None:
-        at: Any = found
+    def apply(found):
+        at = found
         for key in path[:-1]:
             at = at[key]
         at[path[-1]] = to
@@ -74,7 +70,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "message"), EDITS, ids=range(len(EDITS)))
-def test_edited_files_are_refused(edit: Callable[[dict[str, Any]], None], message: str, stored: dict[str, Any]) -> None:
+def test_edited_files_are_refused(edit, message, stored):
     found = json.loads(json.dumps(stored))
     from_json(found)
     edit(found)
@@ -82,8 +78,8 @@ def test_edited_files_are_refused(edit: Callable[[dict[str, Any]], None], messag
         from_json(found)
 
 
-def test_files_that_javascript_has_written_and_joined_are_read(stored: dict[str, Any]) -> None:
-    def written(value: Any) -> Any:
+def test_files_that_javascript_has_written_and_joined_are_read(stored):
+    def written(value):
         if isinstance(value, float) and value.is_integer():
             return int(value)
         if isinstance(value, dict):
@@ -99,7 +95,7 @@ def test_files_that_javascript_has_written_and_joined_are_read(stored: dict[str,
         from_json(found | {"traces": twice["traces"]})
 
 
-def test_cut_and_missing_files_are_refused_in_one_sentence(stored: dict[str, Any], tmp_path: Path) -> None:
+def test_cut_and_missing_files_are_refused_in_one_sentence(stored, tmp_path):
     path, whole = tmp_path / "trace.json", json.dumps(stored)
     for text, message in (
         (whole[: len(whole) // 2].encode(), "no complete trace"), (b"[" * 100_000, "no complete trace"),

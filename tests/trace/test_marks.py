@@ -1,18 +1,13 @@
 """Which parts of a text were drafted, where characters span tokens and rounds."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftwood import Grammar, LoadOptions, Pair, load
+from draftwood import Grammar, LoadOptions, load
 from draftwood.cli import main
 from draftwood.core.detokenizer import Marks
 from draftwood.core.limits import Limits
@@ -29,9 +24,7 @@ calm = settings(deadline=None, derandomize=True)
 EARTH = "🌍".encode()
 
 
-def marked(
-    blocks: Sequence[tuple[list[int], int]], tokenizer: Any = None, prompt: Sequence[int] = (97,), **limits: Any
-) -> tuple[str, list[list[tuple[str, bool]]]]:
+def marked(blocks, tokenizer=None, prompt=(97,), **limits):
     """The text of blocks, each with its number of drafted tokens, and the marked parts of every block."""
     tokenizer = tokenizer or Bytes()
     most = sum(len(block) for block, _ in blocks)
@@ -53,7 +46,7 @@ def marked(
     st.lists(st.integers(1, 5), max_size=12),
     st.sampled_from([(), ("a a",), ("é",)]),
 )
-def test_a_character_has_the_mark_of_the_token_that_completes_it(text: str, sizes: list[int], stop: tuple[str, ...]) -> None:
+def test_a_character_has_the_mark_of_the_token_that_completes_it(text, sizes, stop):
     data, blocks, flags = list(text.encode()), [], []
     for size in [*sizes, len(data)]:
         block, data = data[:size], data[size:]
@@ -65,12 +58,12 @@ def test_a_character_has_the_mark_of_the_token_that_completes_it(text: str, size
     assert [part for parts in found for part in parts] == [(text[i], flags[end]) for i, end in enumerate(ends)]
 
 
-def test_a_character_that_stays_broken_has_the_mark_of_the_last_token() -> None:
+def test_a_character_that_stays_broken_has_the_mark_of_the_last_token():
     assert marked([([98, *EARTH[:2]], 3)]) == ("b\ufffd", [[("b", True), ("\ufffd", True)]])
     assert marked([([98, EARTH[0]], 2), ([EARTH[1]], 0)]) == ("b\ufffd", [[("b", True)], [("\ufffd", False)]])
 
 
-def test_the_first_word_joins_the_prompt_as_it_does_in_the_text() -> None:
+def test_the_first_word_joins_the_prompt_as_it_does_in_the_text():
     assert marked([([0, 1], 1)], WITH_SPACES, [3]) == (" once upon", [[(" once", True), (" upon", False)]])
 
 
@@ -78,7 +71,7 @@ def test_the_first_word_joins_the_prompt_as_it_does_in_the_text() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("marks")
     save_chat(path / "target")
     save_chat(path / "draft", layers=1)
@@ -86,14 +79,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path) -> Pair:
+def pair(folder):
     return load(folder / "target", folder / "draft", options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
 
 
 @pytest.mark.parametrize(
     "method", [{"method": "ar"}, {"method": "shared-noise", "shape": "1-1"}, {"method": "shared-noise", "shape": "1-1-1-1"}]
 )
-def test_a_trace_marks_every_character_once_and_shows_the_bytes_of_its_tokens(pair: Pair, method: dict[str, Any]) -> None:
+def test_a_trace_marks_every_character_once_and_shows_the_bytes_of_its_tokens(pair, method):
     text = "a 🌍 b🐶🐶"
     result = pair.generate(
         "the fox", grammar=Grammar.regex(text), method=method, seed=1, max_new_tokens=40, temperature=1.0, trace=True
@@ -112,12 +105,12 @@ def test_a_trace_marks_every_character_once_and_shows_the_bytes_of_its_tokens(pa
     assert "<9F>" in [node["text"] for node in round_data(trace, inside)["nodes"]]
 
 
-def test_blanks_of_a_token_are_seen_and_those_between_bytes_stay() -> None:
+def test_blanks_of_a_token_are_seen_and_those_between_bytes_stay():
     trace = replace(run("ar", length=1)[0], texts={5: " <F0 9F>", 6: "a <b>"})
     assert [token_text(trace, token) for token in (5, 6)] == ["␣<F0 9F>", "a␣<b>"]
 
 
-def test_the_terminal_marks_whole_characters(folder: Path) -> None:
+def test_the_terminal_marks_whole_characters(folder):
     arguments = ["--target", folder / "target", "--draft", folder / "draft", "--backend", "torch", "--dtype", "float32"]
     options = ["--regex", "a 🌍 b", "--method", "shared-noise", "--shape", "1-1-1", "--show", "--seed", "1", "the fox"]
     shown = CliRunner().invoke(main, ["generate", *map(str, arguments), *options])

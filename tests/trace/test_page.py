@@ -1,7 +1,5 @@
 """The page in Chromium, from a file: it plays, its figures are the trace's, the keyboard is enough, nothing is fetched."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,10 +1,6 @@
 """What is recorded equals what happened, for every drafter, verifier, batch and kind of model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,15 +9,12 @@ from draftwood import Pair, load, load_translator
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.rounds import Piece
 from draftwood.core.settings import Method
 from draftwood.engine import tracing
-from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
-from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
 from tests.engine.test_decode import VOCAB
 from tests.helpers import Words, decoder, hidden_pair, tiny_gpt
@@ -36,9 +29,7 @@ def pair():
     return Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2, layers=1), Words())
 
 
-def watched(engine: Decoder, method: str, sampling: Sampling, rows: int = 3, draft: Any = None, tokens: int = 64) -> tuple[
-    list[Piece], list[Trace]
-]:  # fmt: skip
+def watched(engine, method, sampling, rows=3, draft=None, tokens=64):
     """The pieces of a few texts, and their traces."""
     requests = [Request(prompt=[1, 2 + row], seed=row, limits=Limits(max_new_tokens=12 + row)) for row in range(rows)]
     kept = TraceSettings(tokens=tokens)
@@ -49,7 +40,7 @@ def watched(engine: Decoder, method: str, sampling: Sampling, rows: int = 3, dra
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 @pytest.mark.parametrize(("method", "shape"), [("rsd-s", "2x3"), ("rsd-c", "2-1-1"), ("iid", "2x2")])
-def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, shape: str, verifier: str) -> None:
+def test_probabilities_chances_and_verdicts_are_those_of_the_round(method, shape, verifier):
     target, draft = (TableRunner(torch.randn(9, 9, generator=torch.Generator().manual_seed(s))) for s in (1, 2))
     pieces, traces = watched(decoder(target, draft, method, shape, verifier), method, Sampling(top_p=0.95))
     taken = [0] * len(traces)
@@ -70,8 +61,8 @@ def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, 
 
 
 @pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "traversal"), ("rsd-c", "recursive"), ("dynamic", "coupled")])
-def test_rows_of_a_batch_are_recorded_as_texts_alone(method: str, verifier: str) -> None:
-    def timeless(trace: Trace) -> Trace:
+def test_rows_of_a_batch_are_recorded_as_texts_alone(method, verifier):
+    def timeless(trace):
         return replace(trace, rounds=[replace(one, seconds={}, end=0.0) for one in trace.rounds])
 
     together = run(method, verifier, rows=3)
@@ -82,7 +73,7 @@ def test_rows_of_a_batch_are_recorded_as_texts_alone(method: str, verifier: str)
     assert timeless(together[0]) == timeless(alone[0])
 
 
-def test_a_trace_is_bounded() -> None:
+def test_a_trace_is_bounded():
     [whole], [short] = run("rsd-c", "recursive"), run("rsd-c", "recursive", tokens=2, rounds=3)
     assert len(short.rounds) == 3
     assert short.dropped == len(whole.rounds) - 3
@@ -94,7 +85,7 @@ def test_a_trace_is_bounded() -> None:
             assert node.target.rest == pytest.approx(other.target.rest + sum(other.target.probs[2:]), abs=1e-6)
 
 
-def test_shared_noise_is_that_of_the_run() -> None:
+def test_shared_noise_is_that_of_the_run():
     [trace] = run("shared-noise", length=60)
     for one in trace.rounds:
         for i, choice in enumerate(one.choices[: len(one.path)]):
@@ -104,7 +95,7 @@ def test_shared_noise_is_that_of_the_run() -> None:
         assert all(node.draft_prob is not None for node in one.nodes[1:])
 
 
-def test_why_trees_are_not_larger() -> None:
+def test_why_trees_are_not_larger():
     assert {one.stop for trace in run("rsd-c") for one in trace.rounds} == {None}
     assert {one.stop for trace in run("dynamic") for one in trace.rounds} <= {"node budget", "length limit", "depth limit"}
     stops = {one.stop for trace in run("adaptive") for one in trace.rounds}
@@ -115,7 +106,7 @@ def test_why_trees_are_not_larger() -> None:
 
 @pytest.mark.parametrize("n", [200, 5000])
 @pytest.mark.parametrize("count", [1, 8, 20, 70])
-def test_equal_values_are_listed_by_rising_index(count: int, n: int) -> None:
+def test_equal_values_are_listed_by_rising_index(count, n):
     for seed in range(5):
         values = torch.randn(3, n, generator=torch.Generator().manual_seed(seed)).bfloat16().float().round()
         wanted = [sorted(range(n), key=lambda i: (-line[i], i))[:count] for line in values.tolist()]
@@ -124,9 +115,7 @@ def test_equal_values_are_listed_by_rising_index(count: int, n: int) -> None:
 
 @pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "recursive"), ("rsd-s", "traversal"), ("shared-noise", "auto")])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=9), Sampling(temperature=0.0)], ids=["all", "top_k", "T0"])
-def test_draft_vocabularies_and_large_vocabularies(
-    method: str, verifier: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draft_vocabularies_and_large_vocabularies(method, verifier, sampling, monkeypatch):
     monkeypatch.setattr("draftwood.sampling.truncation.LARGE", VOCAB)  # distributions cut by top-k are sparse
     target, draft = hidden_pair(tiny_gpt(VOCAB, 1), proposes=11)
     engine = decoder(target, draft, method, "2x3", verifier, greedy=sampling.greedy)
@@ -139,7 +128,7 @@ def test_draft_vocabularies_and_large_vocabularies(
     assert sum(found.replayed for found in results) == sum(len(trace.rounds) for trace in traces)
 
 
-def test_results_have_a_trace_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_have_a_trace_only_where_it_is_wanted(monkeypatch):
     two = pair()
     results = two.generate(["hello", "world"], seed=1, max_new_tokens=8, temperature=1.0, trace={"tokens": 3, "rounds": 2})
     plain = two.generate(["hello", "world"], seed=1, max_new_tokens=8, temperature=1.0)
@@ -160,12 +149,12 @@ def test_results_have_a_trace_only_where_it_is_wanted(monkeypatch: pytest.Monkey
     ("trace", "message"),
     [("yes", "give a TraceSettings"), (1, "give a TraceSettings"), ({"tokens": 0}, "1 or more"), ({"more": 1}, "'more'")],
 )
-def test_other_settings_are_refused(trace: Any, message: str) -> None:
+def test_other_settings_are_refused(trace, message):
     with pytest.raises(ConfigError, match=message):
         pair().generate("hello", max_new_tokens=2, trace=trace)
 
 
-def test_a_chat_has_a_trace_and_its_stream_is_refused(tmp_path: Path) -> None:
+def test_a_chat_has_a_trace_and_its_stream_is_refused(tmp_path):
     chat = load(save_chat(tmp_path))
     messages = [{"role": "user", "content": "hello"}]
     answer = chat.chat(messages, max_new_tokens=6, seed=1, trace=True)
@@ -177,7 +166,7 @@ def test_a_chat_has_a_trace_and_its_stream_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draft", ["block", None])
 @pytest.mark.parametrize("method", [Method(), Method(beta=300, tau=50.0)])
-def test_a_translation(draft: str | None, method: Method, translation: Path) -> None:
+def test_a_translation(draft, method, translation):
     translator = load_translator(translation / "target", None if draft is None else translation / draft)
     if draft is None and method.beta:
         method = Method(method="ngram", beta=300, tau=50.0)

@@ -1,13 +1,10 @@
 """The slow reference verifiers keep the same paths and tokens as the recorded runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from draftwood.core.methods import METHODS
-from draftwood.trace.records import Trace
 from tests.trace.replay import replay
 from tests.trace.runs import run
 
@@ -17,7 +14,7 @@ GREEDY = [(*pair, 0.0) for pair in [*PAIRS, ("rsd-c", "tolerance")]]
 
 
 @pytest.mark.parametrize(("method", "verifier", "temperature"), [*DRAWN, *GREEDY])
-def test_the_reference_keeps_the_recorded_paths_and_tokens(method: str, verifier: str, temperature: float) -> None:
+def test_the_reference_keeps_the_recorded_paths_and_tokens(method, verifier, temperature):
     more = {"beta": 2} if verifier == "tolerance" else {}
     rows, length = (10, 60) if temperature else (5, 24)
     results = [replay(trace) for trace in run(method, verifier, rows=rows, length=length, temperature=temperature, **more)]
@@ -26,7 +23,7 @@ def test_the_reference_keeps_the_recorded_paths_and_tokens(method: str, verifier
     assert not [difference for found in results for difference in found.differences]
 
 
-def edited(trace: Trace, **changes: object) -> Trace:
+def edited(trace, **changes):
     """The first round that has a test with a clear outcome, with other values in that test."""
     rounds = list(trace.rounds)
     for i, one in enumerate(rounds):
@@ -40,7 +37,7 @@ def edited(trace: Trace, **changes: object) -> Trace:
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-def test_control_an_edited_verdict_is_seen(verifier: str) -> None:
+def test_control_an_edited_verdict_is_seen(verifier):
     [trace] = run("rsd-c", verifier)
     accepted = next(t.accepted for one in trace.rounds for t in one.trials if abs((t.uniform or 0) - (t.chance or 0)) > 0.05)
     assert not replay(trace).differences
@@ -50,7 +47,7 @@ def test_control_an_edited_verdict_is_seen(verifier: str) -> None:
 @pytest.mark.parametrize(
     ("method", "verifier"), [("rsd-c", "recursive"), ("rsd-s", "traversal"), ("shared-noise", "coupled")]
 )
-def test_control_other_random_numbers_give_other_verdicts(method: str, verifier: str) -> None:
+def test_control_other_random_numbers_give_other_verdicts(method, verifier):
     """The reference reads the recorded numbers: with those of another seed its verdicts differ."""
     first, second = run(method, verifier)[0], run(method, verifier, first=1)[0]
     numbers = [(one.uniform, one.path_uniform) for one in second.rounds]
@@ -61,7 +58,7 @@ def test_control_other_random_numbers_give_other_verdicts(method: str, verifier:
     assert replay(replace(first, rounds=rounds, seed=second.seed)).differences
 
 
-def test_control_an_edited_distribution_is_seen() -> None:
+def test_control_an_edited_distribution_is_seen():
     """With p and q of a node exchanged, the reference accepts with other chances."""
     [trace] = run("chain", "recursive", length=60)
     rounds = [
@@ -71,7 +68,7 @@ def test_control_an_edited_distribution_is_seen() -> None:
     assert replay(replace(trace, rounds=rounds)).differences
 
 
-def test_incomplete_distributions_are_compared_with_their_own_numbers() -> None:
+def test_incomplete_distributions_are_compared_with_their_own_numbers():
     [trace] = run("rsd-c", "recursive", tokens=2)
     found = replay(trace)
     assert found.agreed > 0

@@ -1,13 +1,10 @@
 """Who is tried, and who is the choice, on a machine whose speeds are known, noisy and drifting."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
 import pytest
 
-from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.tune import compare, run
 from draftwood.tune.compare import PLAIN, System, Written
@@ -18,7 +15,7 @@ from tests.helpers import tiny_runner
 PROMPTS = [[1, 2, 3], [4, 5], [6]]
 
 
-def texts(*speeds: float) -> list[Written]:
+def texts(*speeds):
     """A text of each speed."""
     return [Written(tokens=5, passes=5, seconds=5 / speed) for speed in speeds]
 
@@ -61,15 +58,15 @@ class Machine:
         drift: how much slower the machine is in every second spell of seven seconds.
     """
 
-    def __init__(self, speeds: dict[float, dict[Method, float]], *, noise: float = 0.0, seed: int = 0, drift: float = 0.0):
+    def __init__(self, speeds, *, noise=0.0, seed=0, drift=0.0):
         self.speeds, self.noise, self.drift = speeds, noise, drift
         self.rng, self.seconds = random.Random(seed), 0.0
-        self.texts: list[tuple[float, Method, tuple[int, ...], int]] = []
+        self.texts = []
 
     def clock(self):
         return self.seconds
 
-    def system(self, temperature: float, method: Method) -> System:
+    def system(self, temperature, method):
         def write(prompt, seed):
             self.texts.append((temperature, method, tuple(prompt), seed))
             slower = 1.0 + self.drift * (int(self.seconds / 7) % 2)
@@ -79,14 +76,14 @@ class Machine:
 
         return System(name=method.method, method=method, write=write)
 
-    def findings(self, monkeypatch: pytest.MonkeyPatch, *, minutes: float = 2.0):
+    def findings(self, monkeypatch, *, minutes=2.0):
         monkeypatch.setattr(compare, "perf_counter", self.clock)
         monkeypatch.setattr(compare, "sleep", lambda seconds: None)
         systems = {t: {method: self.system(t, method) for method in listed} for t, listed in self.speeds.items()}
         return measure(systems, PROMPTS, Sizes(minutes=minutes), lambda *_: None, self.clock)
 
 
-def speeds_of(best: Method, ahead: float = 1.2) -> dict[Method, float]:
+def speeds_of(best, ahead=1.2):
     return dict.fromkeys((PLAIN, LOOKUP, ADAPTIVE), 100.0) | {best: 100.0 * ahead}
 
 

@@ -1,7 +1,5 @@
 """Verification without impossible tokens changes no text, under any drafter and any verifier."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
