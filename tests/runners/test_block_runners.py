@@ -15,7 +15,7 @@ from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.rows import Sources
 from tests.differences import difference
 from tests.helpers import begin, rows_of
-from tests.runners.test_masked_block import MASK, drafter_of, marian
+from tests.runners.test_masked_block import MASK, drafter_of, marian, plain_scores
 from tests.tables import BlockTableRunner
 
 VOCAB, BLOCK, START, EOS = 40, 5, 0, 1
@@ -30,7 +30,7 @@ def masked_block():
 @torch.no_grad()
 def masked_scores(model, source, text, count):
     """One row alone, read from the start."""
-    scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
+    scores = plain_scores(model, source, text, count)
     scores[:, [START, MASK]] = -torch.inf
     return scores
 
