@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import sys
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from draftwood.cli import main
+from draftwood.cli.adapt import in_background
 from draftwood.core.errors import ConfigError
 from draftwood.core.lock import locked
 from draftwood.loading import names
@@ -21,6 +25,7 @@ from draftwood.train.config import AdaptConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
 from draftwood.train.own_texts import examples, read_texts
 from tests.faults.folders import tiny_llama
+from tests.serve.conftest import until
 from tests.tiny_chat import chat_tokenizer
 from tests.train.test_drafter import stop_at
 
@@ -168,6 +173,63 @@ def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
     assert "There was nothing to remove." in run("--target", "fox", "--remove")
     assert "no drafter for" in run("--target", f"{fox.parent.parent / 'fox'}/", "--remove")
     assert "give 2000 or more" in run("--target", "fox", "--tokens", "1")
+
+
+@pytest.fixture
+def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the place of ``draftwood adapt``: it names its threads, its priority and itself, and waits or ends."""
+    lines = (
+        f"#!{sys.executable}",
+        "import os, sys, time",
+        "print(os.environ['OMP_NUM_THREADS'], os.getpriority(os.PRIO_PROCESS, 0), os.getpid(), flush=True)",
+        f"open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))",
+        f"time.sleep(60 if os.path.exists({str(tmp_path / 'slow')!r}) else 0)",
+    )
+    program = tmp_path / "program"
+    program.write_text("\n".join(lines), encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setattr("draftwood.cli.adapt.sys.executable", str(program))
+    return tmp_path / "called"
+
+
+def test_beside_a_server_a_process_of_low_priority_learns(child: Path, texts: Path) -> None:
+    said: list[str] = []
+    with in_background("fox", None, texts, said.append):
+        until(lambda: len(said) == 2)
+    assert child.read_text() == f"-m draftwood adapt --target fox --texts {texts}"
+    assert re.fullmatch(r"--adapt: 1 19 \d+", said[1])
+
+
+def test_the_process_ends_with_the_server(child: Path, texts: Path) -> None:
+    said: list[str] = []
+    (child.parent / "slow").touch()
+    began = monotonic()
+    with in_background("fox", None, texts, said.append):
+        until(lambda: child.exists())
+    assert monotonic() - began < 30
+    assert len(said) == 1, "a stopped process says nothing"
+
+
+def test_nothing_is_learnt_twice(child: Path, texts: Path, fox: Path) -> None:
+    said: list[str] = []
+    adapted_drafter(fox).mkdir(parents=True)
+    with in_background("fox", None, texts, said.append):
+        pass
+    assert "so nothing is learnt" in said[0]
+    assert not child.exists()
+
+
+def test_a_server_without_texts_or_a_drafter_to_train_is_refused(child: Path, texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for target, draft, folder, message in (
+        ("fox", None, tmp_path / "empty", "no text in"),
+        ("fox", None, tmp_path / "no", "cannot be read"),
+        ("fox", "other", texts, "'fox' is 'other'"),
+        (None, None, texts, "leave --adapt out"),
+    ):
+        with pytest.raises(ConfigError, match=message), in_background(target, draft, folder, print):
+            pass
+    assert not child.exists()
 
 
 def test_of_a_chat_the_answers_are_learnt(tmp_path: Path) -> None:

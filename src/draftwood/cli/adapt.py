@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from draftwood.cli.options import dataclass_options, pick
-from draftwood.loading.names import check_model
+from draftwood.core.errors import ConfigError
+from draftwood.loading.names import adapted_drafter, bundled_drafter, check_model
 from draftwood.train.config import AdaptConfig
+
+_LEAST: Final = 19  # the lowest priority of a process on POSIX
+_END_SECONDS: Final = 30.0  # for a child that removes its temporary folder
 
 
 @contextmanager
@@ -57,3 +66,58 @@ def command(remove: bool, **options: Any) -> None:
         click.echo("That is not better by 2 %, or loses more than 0.03 on chats: nothing was changed.")
     else:
         click.echo(f"The drafter is in {result.folder}, and is used from now on; --remove takes it back.")
+
+
+@contextmanager
+def in_background(target: str | None, draft: str | None, texts: Path, say: Callable[[str], object]) -> Iterator[None]:
+    """Run this command on a folder of texts in a process of one thread and the lowest priority, which ends with the block.
+
+    Nothing runs if no file of the folder is newer than the drafter that was kept. ``say`` is called with what it came to.
+
+    Raises:
+        ConfigError: no folder with texts, no drafter for the target in this package, or a draft of its own.
+    """
+    from draftwood.train.own_texts import read_texts
+
+    shipped = None if target is None or draft is not None else bundled_drafter(target, adapted=False)
+    if shipped is None:
+        raise ConfigError(
+            f"--adapt is for a target whose drafter this package holds, and the drafter of {target or 'the bundled pair'!r} "
+            f"is {draft or 'none of these'!r}: give --target smollm2 without --draft, or leave --adapt out"
+        )
+    read_texts([texts])
+    kept = adapted_drafter(shipped)
+    newest = max(file.stat().st_mtime for file in texts.rglob("*") if file.is_file())
+    if kept.exists() and kept.stat().st_mtime >= newest:
+        say(f"--adapt: no file in {texts} is newer than the drafter in {kept}, so nothing is learnt.")
+        yield
+        return
+    child = subprocess.Popen(
+        [sys.executable, "-m", "draftwood", "adapt", "--target", str(target), "--texts", str(texts)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, creationflags=getattr(subprocess, "IDLE_PRIORITY_CLASS", 0),
+    )  # fmt: skip
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, child.pid, _LEAST)
+    say(f"--adapt: a process of low priority learns from {texts}, for the next start of this server.")
+    reader = threading.Thread(target=_last_line, args=(child, say), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        child.terminate()
+        try:
+            child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        reader.join(_END_SECONDS)
+
+
+def _last_line(child: subprocess.Popen[str], say: Callable[[str], object]) -> None:
+    """Say what a process says last, unless it was stopped."""
+    assert child.stdout is not None
+    last = ""
+    for line in child.stdout:
+        last = line.strip() or last
+    if child.wait() in (0, 1):
+        say(f"--adapt: {last}")

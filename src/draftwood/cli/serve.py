@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, final
 
 import click
 
+from draftwood.cli.adapt import in_background
 from draftwood.cli.options import Sectioned, Sections, pick, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Models, check_fit, load_session
@@ -44,6 +46,10 @@ def _configured(ctx: click.Context, param: click.Parameter, path: Path | None) -
     ctx.default_map = found
 
 
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
 @final
 class _Commas(click.types.StringParamType):
     """A text of which a variable of the environment may hold several, with commas between them."""
@@ -76,9 +82,9 @@ def command(**options: Any) -> None:
     for target, draft in models.values():
         check_fit(Models(target=target, draft=draft), method, 1.0)
         check_models("language", target, draft)
-    if given.several and (settings.name or loading.tensor_parallel):
+    if given.several and (settings.name or settings.adapt or loading.tensor_parallel):
         raise ConfigError(
-            "there are several targets: name each as --target NAME=TARGET, without --name and --tensor-parallel"
+            "there are several targets: name each as --target NAME=TARGET, without --name, --adapt and --tensor-parallel"
         )
     try:
         with loading_libraries():
@@ -96,7 +102,10 @@ def command(**options: Any) -> None:
         pair = load_session("language", Models(target=target, draft=draft), loading)
         registry = Registry.of(Service(pair, settings, name=name, method=method))
     start_log(settings.log)
-    serve(registry, keys, lambda sentence: click.echo(sentence, err=True))
+    with ExitStack() as beside:
+        if settings.adapt is not None:
+            beside.enter_context(in_background(target, draft, settings.adapt, _say))
+        serve(registry, keys, _say)
 
 
 for _option in command.params:

@@ -73,6 +73,9 @@ class ServeOptions:
         "none",
         "drafts from earlier texts: none, of the same key, or of all keys: speed then shows what others have written",
     )
+    adapt: Path | None = setting(
+        None, "folder of texts that the drafter learns from while the server runs, for its next start; see 'draftwood adapt'"
+    )
     max_traces: int = setting(16, "the most traces that are kept; 0 keeps none, and has no page")
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
     no_tools: bool = setting(False, "refuse requests with tools")
