@@ -1,10 +1,5 @@
 """Every family in a GGUF file, as llama.cpp's converter writes it, is the model of ``transformers`` that was written."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import gguf
 import numpy as np
 import pytest
@@ -68,7 +63,7 @@ MAMBA_SAID = {
     **FACTORS_SAID, "attention.head_count_kv": [0, 2, 0], "ssm.conv_kernel": 4, "ssm.state_size": 32,
     "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
 }  # fmt: skip
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+CASES = {
     "gemma2": (
         "gemma2", {**SOFT, "query_pre_attn_scalar": 16, "sliding_window": 8}, {**SOFT, "attention.sliding_window": 8}
     ),
@@ -173,7 +168,7 @@ AHEAD = {
 IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[0].tolist()
 
 
-def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None) -> tuple[Path, Any]:
+def written(path, case, kind, more=None):
     """A file, which says ``more`` or does not say what is None there, and the model that it holds."""
     (own, settings, said), arch, tokenizer = CASES[case], case.partition(",")[0], source()[1]
     said = {name: value for name, value in {**said, **(more or {})}.items() if value is not None}
@@ -206,7 +201,7 @@ def written(path: Path, case: str, kind: Any, more: dict[str, Any] | None = None
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_family_in_a_file_is_the_model_that_was_written(tmp_path: Path, case: str) -> None:
+def test_a_family_in_a_file_is_the_model_that_was_written(tmp_path, case):
     path, model = written(tmp_path / "fox.gguf", case, F32)
     pair = draftwood.load(path, options={"backend": "native", "dtype": "float32"})
     assert isinstance(pair.model, StoredModel)
@@ -217,9 +212,9 @@ def test_a_family_in_a_file_is_the_model_that_was_written(tmp_path: Path, case: 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Path, case: str) -> None:
+def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path, case):
     path, _ = written(tmp_path / "fox.gguf", case, Q8_0)
-    texts: dict[int, set[tuple[int, ...]]] = {16: set(), 8: set()}
+    texts = {16: set(), 8: set()}
     for dtype, activations in (("auto", 16), ("bfloat16", 16), ("auto", 8)):
         pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": activations})
         for method in ("ar", "ngram"):
@@ -230,9 +225,7 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path: Pat
 
 
 @pytest.mark.parametrize("case", ["qwen35, ahead", "qwen35moe, ahead", "qwen3next, ahead"])
-def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path, case, monkeypatch):
     path, model = written(tmp_path / "fox.gguf", case, F32)
     pair, none = (draftwood.load(path, draft, options={"backend": "native"}) for draft in (None, "none"))
     assert (pair.draft is None, none.draft is None) == (False, True)
@@ -287,18 +280,14 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(
     ("lfm2", {"attention.head_count_kv": [0, 2, 1]}, r"lfm2.attention.head_count_kv \[0, 2, 1\]"),
     ("lfm2", {"attention.head_count_kv": [0, 2]}, r"lfm2.attention.head_count_kv \[0, 2\]"),
 ])  # fmt: skip
-def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(
-    tmp_path: Path, case: str, said: dict[str, Any], words: str
-) -> None:
+def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(tmp_path, case, said, words):
     path, _ = written(tmp_path / "fox.gguf", case, F32, said)
     with pytest.raises(ModelError, match=words):
         draftwood.load(path, options={"backend": "native"})
 
 
 @pytest.mark.parametrize("case", ["gpt-oss", "gemma4"])
-def test_a_call_ends_a_text_and_the_end_of_a_message_does_not(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_ends_a_text_and_the_end_of_a_message_does_not(tmp_path, case, monkeypatch):
     kind = CASES[case][0]
     own = families.FAMILIES[kind]
     assert own.ends
@@ -308,7 +297,7 @@ def test_a_call_ends_a_text_and_the_end_of_a_message_does_not(
     assert draftwood.load(path, options={"backend": "native"}).model.generation_config.eos_token_id == [0, 1, 3]
 
 
-def test_control_value_heads_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_value_heads_in_another_order_are_seen(tmp_path, monkeypatch):
     path, model = written(tmp_path / "fox.gguf", "qwen35", F32)
     monkeypatch.setattr(facts, "TILED", "no setting")
     found = draftwood.load(path, options={"backend": "native", "dtype": "float32"}).target

@@ -1,7 +1,5 @@
 """Published drafters: their logits are those of speculators, in every format; what cannot be honoured is refused by name."""
 
-from __future__ import annotations
-
 import json
 import logging
 from itertools import product
@@ -23,7 +21,7 @@ from tests.loading.published_cases import ANCHORS, DEPTH, DRAFT_VOCAB, HIDDEN, L
 FROZEN = cases.frozen()
 
 
-def target_model(vocab: int = VOCAB, width: int = WIDTH, depth: int = DEPTH):
+def target_model(vocab=VOCAB, width=WIDTH, depth=DEPTH):
     """A target with the embeddings and output weights of the cases."""
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=width, intermediate_size=8, num_hidden_layers=depth, num_attention_heads=2,

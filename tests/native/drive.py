@@ -1,10 +1,7 @@
 """A program that uses every function of a native library, compiled and run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,13 +9,13 @@ from draftwood.native import build
 
 
 def drive(
-    library: Path,
-    isa: str = "generic",
-    flags: Sequence[str] = (),
-    compiler: str | None = None,
-    emulator: Sequence[str] = (),
-    part: str = "all",
-) -> list[str]:
+    library,
+    isa="generic",
+    flags=(),
+    compiler=None,
+    emulator=(),
+    part="all",
+):
     """The digests of what is computed with an instruction set: 56 of trees, 20 of trees of models in codes with inputs of 8
     bits, and two of all the rest. The ``part`` is all of them, ``trees`` for the first 76, or ``codes`` for the 20 alone.
 

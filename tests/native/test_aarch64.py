@@ -1,10 +1,7 @@
 """Arm, by a cross compiler and an emulator: bits are those of x86."""
 
-from __future__ import annotations
-
 import platform
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ SYSTEM = "/usr/aarch64-linux-gnu"  # its libraries
 
 
 @pytest.mark.skipif(not (shutil.which(COMPILER) and shutil.which(EMULATOR)), reason=f"there is no {COMPILER} or {EMULATOR}")
-def test_arm_computes_the_bits_of_generic_on_x86(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arm_computes_the_bits_of_generic_on_x86(tmp_path, monkeypatch):
     if build.compiler() is None:
         pytest.skip("there is no C++ compiler")
 

@@ -1,11 +1,7 @@
 """A node's scores are the same bits in a tree, a chain, a prompt, any company and on any number of threads."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -26,14 +22,14 @@ BAD = next(token for token in range(VOCAB) if token not in TEXT[:80])
 
 
 @pytest.fixture(params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+def isa(request):
     """Each instruction set of this processor in turn."""
     library().use(request.param.encode())
     yield request.param
     library().use(instruction_sets()[-1].encode())
 
 
-def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
+def model_of(kind, dtype, **settings):
     sizes = {"hidden_size": 48, "num_attention_heads": 6, "max_position_embeddings": 320}
     model = tiny(kind, 1, dtype=dtype, **{**NATIVE[kind], **sizes, **settings})
     for name, weight in model.named_parameters():
@@ -42,11 +38,11 @@ def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
     return model
 
 
-def runner_of(kind: str, dtype: torch.dtype) -> NativeRunner:
+def runner_of(kind, dtype):
     return NativeRunner(model_of(kind, dtype), hidden_layers=(0, 1, 2))
 
 
-def score(runner: NativeRunner, tokens: Sequence[Sequence[int]], parents: Sequence[int]) -> torch.Tensor:
+def score(runner, tokens, parents):
     """Scores and hidden states of the nodes of a tree in every row."""
     seen = ancestors_of(torch.tensor([list(parents)] * len(tokens)), len(parents))
     found = runner.extend(torch.tensor(tokens), seen.sum(-1) - 1, seen)
@@ -54,7 +50,7 @@ def score(runner: NativeRunner, tokens: Sequence[Sequence[int]], parents: Sequen
     return torch.cat([found.logits, found.hidden], dim=-1)
 
 
-def one_by_one(runner: NativeRunner, text: Sequence[int]) -> torch.Tensor:
+def one_by_one(runner, text):
     """The same after each token of a text, by plain decoding."""
     row, found = Row(tokens=[text[0]]), []
     runner.clear()
@@ -66,19 +62,19 @@ def one_by_one(runner: NativeRunner, text: Sequence[int]) -> torch.Tensor:
     return torch.stack(found)
 
 
-def after(runner: NativeRunner, text: Sequence[int]) -> torch.Tensor:
+def after(runner, text):
     """The same after the last token of a text, whose other tokens are a prompt."""
     runner.clear()
     runner.set_rows([Row(tokens=list(text))])
     return score(runner, [text[-1:]], [0])[0, 0]
 
 
-def path(node: int) -> list[int]:
+def path(node):
     return [*path(PARENTS[node]), node] if node else [0]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
-def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: torch.dtype) -> None:
+def test_a_text_has_the_same_bits_in_any_portions(isa, kind, dtype):
     runner = runner_of(kind, dtype)
     alone = one_by_one(runner, TEXT)
     runner.clear()
@@ -95,7 +91,7 @@ def test_a_text_has_the_same_bits_in_any_portions(isa: str, kind: str, dtype: to
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_so_has_one_of_more_heads_with_the_same_keys_than_a_tile_has_rows(isa: str, dtype: torch.dtype) -> None:
+def test_so_has_one_of_more_heads_with_the_same_keys_than_a_tile_has_rows(isa, dtype):
     model = model_of("llama", dtype, hidden_size=136, num_attention_heads=17, num_key_value_heads=1)
     runner, text = NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:70]
     alone = one_by_one(runner, text)
@@ -105,9 +101,7 @@ def test_so_has_one_of_more_heads_with_the_same_keys_than_a_tile_has_rows(isa: s
 
 
 @pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
-def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
-    isa: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(isa, kind, dtype, monkeypatch):
     runner, tokens = runner_of(kind, dtype), TEXT[40 : 40 + len(PARENTS)]
     for length in (1, 16, 63, 64, 250):
         text = [*TEXT[: length - 1], tokens[0]]
@@ -122,7 +116,7 @@ def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_accepted_nodes_and_copied_beginnings_have_the_bits_of_text(isa: str, dtype: torch.dtype) -> None:
+def test_accepted_nodes_and_copied_beginnings_have_the_bits_of_text(isa, dtype):
     runner, kept = runner_of("llama", dtype), path(8)
     for length in (3, 60, 64, 95):
         row = Row(tokens=list(TEXT[:length]))
@@ -139,13 +133,13 @@ def test_accepted_nodes_and_copied_beginnings_have_the_bits_of_text(isa: str, dt
         assert torch.equal(found, torch.stack([after(runner, one.tokens) for one in (row, copy)]))
 
 
-def spoilt(runner: Any) -> Any:
+def spoilt(runner):
     with torch.no_grad():
         runner.model.get_input_embeddings().weight[BAD] = torch.nan
     return runner
 
 
-def check_no_number(runner: Any, gap: float) -> None:
+def check_no_number(runner, gap):
     """A token that is no number ends the texts that see it, and scores of no other one differ by more than ``gap``."""
     for length in (3, 4, 33, 62, 63, 64):
         text, new = TEXT[:length], TEXT[length]
@@ -170,12 +164,12 @@ def check_no_number(runner: Any, gap: float) -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), product(["llama", "gemma2"], FORMATS))
-def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa: str, kind: str, dtype: torch.dtype) -> None:
+def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa, kind, dtype):
     check_no_number(spoilt(runner_of(kind, dtype)), 0.0)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_control_sums_in_another_order_are_seen(isa: str, dtype: torch.dtype) -> None:
+def test_control_sums_in_another_order_are_seen(isa, dtype):
     """The same function with the inner numbers of a layer in reverse: sums that were split by threads would differ so."""
     model = model_of("llama", dtype)
     mine = one_by_one(NativeRunner(model, hidden_layers=(0, 1, 2)), TEXT[:20])

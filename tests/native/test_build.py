@@ -1,7 +1,5 @@
 """The native engine is compiled at installation where there is a compiler, and a file that is not its library is refused."""
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import os
@@ -30,7 +28,7 @@ needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="there is n
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def small(monkeypatch, tmp_path):
     """Where the library of two small sources belongs, which are in the same folder."""
     for name, text in SOURCES.items():
         (tmp_path / name).write_text(text)
@@ -40,13 +38,13 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("CXX", "g++")
 
 
 @pytest.fixture
-def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def project(monkeypatch, tmp_path):
     """A checkout without models, with a library of other sources in it."""
     pytest.importorskip("hatchling")
     root = tmp_path / "project"
@@ -59,7 +57,7 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return root
 
 
-def wheel(folder: Path) -> tuple[str, list[str]]:
+def wheel(folder):
     """A wheel's tag, and its files of the native engine; it is unpacked into ``wheel``."""
     from hatchling.build import build_wheel
 

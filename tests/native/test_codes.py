@@ -1,11 +1,7 @@
 """Weights in codes. With inputs of 16 bits scores are, bit for bit, those of the numbers that the codes stand for; with
 inputs of 8 bits they are those of one arithmetic on every instruction set."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import gguf
 import numpy as np
@@ -16,7 +12,6 @@ from gguf import GGMLQuantizationType as Kind
 from draftwood.native.library import instruction_sets, library
 from draftwood.runners.native.families import EMBEDDING, HEAD
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row
 from tests.differences import difference
@@ -32,7 +27,7 @@ MIXTURE = {"q_proj": Kind.Q4_K, "v_proj": Kind.Q6_K, "down_proj": Kind.Q6_K, "up
 isa = isa
 
 
-def coded(kinds: Mapping[str, Kind], default: Kind | None = None, **settings: Any) -> StoredModel:
+def coded(kinds, default=None, **settings):
     """A model whose matrices are random codes of these types, heads of queries and keys in llama.cpp's order."""
     found = stored(tiny("llama", 1, dtype=torch.bfloat16, **{**SIZES, **settings}), coded=True)
     found.activations = 16
@@ -47,14 +42,14 @@ def coded(kinds: Mapping[str, Kind], default: Kind | None = None, **settings: An
     return found
 
 
-def scores(model: Any) -> torch.Tensor:
+def scores(model):
     """Of a tree after a text."""
     runner = NativeRunner(model, check=False, hidden_layers=(2,))
     runner.set_rows([Row(tokens=TEXT[:40])])
     return score(runner, [[TEXT[39], *range(1, len(PARENTS))]], PARENTS)
 
 
-def compare(model: StoredModel) -> None:
+def compare(model):
     found = scores(model)
     assert found.isfinite().all()
     assert found.std() > 0.01
@@ -63,7 +58,7 @@ def compare(model: StoredModel) -> None:
     assert torch.equal(found, scores(model))
 
 
-def in_eights(x: np.ndarray) -> np.ndarray:
+def in_eights(x):
     """Inputs as they are multiplied: rounded to 8 bits, with a scale for 32 of them. Slow, and another way."""
     groups = x.reshape(*x.shape[:-1], -1, 32)
     scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
@@ -72,7 +67,7 @@ def in_eights(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 17, 33])
-def test_products_in_integers_are_those_of_rounded_inputs(isa: str, kind: Kind, rows: int) -> None:
+def test_products_in_integers_are_those_of_rounded_inputs(isa, kind, rows):
     model = coded({"lm_head": kind}, tie_word_embeddings=False)
     model.activations = 8
     runner = NativeRunner(model, check=False, hidden_layers=(2,))  # the input of the head
@@ -87,7 +82,7 @@ def test_products_in_integers_are_those_of_rounded_inputs(isa: str, kind: Kind, 
 
 
 @pytest.mark.parametrize(("kinds", "inner"), [({}, 512), (MIXTURE, 512), ({"down_proj": Kind.Q4_1}, 544)])
-def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds: dict[str, Kind], inner: int) -> None:
+def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds, inner):
     found = []
     for name in instruction_sets():
         library().use(name.encode())
@@ -105,7 +100,7 @@ def test_scores_of_integers_have_one_text_on_every_instruction_set(kinds: dict[s
     assert not torch.equal(scores(model), found[-1])  # the control: another arithmetic has other bits
 
 
-def test_a_group_that_is_not_finite_is_seen_and_a_tiny_one_is_zero(isa: str) -> None:
+def test_a_group_that_is_not_finite_is_seen_and_a_tiny_one_is_zero(isa):
     for value, finite in ((float("nan"), False), (float("inf"), False), (1e-38, True)):
         model = coded({}, Kind.Q4_1)
         model.activations = 8
@@ -118,7 +113,7 @@ def test_a_group_that_is_not_finite_is_seen_and_a_tiny_one_is_zero(isa: str) -> 
 
 @pytest.mark.parametrize("activations", [8, 16])
 @pytest.mark.parametrize("kind", [Kind.Q4_K, Kind.Q8_0, Kind.MXFP4], ids=lambda kind: kind.name)
-def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa: str, kind: Kind, activations: int) -> None:
+def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa, kind, activations):
     model = coded({}, kind, tie_word_embeddings=False)
     model.activations = activations
     embedding = model.weights[EMBEDDING]
@@ -129,18 +124,18 @@ def test_a_token_that_is_no_number_changes_no_bit_of_what_does_not_see_it(isa: s
 
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.name)
-def test_scores_are_those_of_the_numbers(isa: str, kind: Kind) -> None:
+def test_scores_are_those_of_the_numbers(isa, kind):
     compare(coded({}, kind, tie_word_embeddings=True))
 
 
 @pytest.mark.parametrize("settings", [{}, {"head_dim": 48}], ids=["parts", "padded"])  # padded inputs have no codes
-def test_types_may_be_mixed(isa: str, settings: dict[str, int]) -> None:
+def test_types_may_be_mixed(isa, settings):
     kinds = MIXTURE if not settings else {"o_proj": Kind.Q8_0, "down_proj": Kind.Q4_1}
     compare(coded(kinds, **settings))
 
 
 @pytest.mark.parametrize("family", ["olmo2", "phi3", "gemma2", "gemma3_text"])
-def test_a_rounded_model_is_the_same_by_codes_and_by_numbers(family: str) -> None:
+def test_a_rounded_model_is_the_same_by_codes_and_by_numbers(family):
     found = stored(tiny(family, 1, dtype=torch.bfloat16, **SIZES))
     found.round_to(4)
     compare(found)
@@ -148,7 +143,7 @@ def test_a_rounded_model_is_the_same_by_codes_and_by_numbers(family: str) -> Non
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_numbers_are_those_of_the_package_gguf(kind: Kind, dtype: torch.dtype) -> None:
+def test_numbers_are_those_of_the_package_gguf(kind, dtype):
     block, size = BLOCKS[int(kind)]
     if kind in CODES:
         data = blocks(np.random.default_rng(3), kind, 5, 2 * block)
@@ -160,7 +155,7 @@ def test_numbers_are_those_of_the_package_gguf(kind: Kind, dtype: torch.dtype) -
     assert torch.equal(found, torch.from_numpy(np.array(wanted, np.float32)).reshape(5, -1).to(dtype))
 
 
-def test_control_another_code_is_another_model() -> None:
+def test_control_another_code_is_another_model():
     model = coded({}, Kind.Q4_1)
     before, name = scores(model), "model.layers.0.mlp.down_proj.weight"
     weight = model.weights[name]
@@ -171,7 +166,7 @@ def test_control_another_code_is_another_model() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_rounded_model_is_that_of_its_codes(isa: str, bits: int) -> None:
+def test_a_rounded_model_is_that_of_its_codes(isa, bits):
     own = stored(tiny("llama", 1, dtype=torch.bfloat16, **SIZES))
     before = {name: weight.tensor(torch.float32) for name, weight in own.weights.items()}
     own.round_to(bits)

@@ -1,10 +1,6 @@
 """Drafters of hidden states in the native engine: what is forgotten is forgotten there too, and a block is one."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +20,7 @@ VOCAB = 11
 __all__ = ["isa"]
 
 
-def scores_of(runner: Any, seed: int, texts: list[list[int]], length: int, root: int = 3) -> torch.Tensor:
+def scores_of(runner, seed, texts, length, root=3):
     """Scores after roots of rows whose hidden states of the last ``length`` tokens are new."""
     generator = torch.Generator().manual_seed(seed)
     config = runner.model.config
@@ -39,7 +35,7 @@ def scores_of(runner: Any, seed: int, texts: list[list[int]], length: int, root:
     return found
 
 
-def test_a_second_text_with_the_same_beginning_and_one_with_a_gap() -> None:
+def test_a_second_text_with_the_same_beginning_and_one_with_a_gap():
     model = tiny_model("native", VOCAB, 1)
     drafter = tiny_hidden(model)
     runners = [HiddenBlockRunner(drafter, model, engine=engine) for engine in ("native", "torch")]
@@ -53,7 +49,7 @@ def test_a_second_text_with_the_same_beginning_and_one_with_a_gap() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hidden", "dflash", "dspark"])
-def test_many_rows_have_the_bits_of_each_alone(kind: str) -> None:
+def test_many_rows_have_the_bits_of_each_alone(kind):
     model = tiny_model("native", VOCAB, 1)
     drafter = tiny_hidden(model) if kind == "hidden" else tiny_published(model, kind)
     if kind == "dflash":
@@ -73,12 +69,12 @@ def test_many_rows_have_the_bits_of_each_alone(kind: str) -> None:
         assert torch.equal(alone.logits[0], together[row])
 
 
-def test_a_table_of_rotations_that_was_not_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_rotations_that_was_not_made_is_made_again(monkeypatch):
     monkeypatch.setattr(network, "_POSITIONS", 20)
     runner = NativeRunner(model_of("llama", torch.float32), hidden_layers=(0,))
     rotate = runner.network.engine._rotate
 
-    def interrupted(positions: int) -> None:
+    def interrupted(positions):
         raise KeyboardInterrupt
 
     runner.network.engine._rotate = interrupted
@@ -103,7 +99,7 @@ EAGLES = [
 ]  # fmt: skip
 
 
-def eagle_of(dtype: torch.dtype, kind: str = "eagle3", **flags: Any) -> tuple[Any, Any]:
+def eagle_of(dtype, kind="eagle3", **flags):
     """A drafter and its target, whose norms have weights and whose scores are of a size with those of a model."""
     model = model_of("llama", dtype)
     drafter = tiny_published(model, kind, **flags)
@@ -113,9 +109,7 @@ def eagle_of(dtype: torch.dtype, kind: str = "eagle3", **flags: Any) -> tuple[An
     return drafter, model
 
 
-def eagle_scores(
-    runner: Eagle3Runner, rows: Sequence[tuple[list[int], int]], tokens: Sequence[int], parents: Sequence[int]
-) -> torch.Tensor:
+def eagle_scores(runner, rows, tokens, parents):
     """Scores of a tree, given its tokens below the root, in rows with a text and a seed of hidden states."""
     texts = [text for text, _ in rows]
     width = runner.model.hidden_width
@@ -128,9 +122,7 @@ def eagle_scores(
 
 
 @pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES))
-def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(
-    isa: str, dtype: torch.dtype, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(isa, dtype, flags, monkeypatch):
     runner, tokens = Eagle3Runner(*eagle_of(dtype, **flags), engine="native"), TEXT[40 : 39 + len(PARENTS)]
     for length in (2, 64, 260):
         text, wanted = TEXT[:length], []
@@ -144,7 +136,7 @@ def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(
 
 
 @pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES))
-def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.dtype, flags: dict[str, Any]) -> None:
+def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa, dtype, flags):
     drafter, model = eagle_of(dtype, **flags)
     native = Eagle3Runner(drafter, model, engine="native")
     exact = Eagle3Runner(drafter.double(), model.double())
@@ -158,14 +150,14 @@ def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa: str, dtype: torch.
 KINDS = ["hidden", "dspark", "eagle3", "mtp"]
 
 
-def drafter_of(kind: str, model: Any, proposes: int | None = None) -> tuple[Any, Any]:
+def drafter_of(kind, model, proposes=None):
     """A drafter, and the class of its runner."""
     made = tiny_hidden(model, proposes=proposes) if kind == "hidden" else tiny_published(model, kind, proposes=proposes)
     return made, Eagle3Runner if kind in ("eagle3", "mtp") else HiddenBlockRunner
 
 
 @pytest.mark.parametrize(("kind", "dtype", "kept"), product(KINDS, FORMATS, [0, 1, 30, None]))
-def test_every_token_is_a_root_whatever_the_drafter_proposes(kind: str, dtype: torch.dtype, kept: int | None) -> None:
+def test_every_token_is_a_root_whatever_the_drafter_proposes(kind, dtype, kept):
     """Also where the target's embedding is stored in another number format."""
     model = tiny("gemma2" if kept is None and kind == "hidden" else "llama", 1, dtype=torch.bfloat16).to(dtype)
     drafter, make = drafter_of(kind, model, proposes=7)
@@ -177,7 +169,7 @@ def test_every_token_is_a_root_whatever_the_drafter_proposes(kind: str, dtype: t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_proof_at_load_sees_each_weight(kind: str) -> None:
+def test_the_proof_at_load_sees_each_weight(kind):
     model = model_of("llama", torch.float32)
     drafter, make = drafter_of(kind, model)
     weights = [*drafter.parameters(), model.get_input_embeddings().weight]
@@ -193,7 +185,7 @@ def test_the_proof_at_load_sees_each_weight(kind: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["fc.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.k_proj.weight", "hidden"])
-def test_what_is_no_number_gives_scores_that_are_none(part: str) -> None:
+def test_what_is_no_number_gives_scores_that_are_none(part):
     drafter, model = eagle_of(torch.float32)
     if part != "hidden":
         with torch.no_grad():

@@ -1,9 +1,5 @@
 """Mixtures of experts that are read from folders, in which experts have weights of their own or names of other programs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,7 +20,7 @@ KINDS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_read_without_the_model_of_transformers(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+def test_a_folder_is_read_without_the_model_of_transformers(tmp_path, kind, dtype):
     attends = {"layer_types": ["full_attention"] * 2} if kind == "granitemoehybrid" else {}
     model = model_of(kind, dtype, **attends)
     model.save_pretrained(tmp_path)
@@ -39,7 +35,7 @@ def test_a_folder_is_read_without_the_model_of_transformers(tmp_path: Path, kind
     assert torch.equal(found(ids).logits, model(ids).logits)
 
 
-def test_a_folder_that_lacks_an_expert_is_left_to_transformers(tmp_path: Path) -> None:
+def test_a_folder_that_lacks_an_expert_is_left_to_transformers(tmp_path):
     model_of("mixtral", torch.float32).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = next(name for name in weights if name.endswith(KINDS["mixtral"]))
@@ -49,7 +45,7 @@ def test_a_folder_that_lacks_an_expert_is_left_to_transformers(tmp_path: Path) -
     assert stored_folder(tmp_path) is None
 
 
-def test_control_experts_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_experts_in_another_order_are_seen(tmp_path, monkeypatch):
     model = model_of("qwen3_moe", torch.float32)
     model.save_pretrained(tmp_path)
     whole = experts._together_bytes

@@ -1,9 +1,5 @@
 """The scores of every family are those of its own model, and each of its settings counts."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -57,7 +53,7 @@ CHANGES = [
 """Models that differ in one setting."""
 
 
-def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
+def model_of(kind, dtype, **settings):
     """A model with random norms and biases: those of a new model are all alike."""
     model = tiny(kind, 1, dtype=dtype, **HEADS, **{**NATIVE[kind], **settings})
     scalars = [(name, scalar) for name, scalar in model.named_buffers() if name.endswith("layer_scalar")]
@@ -67,7 +63,7 @@ def model_of(kind: str, dtype: torch.dtype, **settings: Any) -> Any:
     return model
 
 
-def native(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def native(model):
     """Scores and hidden states after each token of the text."""
     layers = tuple(range(model.config.num_hidden_layers + 1))
     runner, size = NativeRunner(model, hidden_layers=layers), TEXT.shape[1]
@@ -78,14 +74,14 @@ def native(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def plain(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def plain(model):
     """The same of the model itself."""
     found = model(input_ids=TEXT, use_cache=False, output_hidden_states=True)
     return found.logits[0].double(), torch.cat(found.hidden_states, dim=-1)[0].double()
 
 
 @pytest.mark.parametrize("kind", NATIVE)
-def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind: str) -> None:
+def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind):
     model = model_of(kind, torch.float32)
     for mine, wanted in zip(native(model), plain(model), strict=True):
         assert difference(mine, wanted) < 1e-5 * wanted.abs().max()
@@ -96,7 +92,7 @@ def test_a_family_is_computed_as_by_its_model_and_rounded_less(kind: str) -> Non
 
 
 @pytest.mark.parametrize(("kind", "change"), CHANGES)
-def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any]) -> None:
+def test_control_the_text_shows_every_setting(kind, change):
     (scores, _), (others, _) = plain(model_of(kind, torch.float32)), plain(model_of(kind, torch.float32, **change))
     assert difference(scores, others) > 0.05
     mine, _ = native(model_of(kind, torch.float32, **change))
@@ -111,12 +107,12 @@ def test_control_the_text_shows_every_setting(kind: str, change: dict[str, Any])
         ({"use_bidirectional_attention": True}, "its tokens see later ones"),
     ],
 )
-def test_settings_without_code_are_refused(settings: dict[str, Any], reason: str) -> None:
+def test_settings_without_code_are_refused(settings, reason):
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}"):
         NativeRunner(model_of("gemma3_text", torch.float32, **settings))
 
 
-def test_factors_of_queries_do_not_depend_on_the_default_format() -> None:
+def test_factors_of_queries_do_not_depend_on_the_default_format():
     config, found = tiny("ministral3", **NATIVE["ministral3"]).config, []
     for dtype in (torch.float32, torch.bfloat16):
         torch.set_default_dtype(dtype)
@@ -129,7 +125,7 @@ def test_factors_of_queries_do_not_depend_on_the_default_format() -> None:
     assert torch.equal(found[0], found[1])
 
 
-def test_an_embedding_that_does_not_say_its_factors_is_refused() -> None:
+def test_an_embedding_that_does_not_say_its_factors_is_refused():
     rotary = {key: value for key, value in NATIVE["ministral3"]["rope_parameters"].items() if key != "llama_4_scaling_beta"}
     model = tiny("ministral3", dtype=torch.float32, **NATIVE["ministral3"])
     model.config.rope_parameters = rotary

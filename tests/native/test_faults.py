@@ -1,10 +1,7 @@
 """What the native engine does with models, memory and processes that are not as they should be."""
 
-from __future__ import annotations
-
 import os
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from tests.native.test_bits import TEXT, model_of
 from tests.runners.zoo import VOCAB, plain_scores, tiny
 
 
-def llama(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+def llama(dtype=torch.float32, **settings):
     return model_of("llama", dtype, **settings)
 
 
@@ -35,7 +32,7 @@ def llama(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
     {"hidden_size": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 66, "num_hidden_layers": 1},
     {"intermediate_size": 19, "mlp_bias": True, "attention_bias": True},
 ])  # fmt: skip
-def test_odd_sizes_and_biases_are_computed(sizes: dict[str, int]) -> None:
+def test_odd_sizes_and_biases_are_computed(sizes):
     model = llama(**sizes)
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
@@ -44,14 +41,14 @@ def test_odd_sizes_and_biases_are_computed(sizes: dict[str, int]) -> None:
     assert difference(_logits(NativeRunner(model), text), plain_scores(model, text)) < 1e-4
 
 
-def _logits(runner: NativeRunner, text: list[int]) -> torch.Tensor:
+def _logits(runner, text):
     runner.clear()
     runner.set_rows([Row(tokens=text)])
     nothing = torch.zeros(1, 1, dtype=torch.long)
     return runner.extend(torch.tensor([text[-1:]]), nothing, torch.ones(1, 1, 1, dtype=torch.bool)).logits[0, 0]
 
 
-def two_norms() -> tuple[Any, Any]:
+def two_norms():
     model = llama()
     return model, tiny_published(model, "eagle3", fc_norm=True, norm_before_fc=True)
 
@@ -64,7 +61,7 @@ def two_norms() -> tuple[Any, Any]:
      "it has no code for rotary embeddings of type 'dynamic'"),
     (two_norms, "it has no code for two norms of the hidden states"),
 ])  # fmt: skip
-def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason, monkeypatch) -> None:
+def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason, monkeypatch):
     with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}.* Use --backend torch"):
         make_runners(*make(), backend="native")
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
@@ -73,7 +70,7 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     assert reason in (runners.engine.fallback or "")
 
 
-def test_auto_takes_it_where_it_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_it_where_it_runs_both(monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     assert make_runners(llama(), llama(num_hidden_layers=1)).engine.fallback is None
     for drafter in (tiny_hidden(llama()), tiny_published(llama(), "eagle3")):
@@ -86,7 +83,7 @@ def test_auto_takes_it_where_it_runs_both(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "place", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.layers.1.self_attn.q_proj.weight"]
 )
-def test_weights_that_are_no_numbers_are_an_error(bad: float, place: str) -> None:
+def test_weights_that_are_no_numbers_are_an_error(bad, place):
     model = llama()
     with torch.no_grad():
         model.get_parameter(place).view(-1)[0] = bad
@@ -94,7 +91,7 @@ def test_weights_that_are_no_numbers_are_an_error(bad: float, place: str) -> Non
         NativeRunner(model)
 
 
-def test_scores_that_are_minus_infinity_stay_so() -> None:
+def test_scores_that_are_minus_infinity_stay_so():
     model = llama()
     with torch.no_grad():
         model.lm_head.weight[7] = 3e38
@@ -106,7 +103,7 @@ def test_scores_that_are_minus_infinity_stay_so() -> None:
     ("model.embed_tokens", "embedding"), ("lm_head", "head"), ("model.norm", "norm"), ("model.layers.1.mlp.up_proj", "up"),
     ("model.layers.0.self_attn.k_proj", "key"), ("model.layers.0.post_attention_layernorm", "ffn_norm"),
 ])  # fmt: skip
-def test_a_weight_of_another_size_is_refused(name: str, said: str) -> None:
+def test_a_weight_of_another_size_is_refused(name, said):
     model = llama()
     module = model.get_submodule(name)
     module.weight = torch.nn.Parameter(module.weight.detach()[..., :-1].clone())
@@ -132,7 +129,7 @@ _PLACES = np.array([[0, 1]])
     ({"features": torch.zeros(1, 2, 48)}, "features are for drafters that read them"),
     ({"features": torch.zeros(1, 2, 47)}, r"takes torch.float32 \[2, 48\]"),
 ])  # fmt: skip
-def test_a_forward_of_other_sizes_is_refused(change: dict[str, Any], said: str) -> None:
+def test_a_forward_of_other_sizes_is_refused(change, said):
     network, other = (NativeRunner(llama(), check=False).network for _ in range(2))
     given = {"input_ids": _PLACES, "depths": _PLACES, "seen": _SEES, "memories": [network.engine.row()], "pending": [[3]]}
     assert network(**given).logits.isfinite().all()
@@ -152,14 +149,14 @@ def test_a_forward_of_other_sizes_is_refused(change: dict[str, Any], said: str) 
     ({"count": 0}, "the best of no scores, or none of them"),
 ])  # fmt: skip
 @pytest.mark.parametrize("cut", [None, Truncation(5)])
-def test_scores_and_noise_of_other_sizes_are_refused(cut: Any, change: dict[str, Any], said: str) -> None:
+def test_scores_and_noise_of_other_sizes_are_refused(cut, change, said):
     given = {"keys": np.array([[5], [6]]), "bases": torch.arange(7), "columns": None, "count": 7}
     with pytest.raises((RuntimeError, ValueError), match=said):
         sampling.best(torch.zeros(2, 1, 7), [cut] * 2, **{**given, **change})
 
 
 @pytest.mark.parametrize(("layers", "wider"), [(2, False), (30, True)])
-def test_bytes_of_a_token_are_those_that_pages_take(layers: int, wider: bool) -> None:
+def test_bytes_of_a_token_are_those_that_pages_take(layers, wider):
     """A page of 30 such layers is 1.4 MiB, which takes 2."""
     sizes = {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64}
     runner = NativeRunner(tiny("llama", 1, dtype=torch.bfloat16, num_hidden_layers=layers, **sizes), check=False)
@@ -168,7 +165,7 @@ def test_bytes_of_a_token_are_those_that_pages_take(layers: int, wider: bool) ->
     assert (runner.token_bytes > token_bytes(runner.model.config, 2)) == wider
 
 
-def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_is_a_sentence(monkeypatch):
     runner = NativeRunner(llama())
     monkeypatch.setattr(native.library(), "read_tokens", lambda *_: -1)
     monkeypatch.setattr(native.library(), "error", lambda: b"there is not enough memory")
@@ -176,13 +173,13 @@ def test_memory_that_runs_out_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
         _logits(runner, TEXT[:5])
 
 
-def test_texts_in_several_threads_of_the_caller_and_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_in_several_threads_of_the_caller_and_after_a_fork(monkeypatch):
     monkeypatch.setattr("draftwood.runners.native.network.free_threads", lambda: 2)
     runners = [NativeRunner(llama(num_hidden_layers=layers)) for layers in (1, 2, 3)]
     wanted = [_logits(runner, TEXT[:99]) for runner in runners]
     equal = []
 
-    def many(number: int) -> None:
+    def many(number):
         equal.extend(torch.equal(_logits(runners[number], TEXT[:99]), wanted[number]) for _ in range(10))
 
     threads = [threading.Thread(target=many, args=(number,)) for number in range(3)]

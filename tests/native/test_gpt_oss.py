@@ -1,10 +1,6 @@
 """gpt-oss: sinks, and experts with biases whose weights are numbers or codes in MXFP4."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -29,7 +25,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96}
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
 
 
-def model_of(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+def model_of(dtype=torch.float32, **settings):
     model = tiny("gpt_oss", 1, dtype=dtype, **NATIVE["gpt_oss"], **SIZES, **settings)
     for name, weight in model.named_parameters():
         if "norm" in name or name.endswith(("bias", "sinks")):
@@ -37,7 +33,7 @@ def model_of(dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
     return model
 
 
-def write_in_codes(model: Any, folder: Path) -> None:
+def write_in_codes(model, folder):
     """Write a folder as the model is published: two codes of an expert's matrix in each byte, and scales apart."""
     model.save_pretrained(folder)
     weights = load_file(folder / "model.safetensors")
@@ -54,7 +50,7 @@ def write_in_codes(model: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path, dtype):
     model = model_of(dtype)
     model.save_pretrained(tmp_path)
     model = GptOssForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
@@ -66,7 +62,7 @@ def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path: Path, dt
     assert torch.equal(found(TEXT).logits, model(TEXT).logits)
 
 
-def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path: Path) -> None:
+def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):
     write_in_codes(model_of(), tmp_path)
     numbers = Mxfp4Config(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, quantization_config=numbers).eval()
@@ -79,7 +75,7 @@ def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path: 
     assert difference(found(TEXT).logits[0], wanted) < 1e-5 * wanted.abs().max()
 
 
-def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path: Path) -> None:
+def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path):
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     write_in_codes(model_of(torch.bfloat16, vocab_size=len(tokenizer)), tmp_path)
@@ -92,11 +88,11 @@ def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path: Path) -> N
     compare(pair.model)
 
 
-def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch):
     model = model_of()
     NativeRunner(model)
 
-    def without_biases(*given: Any) -> dict[str, Any]:
+    def without_biases(*given):
         return {name: one for name, one in experts.expert_sources(*given).items() if "bias" not in name}
 
     for place, what, wrong in (

@@ -1,14 +1,8 @@
 """Sampling in the native library: the tokens and numbers of PyTorch's operations."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from draftwood.core.log_probs import Pending
 from draftwood.draft.none import root_alone
@@ -31,13 +25,13 @@ VOCABS = [7, 64, 1000, 1025]
 
 
 @pytest.fixture(params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> Iterator[None]:
+def isa(request):
     library().use(request.param.encode())
     yield
     library().use(instruction_sets()[-1].encode())
 
 
-def scores_of(vocab: int, kind: str) -> Tensor:
+def scores_of(vocab, kind):
     torch.manual_seed(vocab)
     scores = 3 * torch.randn(2, 3, vocab)
     if kind == "ties":
@@ -51,7 +45,7 @@ def scores_of(vocab: int, kind: str) -> Tensor:
 
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("vocab", [1, 63, 64, 1000])
-def test_noise_has_the_same_bits_and_nearly_the_same_logarithms(vocab: int) -> None:
+def test_noise_has_the_same_bits_and_nearly_the_same_logarithms(vocab):
     keys, bases = torch.randint(-(2**62), 2**62, (200, 1)), token_bases(vocab, torch.device("cpu"))
     found, exact = native.exponential(keys, bases), exponential(keys, bases, torch.float64)
     assert found is not None
@@ -65,14 +59,14 @@ def test_noise_has_the_same_bits_and_nearly_the_same_logarithms(vocab: int) -> N
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("kind", ["plain", "ties", "impossible"])
 @pytest.mark.parametrize("greedy", [False, [False, True], True])
-def test_best_tokens_are_those_of_pytorch(vocab: int, kind: str, greedy: Any) -> None:
+def test_best_tokens_are_those_of_pytorch(vocab, kind, greedy):
     rng, scores = CounterRng([3, 4], greedy=greedy).at([5, 9]), scores_of(vocab, kind)
     for cut in CUTS:
         with pytest.MonkeyPatch.context() as monkeypatch:
             compare(scores, rng, cut, monkeypatch, ties=kind == "ties" and greedy is not False)
 
 
-def compare(scores: Tensor, rng: Any, cut: Truncation | None, monkeypatch: pytest.MonkeyPatch, *, ties: bool) -> None:
+def compare(scores, rng, cut, monkeypatch, *, ties):
     """The best tokens at all nodes, and the choices at one, by the library and by PyTorch; tokens that tie may differ."""
     vocab = scores.shape[-1]
     log_probs, tree = Pending(scores=scores, cuts=[cut] * 2, vocab=vocab), root_alone([0] * len(scores))
@@ -88,7 +82,7 @@ def compare(scores: Tensor, rng: Any, cut: Truncation | None, monkeypatch: pytes
         assert chosen == matched(tree, one, rng).next_tokens[1]
 
 
-def test_a_token_that_is_chosen_has_a_probability() -> None:
+def test_a_token_that_is_chosen_has_a_probability():
     """Where sums of equal probabilities meet top-p exactly, too."""
     scores = torch.full((1, 1, 100), -torch.inf)
     scores[..., ::15] = 0.0
@@ -100,10 +94,10 @@ def test_a_token_that_is_chosen_has_a_probability() -> None:
 
 @pytest.mark.parametrize("by_depth", [False, True])
 @pytest.mark.parametrize("cut", [None, Truncation(6), Truncation(0, 0.8)], ids=str)
-def test_noise_belongs_to_the_depth_and_to_common_tokens(cut: Any, by_depth: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_belongs_to_the_depth_and_to_common_tokens(cut, by_depth, monkeypatch):
     tokens, more = torch.arange(5, 69).flip(0), {"depths": 3} if by_depth else {}
 
-    def best(depth: int) -> Any:
+    def best(depth):
         log_probs = Pending(scores=scores_of(64, "plain"), cuts=[cut] * 2, tokens=tokens, vocab=80)
         return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4, **more).tokens
 
@@ -115,7 +109,7 @@ def test_noise_belongs_to_the_depth_and_to_common_tokens(cut: Any, by_depth: boo
 
 @pytest.mark.parametrize("case", [("ar", None), ("adaptive", None), ("shared-noise", "3-2")])
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2, "temperature": 1.3}])
-def test_texts_are_the_same_with_and_without_the_library(case: Any, cuts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_the_same_with_and_without_the_library(case, cuts, monkeypatch):
     case, setting = (*case, "coupled"), Sampling(**cuts)
     found = texts(case, setting)
     monkeypatch.setattr("draftwood.sampling.truncation.LARGE", 1)

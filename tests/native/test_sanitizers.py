@@ -1,7 +1,5 @@
 """The native library under the compiler's sanitizers, and with AMX in software, each in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -17,7 +15,7 @@ BEST = [name for name in instruction_sets() if name != "amx"][-1]
 SANITIZERS = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
 
 
-def check_compiler(kind: str) -> None:
+def check_compiler(kind):
     """Skip the test if the compiler has no such sanitizer."""
     command = [str(build.compiler()), f"-print-file-name={SANITIZERS[kind]}"]
     if not os.path.isabs(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()):
@@ -25,7 +23,7 @@ def check_compiler(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SANITIZERS)
-def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind: str, tmp_path: Path) -> None:
+def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind, tmp_path):
     check_compiler(kind)
     flags = ["-O1", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
     sets = {BEST} if kind == "thread" else {"avx2", BEST} & {*instruction_sets()}
@@ -36,7 +34,7 @@ def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind: str, tmp_pa
         assert drive(made, "generic", flags, part="codes") == drive(build.LIBRARY, "generic", part="codes")
 
 
-def test_control_a_sanitizer_sees_a_wrong_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_a_sanitizer_sees_a_wrong_step(tmp_path, monkeypatch):
     check_compiler("address,undefined")
     folder = tmp_path / "native"
     folder.mkdir()
@@ -54,7 +52,7 @@ def test_control_a_sanitizer_sees_a_wrong_step(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif("avx512bf16" not in instruction_sets(), reason="what surrounds the tiles of AMX needs AVX512-BF16")
-def test_what_surrounds_the_tiles_of_amx(tmp_path: Path) -> None:
+def test_what_surrounds_the_tiles_of_amx(tmp_path):
     tiles = str(Path(__file__).with_name("tiles_in_software.h"))
     flags = ["-O1", "-DDRAFTWOOD_EMULATED_TILES", "-fsanitize=address", "-include", tiles]
     found = drive(build.build(tmp_path / "tiles.so", flags, only=("amx",)), "amx", flags)

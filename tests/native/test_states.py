@@ -1,13 +1,8 @@
 """Layers with a running state: scores of every length, deep and wide trees, forks, memory, and the joint distribution."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -32,7 +27,7 @@ PROMPT = [0, 2, 1, 1, 0] * 6
 EXACT, WRONG = 1e-5, 1e-3
 
 
-def random_model(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+def random_model(kind, dtype=torch.float32, **settings):
     """A model whose norms, decays and biases are random too."""
     model = model_of(kind, dtype, **settings)
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
@@ -42,7 +37,7 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **settings: Any)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind: str) -> None:
+def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind):
     layers = "conv" if kind == "lfm2" else "linear_attention"
     settings = {"num_hidden_layers": 4, "layer_types": [layers, layers, "full_attention", layers], "num_local_experts": 0}
     if kind == "bamba":
@@ -58,12 +53,12 @@ def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(kind: str) -> None:
+def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(kind):
     runner = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2))
     parents = [0, 0, 1, *range(2, 40), 30, 30, 41, 42]  # three branches, of which two leave the first one deep down
     tokens = [TEXT[(3 * i) % 97] for i in range(len(parents))]
 
-    def path(node: int) -> list[int]:
+    def path(node):
         return [*path(parents[node]), node] if node else [0]
 
     for length in (1, 14, 15, 16, 17, 31, 32, 33, 40, 100):
@@ -85,7 +80,7 @@ def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind: str) -> None:
+def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind):
     runner = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2))
     shared = []
     for length in (3, 20, 40, 97):
@@ -107,7 +102,7 @@ def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind: str) -> None:
     assert max(shared) > 90
 
 
-def test_memory_is_bounded_and_freed() -> None:
+def test_memory_is_bounded_and_freed():
     runner = NativeRunner(random_model("qwen3_5_text", max_position_embeddings=3000))
     row = Row(tokens=(TEXT * 9)[:2000])
     runner.prefill(row, 40)
@@ -118,7 +113,7 @@ def test_memory_is_bounded_and_freed() -> None:
     assert runner.memory_bytes == 0
 
 
-def test_nodes_that_see_two_of_a_depth_are_refused() -> None:
+def test_nodes_that_see_two_of_a_depth_are_refused():
     runner = NativeRunner(random_model("lfm2"))
     runner.set_rows([Row(tokens=[1])])
     seen = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]], dtype=torch.bool)
@@ -126,11 +121,11 @@ def test_nodes_that_see_two_of_a_depth_are_refused() -> None:
         runner.extend(torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]]), seen)
 
 
-def with_a_leak(runner: Any) -> Any:
+def with_a_leak(runner):
     """A runner whose nodes behind the second child of the root see the first one instead."""
     extend = runner.extend
 
-    def wrong(tokens: Any, depths: Any, seen: Any) -> Any:
+    def wrong(tokens, depths, seen):
         seen = torch.as_tensor(seen).clone()
         if seen.shape[1] > 3:
             behind = seen[:, 3:, 2].clone()
@@ -144,11 +139,11 @@ def with_a_leak(runner: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS[:3])  # Bamba's layers are those of Granite
 @pytest.mark.parametrize("length", [14, 30])  # of prompts: text passes a checkpoint
-def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind: str, length: int) -> None:
-    def model(seed: int) -> NativeRunner:
+def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind, length):
+    def model(seed):
         return NativeRunner(tiny(kind, seed, dtype=torch.float32, **NATIVE[kind], vocab_size=3), drafts=seed == 2)
 
-    def distance(change: Callable[[Any], Any], method: str, shape: str) -> float:
+    def distance(change, method, shape):
         engine = decoder(change(model(1)), model(2), method, shape, "recursive")
         return test_rung3_tape.distance(engine, 3, prompt=tuple(PROMPT[:length]), rounding=1e-6)
 
@@ -160,7 +155,7 @@ def test_the_joint_distribution_is_the_targets_and_a_leak_is_seen(kind: str, len
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [*KINDS, "qwen3_5_moe_text", "lfm2_moe"])
-def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+def test_files_are_read_as_transformers_reads_them(tmp_path, kind, dtype):
     model = random_model(kind, dtype)
     model.save_pretrained(tmp_path)
     if kind == "qwen3_5_moe_text":  # experts are published as one weight, and saved as one each
@@ -187,14 +182,14 @@ def test_files_are_read_as_transformers_reads_them(tmp_path: Path, kind: str, dt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
+def test_pytorch_says_which_engine_runs_it(kind):
     with pytest.raises(
         ModelError, match=r"which only the native engine scores, of some models\. Use .* --backend native with"
     ):
         TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
 
 
-def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
+def test_a_kind_of_state_without_code_is_refused_by_both_engines():
     kinds = {"layers_block_type": ["linear_attention", "full_attention"], "mamba_num_heads": 4, "mamba_head_dim": 16}
     falcon = {"mamba_n_heads": 4, "mamba_d_state": 12, "mamba_n_groups": 2, "mamba_d_ssm": 64, "mamba_d_head": 16}
     mamba = {"num_heads": 4, "head_dim": 16, "n_groups": 2, "state_size": 12}
@@ -213,12 +208,12 @@ def test_a_kind_of_state_without_code_is_refused_by_both_engines() -> None:
     ("granitemoehybrid", "mamba_proj_bias", True),
     ("granitemoehybrid", "mamba_conv_bias", False), ("granitemoehybrid", "time_step_limit", (0.1, 1.0)),
 ])  # fmt: skip
-def test_a_setting_without_code_is_refused_by_name(kind: str, setting: str, value: Any) -> None:
+def test_a_setting_without_code_is_refused_by_name(kind, setting, value):
     with pytest.raises(ModelError, match=re.escape(f"it has no code for {setting} {value}")):
         NativeRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind], **{setting: value}))
 
 
-def test_another_activation_than_silu_is_refused() -> None:
+def test_another_activation_than_silu_is_refused():
     settings = {**NATIVE["granitemoehybrid"], "hidden_act": "gelu_pytorch_tanh"}
     with pytest.raises(ModelError, match="no code for hidden_act 'gelu_pytorch_tanh' in layers with a running state"):
         NativeRunner(tiny("granitemoehybrid", dtype=torch.float32, **settings))

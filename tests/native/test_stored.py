@@ -1,10 +1,6 @@
 """Models that are read from their files: facts, weights and scores of every family are those of ``transformers``."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +36,7 @@ GEMMA = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 DENSE = {**NATIVE["granitemoehybrid"], "layer_types": ["full_attention"] * 2, "num_local_experts": 0}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
     "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -71,7 +67,7 @@ FILLED = ("ministral3", "granitemoehybrid", "qwen2, sliding", "smollm3", "phi3",
 """Families and cases whose classes of ``transformers`` add to their configurations."""
 
 
-def stored(model: Any, *, coded: bool = False, kind: int | None = None) -> StoredModel:
+def stored(model, *, coded=False, kind=None):
     """A live model as if it were read from a file, in its number format or in that of GGML's number ``kind``."""
     weights, kind = {}, {torch.float32: 0, torch.bfloat16: 30}[model.dtype] if kind is None else kind
     for name, weight in model.named_parameters():
@@ -80,13 +76,13 @@ def stored(model: Any, *, coded: bool = False, kind: int | None = None) -> Store
     return StoredModel(model.config, model.generation_config, weights, model.dtype, coded=coded)
 
 
-def scores(model: Any) -> torch.Tensor:
+def scores(model):
     runner = NativeRunner(model, hidden_layers=(0, 1, 2))  # compares a live model with itself
     runner.set_rows([Row(tokens=TEXT[:70])])
     return score(runner, [[TEXT[69], *range(1, len(PARENTS))]], PARENTS)
 
 
-def write_as_before_version_5(path: Path) -> None:
+def write_as_before_version_5(path):
     """Rewrite a configuration: its rotary settings are named as they were, and false flags are left out."""
     raw = json.loads(path.read_text())
     scaling = raw.pop("rope_parameters")
@@ -95,7 +91,7 @@ def write_as_before_version_5(path: Path) -> None:
     path.write_text(json.dumps({name: value for name, value in raw.items() if value is not False}))
 
 
-def same_rotation(found: Any, model: Any) -> None:
+def same_rotation(found, model):
     """Check cosines and sines against those of the model's own module."""
     module = model.model.rotary_emb
     kinds = [[kind] for kind in Rotary(model.config).layer_types] or [[]]
@@ -106,7 +102,7 @@ def same_rotation(found: Any, model: Any) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path, case: str, dtype: torch.dtype) -> None:
+def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path, case, dtype):
     kind, settings = CASES[case]
     model = tiny(kind, 1, dtype=dtype, **{"hidden_size": 64, **settings})
     for name, weight in model.named_parameters():
@@ -137,7 +133,7 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["mistral", "ministral3"])
-def test_the_text_of_a_model_of_text_and_pictures_is_read(tmp_path: Path, kind: str) -> None:
+def test_the_text_of_a_model_of_text_and_pictures_is_read(tmp_path, kind):
     model = tiny(kind, 1, dtype=torch.float32, **NATIVE[kind])
     model.save_pretrained(tmp_path)
     own = load_file(tmp_path / "model.safetensors")
@@ -154,14 +150,14 @@ def test_the_text_of_a_model_of_text_and_pictures_is_read(tmp_path: Path, kind: 
         assert torch.equal(scores(found), scores(model))
 
 
-def test_a_stored_model_assists_generate() -> None:
+def test_a_stored_model_assists_generate():
     model = tiny("llama", 1, dtype=torch.float32)
     ids, settings = torch.tensor([TEXT[:9]]), {"max_new_tokens": 8, "do_sample": False}
     assisted = stored(model).generate(ids, assistant_model=stored(model), **settings)
     assert torch.equal(assisted, model.generate(ids, **settings))
 
 
-def said(generation_config: Any) -> dict[str, Any]:
+def said(generation_config):
     """What a generation config sets."""
     values = generation_config.to_dict().items()
     return {name: value for name, value in values if value not in (None, "") and value is not False and name[0] != "_"}
@@ -169,7 +165,7 @@ def said(generation_config: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_numbers_of_another_format_are_converted(tmp_path: Path, family: str, kind: str) -> None:
+def test_numbers_of_another_format_are_converted(tmp_path, family, kind):
     model = tiny(family, 1, dtype=getattr(torch, kind))
     for name, weight in model.named_parameters():
         if "norm" in name:
@@ -192,7 +188,7 @@ def test_numbers_of_another_format_are_converted(tmp_path: Path, family: str, ki
     ("gemma2", {"hidden_activation": "gelu"}), ("gemma3_text", {"use_bidirectional_attention": True}),
     ("gemma3_text", {"rope_parameters": {**GEMMA, "full_attention": {**YARN, "rope_type": "dynamic"}}}),
 ])  # fmt: skip
-def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path, kind, settings):
     model = tiny(kind, 1, dtype=torch.float32)
     assert why_not_config(model.config) is None
     model.config.update(settings)
@@ -208,9 +204,7 @@ def test_what_its_facts_do_not_cover_is_left_to_transformers(tmp_path: Path, kin
     ({"rope_parameters": {"rope_type": "default"}}, False), ({"rope_parameters": None}, False),
     ({"partial_rotary_factor": 0.5}, False),
 ])  # fmt: skip
-def test_a_rotary_setting_that_transformers_completes_is_left_to_it(
-    tmp_path: Path, given: dict[str, Any], read: bool
-) -> None:
+def test_a_rotary_setting_that_transformers_completes_is_left_to_it(tmp_path, given, read):
     tiny("llama", 1, dtype=torch.float32).save_pretrained(tmp_path)
     raw = json.loads((tmp_path / "config.json").read_text()) | given
     (tmp_path / "config.json").write_text(json.dumps(raw))
@@ -220,7 +214,7 @@ def test_a_rotary_setting_that_transformers_completes_is_left_to_it(
         same_rotation(found, theirs)
 
 
-def test_a_tied_head_that_differs_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tied_head_that_differs_is_used(tmp_path, caplog):
     model = tiny("llama", 1, dtype=torch.float32)
     model.save_pretrained(tmp_path)
     config = (tmp_path / "config.json").read_text()

@@ -1,11 +1,7 @@
 """``--weights``: the rounded model is the target, and models that are not read from their files are refused."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +25,7 @@ TEXT = "the fox ran to the red hill"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     model, tokenizer = source(num_attention_heads=1)
     model.save_pretrained(tmp_path / "fox")
     tokenizer.save_pretrained(tmp_path / "fox")
@@ -38,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize("backend", ["native", "auto"])
-def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rounded_model_is_the_target(folder, weights, backend, monkeypatch):
     monkeypatch.delenv("DRAFTWOOD_BACKEND")  # PyTorch, in tests
     pair = draftwood.load(folder, folder, options={"backend": backend, "weights": weights, "activations": 16})
     assert pair.target.engine.startswith(f"native {weights} ")
@@ -60,7 +56,7 @@ def test_the_rounded_model_is_the_target(folder: Path, weights: Any, backend: An
     assert pair.generate(TEXT, max_new_tokens=20, temperature=0, method="rsd-s").token_ids == found
 
 
-def test_a_drafter_of_hidden_states_is_rounded_where_its_target_multiplies_integers(folder: Path) -> None:
+def test_a_drafter_of_hidden_states_is_rounded_where_its_target_multiplies_integers(folder):
     scores = []
     for bits in (8, 16):
         pair = draftwood.load(folder, options={"backend": "native", "weights": "int8", "activations": bits})
@@ -76,7 +72,7 @@ def test_a_drafter_of_hidden_states_is_rounded_where_its_target_multiplies_integ
     assert 0 < difference(rounded, exact) < 0.5 * float(exact.std())
 
 
-def test_what_cannot_be_rounded_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_rounded_is_refused(folder, tmp_path):
     tokenizer = draftwood.load(folder, options={"backend": "torch"}).tokenizer
     tiny("gpt2", dtype=torch.float32, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
@@ -98,7 +94,7 @@ print(sorted({"torch._dynamo", "transformers.modeling_utils", "gguf"} & sys.modu
 
 
 @pytest.mark.parametrize("kind", ["gguf", "folder"])
-def test_a_start_imports_no_models_of_transformers(tmp_path: Path, kind: str) -> None:
+def test_a_start_imports_no_models_of_transformers(tmp_path, kind):
     name = write_gguf(tmp_path / "fox.gguf", *source(), Q4_1) if kind == "gguf" else save_tiny(tmp_path / "fox")
     found = subprocess.run([sys.executable, "-c", START, str(name), str(name)], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

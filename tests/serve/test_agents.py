@@ -1,45 +1,40 @@
 """What agents send is taken, and their own programs end a turn: with a model that writes a script."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
-from starlette.testclient import TestClient
 
 from tests.serve.client import answer
 from tests.serve.conftest import live_server, loaded, make_service, serving
-from tests.serve.test_tools import Script, hermes, writing
+from tests.serve.test_tools import hermes, writing
 
 RESPONSES = "/v1/responses"
 GO = {"role": "user", "content": "Go"}
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+EVENTS = TypeAdapter(ResponseStreamEvent)
 TOOLS, CASES = json.loads(Path(__file__).with_name("agents.json").read_text()).values()
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Script]]:
+def scripted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, writing(tmp_path_factory.mktemp("agents"), patch, length=4096) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def strict(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+def strict(folders):
     with serving(make_service(loaded(folders), unknown_fields="refuse")) as found:
         yield found
 
 
-def events_of(client: TestClient, **fields: Any) -> list[dict[str, Any]]:
+def events_of(client, **fields):
     """The events of a response as a stream, each as the client of the interface has it."""
     body = client.post(RESPONSES, json={"input": [GO], "max_output_tokens": 300, "stream": True, **fields}).text
     events = [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: ")]
@@ -53,9 +48,7 @@ def events_of(client: TestClient, **fields: Any) -> list[dict[str, Any]]:
     ("local_shell", '{"command": ["ls"]}',
      {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}}),
 ])  # fmt: skip
-def test_calls_of_every_kind_come_back_as_their_own_items(
-    scripted: tuple[TestClient, Script], name: str, arguments: str, item: dict[str, Any]
-) -> None:
+def test_calls_of_every_kind_come_back_as_their_own_items(scripted, name, arguments, item):
     client, script = scripted
     script.text = hermes(name, arguments)
     body = {"input": [GO], "tools": TOOLS, "max_output_tokens": 300}
@@ -75,7 +68,7 @@ def test_calls_of_every_kind_come_back_as_their_own_items(
     assert answer(client, {**body, "input": history}, path=RESPONSES)["output"][0]["content"][0]["text"] == "ok"
 
 
-def test_the_pattern_of_a_custom_tool_holds_a_call_that_must_come(scripted: tuple[TestClient, Script]) -> None:
+def test_the_pattern_of_a_custom_tool_holds_a_call_that_must_come(scripted):
     scripted[1].text = None
     body = {"input": [GO], "tools": TOOLS, "tool_choice": {"type": "custom", "name": "patch"}, "seed": 3}
     [made] = answer(scripted[0], body, path=RESPONSES)["output"]
@@ -83,9 +76,7 @@ def test_the_pattern_of_a_custom_tool_holds_a_call_that_must_come(scripted: tupl
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(
-    scripted: tuple[TestClient, Script], strict: TestClient, case: dict[str, Any]
-) -> None:
+def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(scripted, strict, case):
     client, script = scripted
     script.text, words = "ok", case.get("says", [])
     response = client.post(case["path"], json=case["body"])
@@ -98,7 +89,7 @@ def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(
         assert strict.post(case["path"], json=case["body"]).status_code == 400
 
 
-def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scripted: tuple[TestClient, Script]) -> None:
+def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scripted):
     client, script = scripted
     script.text = "ok"
     told = [{"role": "user", "content": f"{n} " + "the fox ran " * 60} for n in range(40)]
@@ -111,9 +102,7 @@ def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scrip
     assert client.post(RESPONSES, json=alone).status_code == 400
 
 
-def test_the_log_says_how_much_of_a_long_prompt_was_read(
-    scripted: tuple[TestClient, Script], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_how_much_of_a_long_prompt_was_read(scripted, monkeypatch, caplog):
     monkeypatch.setattr("draftwood.engine.batch.ALONE", 300)
     monkeypatch.setattr("draftwood.serve.decoding.rows.KEEP_ALIVE_SECONDS", 0)
     scripted[1].text = "ok"
@@ -129,7 +118,7 @@ model_providers.draftwood = {name = "Draftwood", base_url = "%s/v1", wire_api = 
 
 
 @pytest.mark.skipif(shutil.which("codex") is None, reason="there is no codex: npm install -g @openai/codex@0.171.0")
-def test_codex_reads_a_file_and_ends_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codex_reads_a_file_and_ends_its_turn(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "note.txt").write_text("forty-one")
     with writing(tmp_path, monkeypatch, length=65536, opened=live_server) as (live, script):

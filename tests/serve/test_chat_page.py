@@ -1,25 +1,20 @@
 """The page in Chromium: turns, keys, settings, rounds as those of the trace, races, and what may go wrong."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from draftwood import Method, Trace
+from draftwood import Method
 from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import shown
-from tests.browser import Browser, serious
+from tests.browser import serious
 from tests.faults.folders import save_tiny
 from tests.serve.conftest import (
     CODES,
     ENDED,
     METHOD,
     PAGE,
-    Live,
     choose,
     get,
     live_server,
@@ -39,7 +34,7 @@ BUBBLES = """return [...document.querySelectorAll('dw-bubble')].map((b) =>
   [b.className, b.querySelector('h3').textContent, b.said.textContent])"""
 
 
-def focus(browser: Browser, element: str) -> None:
+def focus(browser, element):
     """Go to an element by the tabulator."""
     for _ in range(80):
         if browser.js(f"return document.activeElement === {element}"):
@@ -48,17 +43,17 @@ def focus(browser: Browser, element: str) -> None:
     raise AssertionError(f"the keyboard does not reach {element}")
 
 
-def messages(browser: Browser) -> list[dict[str, Any]]:
+def messages(browser):
     """Those of the last request."""
     return list(browser.js(f"return {PAGE}.run.body.messages"))
 
 
-def said(browser: Browser) -> list[str]:
+def said(browser):
     """What was answered so far."""
     return list(browser.js(f"return {TURNS}.map((turn) => turn.run.text)"))
 
 
-def test_a_conversation_of_three_turns_by_the_keyboard_alone(opened: Browser, live: Live) -> None:
+def test_a_conversation_of_three_turns_by_the_keyboard_alone(opened, live):
     assert opened.js(f"return document.activeElement === {PAGE}.prompt")
     focus(opened, "document.querySelector('dw-settings summary')")
     press(opened, "Enter")
@@ -104,7 +99,7 @@ def test_a_conversation_of_three_turns_by_the_keyboard_alone(opened: Browser, li
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_stopped_answer_stays_and_another_one_takes_its_turn(opened: Browser) -> None:
+def test_a_stopped_answer_stays_and_another_one_takes_its_turn(opened):
     write(opened, "the fox ran", tokens=300, chat=True)
     opened.wait(f"{PAGE}.run.text.length > 4")
     press(opened, "Escape")
@@ -120,7 +115,7 @@ def test_a_stopped_answer_stays_and_another_one_takes_its_turn(opened: Browser) 
     assert messages(opened)[2:] == [{"role": "user", "content": "a dog"}]
 
 
-def test_what_the_server_refuses_goes_back_where_it_was_written(opened: Browser) -> None:
+def test_what_the_server_refuses_goes_back_where_it_was_written(opened):
     too_long = "the fox ran " * 200
     write(opened, too_long, chat=True)
     opened.wait(f"{PAGE}.note.textContent.includes('tokens')")
@@ -137,7 +132,7 @@ def test_what_the_server_refuses_goes_back_where_it_was_written(opened: Browser)
     assert not opened.js(f"return {PAGE}.note.textContent")
 
 
-def test_the_settings_are_the_models_own_until_they_are_changed(browser: Browser, tmp_path: Path) -> None:
+def test_the_settings_are_the_models_own_until_they_are_changed(browser, tmp_path):
     own = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 5}
     folders = save_chat(tmp_path / "target", generation=own), save_chat(tmp_path / "draft", layers=1, seed=1)
     with live_server(make_service(loaded(folders)), keys=("secret",)) as live:
@@ -166,7 +161,7 @@ CHUNKS = [
 ]  # fmt: skip
 
 
-def test_calls_and_reasoning_are_bubbles_and_stay_in_the_conversation(opened: Browser) -> None:
+def test_calls_and_reasoning_are_bubbles_and_stay_in_the_conversation(opened):
     ends = [(delta, None) for delta in CHUNKS] + [({}, "tool_calls")]
     events = [{"id": "german", "choices": [{"index": 0, "delta": delta, "finish_reason": end}]} for delta, end in ends]
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
@@ -186,7 +181,7 @@ def test_calls_and_reasoning_are_bubbles_and_stay_in_the_conversation(opened: Br
     assert messages(opened)[1] == {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
-def test_code_and_bold_are_elements_and_markup_is_text(opened: Browser) -> None:
+def test_code_and_bold_are_elements_and_markup_is_text(opened):
     text = "**So** `x < 1`:\n```py\nif x:\n    <img src=x onerror=alert(1)>\n```\nend"
     html = opened.js(f"{PAGE}.append({PAGE}.made = make('div', {{}}, ...formatted(arguments[0]))); return {PAGE}.made", text)
     found = html.get_attribute("innerHTML")
@@ -196,7 +191,7 @@ def test_code_and_bold_are_elements_and_markup_is_text(opened: Browser) -> None:
     )
 
 
-def test_a_model_without_a_template_continues_texts(browser: Browser, tmp_path: Path) -> None:
+def test_a_model_without_a_template_continues_texts(browser, tmp_path):
     folders = save_tiny(tmp_path / "target"), save_tiny(tmp_path / "draft", layers=1, seed=1)
     with live_server(make_service(loaded(folders)), keys=("secret",)) as live:
         visit(browser, live)
@@ -210,7 +205,7 @@ def test_a_model_without_a_template_continues_texts(browser: Browser, tmp_path: 
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_at_every_width_and_in_both_schemes_axe_finds_nothing_serious(opened: Browser, dark: bool) -> None:
+def test_at_every_width_and_in_both_schemes_axe_finds_nothing_serious(opened, dark):
     assert not serious(opened)  # before the first turn
     for number, words in enumerate(("the fox", "a dog " * 30 + "x" * 300)):
         write(opened, words, tokens=6, chat=True)
@@ -231,7 +226,7 @@ TEXT = "return document.querySelector('dw-text .text').textContent"
 ROUNDS = "document.querySelectorAll('dw-text .round').length"
 
 
-def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
+def test_a_key_is_wanted_and_never_kept(browser, live):
     browser.driver.get(live.url)
     browser.wait(f"{PAGE}?.dataset.ready")
     field = browser.driver.find_element("css selector", "[type=password]")
@@ -245,7 +240,7 @@ def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
     assert browser.js("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
 
 
-def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, live: Live) -> None:
+def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened, live):
     opened.js(
         "window.counts = new Set(); new MutationObserver(() => {"
         f" if ({PAGE}.run && !{PAGE}.run.facts?.end) window.counts.add({ROUNDS});"
@@ -272,7 +267,7 @@ def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, 
     assert not opened.problems()
 
 
-def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tuple[Path, Path]) -> None:
+def test_the_slider_sets_the_most_nodes_of_a_tree(browser, folders):
     service = make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))
     with live_server(service, keys=("secret",)) as live:
         visit(browser, live)
@@ -287,7 +282,7 @@ def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tup
         assert most == [6, 2]
 
 
-def test_a_server_without_drafts_has_no_slider_for_nodes(browser: Browser, folders: tuple[Path, Path]) -> None:
+def test_a_server_without_drafts_has_no_slider_for_nodes(browser, folders):
     with live_server(make_service(loaded(folders), method=Method(method="ar")), keys=("secret",)) as live:
         visit(browser, live)
         choose(browser)
@@ -295,7 +290,7 @@ def test_a_server_without_drafts_has_no_slider_for_nodes(browser: Browser, folde
         assert not browser.js(f"return {PAGE}.settings.nodesField").is_displayed()
 
 
-def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:
+def assert_drawn(browser, trace, index):
     """The figure and the tree are those of the round."""
     made = trace.rounds[index]
     browser.wait(f"document.querySelector('[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{index}-')")
@@ -304,7 +299,7 @@ def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:
     assert titles[: len(made.nodes)] == [token_text(trace, node.token) for node in made.nodes]
 
 
-def test_plain_decoding_races_and_the_traces_are_saved(opened: Browser, live: Live, tmp_path: Path) -> None:
+def test_plain_decoding_races_and_the_traces_are_saved(opened, live, tmp_path):
     opened.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     write(opened, "a dog", tokens=16, chat=True)
     opened.wait(ENDED)
@@ -323,7 +318,7 @@ def test_plain_decoding_races_and_the_traces_are_saved(opened: Browser, live: Li
     assert not opened.problems()
 
 
-def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened: Browser, live: Live) -> None:
+def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened, live):
     assert opened.js(f"return [...{PAGE}.settings.method.options].map((o) => o.value)") == [METHOD.method, "ar"]
     for name in ("ar", METHOD.method):
         opened.js(f"{PAGE}.settings.method.value = arguments[0]", name)
@@ -335,7 +330,7 @@ def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened: Browser,
     assert not opened.problems()
 
 
-def test_a_german_sentence_is_shown_round_by_round(opened: Browser, live: Live) -> None:
+def test_a_german_sentence_is_shown_round_by_round(opened, live):
     opened.js(f"return {PAGE}.german").click()
     page = "document.querySelector('dw-page')"
     opened.wait(f"{page}?.germanFigure?.querySelector('.verified')")
@@ -355,7 +350,7 @@ def test_a_german_sentence_is_shown_round_by_round(opened: Browser, live: Live) 
     assert not opened.problems()
 
 
-def test_a_figure_that_comes_late_does_not_replace_the_chosen_rounds(opened: Browser) -> None:
+def test_a_figure_that_comes_late_does_not_replace_the_chosen_rounds(opened):
     opened.js(f"return {PAGE}.german").click()
     page = "document.querySelector('dw-page')"
     opened.wait(f"{page}?.germanFigure?.querySelector('.verified')")
@@ -374,7 +369,7 @@ def test_a_figure_that_comes_late_does_not_replace_the_chosen_rounds(opened: Bro
     assert opened.js(f"return Boolean({page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec1-\"]'))")
 
 
-def test_markup_of_a_prompt_is_shown_and_never_run(opened: Browser) -> None:
+def test_markup_of_a_prompt_is_shown_and_never_run(opened):
     write(opened, "<script>alert(1)</script><img src=x onerror=alert(2)>")
     opened.wait(ENDED)
     assert "<script>alert(1)</script><img src=x onerror=alert(2)>" in opened.js(TEXT)
@@ -383,7 +378,7 @@ def test_markup_of_a_prompt_is_shown_and_never_run(opened: Browser) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened: Browser, live: Live) -> None:
+def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened, live):
     before = live.metric("request_cancelled_total")
     write(opened, "the fox ran", tokens=400)
     opened.wait(f"{ROUNDS} >= 2")

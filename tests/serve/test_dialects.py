@@ -1,20 +1,12 @@
 """Other programs' interfaces are translations: from their requests to chats, and from answers to chats to their own."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
 
-import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from starlette.testclient import TestClient
 
-from draftwood import Pair
-from draftwood.serve.dialects.dialect import Dialect
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
@@ -22,7 +14,7 @@ from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 
 PARTS = [("text",), ("reasoning", "text"), ("calls",), ("reasoning", "text", "calls")]
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+EVENTS = TypeAdapter(ResponseStreamEvent)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -33,21 +25,21 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "prompt
 CALLS = [("call_1", "weather", '{"city": "Oslo"}'), ("call_2", "time", "{}")]
 
 
-def chunk(delta: dict[str, Any], finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+def chunk(delta, finish_reason=None, **fields):
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **fields}
     return {**HEAD, "object": "chat.completion.chunk", "usage": {**USAGE, "completion_tokens": 0}, "choices": [choice]}
 
 
-def call(index: int, arguments: str, *, first: bool = False) -> dict[str, Any]:
+def call(index, arguments, *, first=False):
     """A part of a call's delta."""
     named = {"id": CALLS[index][0], "type": "function"} if first else {}
     function = {"name": CALLS[index][1], "arguments": arguments} if first else {"arguments": arguments}
     return {"tool_calls": [{"index": index, **named, "function": function}]}
 
 
-def chunks(*parts: str, finish_reason: str = "stop", **last: Any) -> list[dict[str, Any]]:
+def chunks(*parts, finish_reason="stop", **last):
     """A stream with reasoning, a text, or two calls."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas = [{"role": "assistant", "content": ""}]
     if "reasoning" in parts:
         deltas += [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
     if "text" in parts:
@@ -61,33 +53,33 @@ def chunks(*parts: str, finish_reason: str = "stop", **last: Any) -> list[dict[s
 # ---- the same in other interfaces ----
 
 
-def responses(**body: Any) -> Responses:
+def responses(**body):
     return Responses(ResponsesBody.model_validate({"input": "Hello", **body}))
 
 
-def messages(**body: Any) -> Messages:
+def messages(**body):
     return Messages(MessagesBody.model_validate({"messages": [{"role": "user", "content": "Hello"}], **body}))
 
 
-def ollama(**body: Any) -> Ollama:
+def ollama(**body):
     return Ollama(OllamaChatBody.model_validate({"messages": [{"role": "user", "content": "Hello"}], **body}))
 
 
-def generate(chats: bool = True, **body: Any) -> Ollama:
+def generate(chats=True, **body):
     return Ollama(OllamaGenerateBody.model_validate({"prompt": "Hello", **body}), chats=chats)
 
 
-def named(dialect: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
+def named(dialect, answer):
     return {**answer, "id": dialect.named(answer["id"])}
 
 
-def events_of(dialect: Dialect, *parts: str, **last: Any) -> list[dict[str, Any]]:
+def events_of(dialect, *parts, **last):
     """The events of a recorded stream."""
     found = [event for chunk in chunks(*parts, **last) for event in dialect.events(named(dialect, chunk))]
     return [*found, *dialect.ending()]
 
 
-def answer_of(dialect: Dialect, *parts: str, **last: Any) -> dict[str, Any]:
+def answer_of(dialect, *parts, **last):
     events_of(dialect, *parts, **last)
     return dialect.answer() | dialect.figures
 
@@ -95,7 +87,7 @@ def answer_of(dialect: Dialect, *parts: str, **last: Any) -> dict[str, Any]:
 # ---- requests ----
 
 
-def test_the_input_of_a_response_becomes_the_messages_of_a_chat() -> None:
+def test_the_input_of_a_response_becomes_the_messages_of_a_chat():
     part = {"type": "input_text", "text": "Weather?"}
     items = [
         {"role": "user", "content": [part]},
@@ -120,7 +112,7 @@ def test_the_input_of_a_response_becomes_the_messages_of_a_chat() -> None:
     assert [one["content"] for one in responses(input=[items[2], items[2]]).chat["messages"]] == ["A moment."] * 2
 
 
-def test_the_settings_of_a_response_become_those_of_a_chat() -> None:
+def test_the_settings_of_a_response_become_those_of_a_chat():
     tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
     chat = responses(
         model="m", max_output_tokens=5, temperature=0.5, seed=3, tools=[tool], tool_choice={"type": "function", "name": "f"},
@@ -138,7 +130,7 @@ def test_the_settings_of_a_response_become_those_of_a_chat() -> None:
     }  # fmt: skip
 
 
-def test_the_blocks_of_a_message_become_the_messages_of_a_chat() -> None:
+def test_the_blocks_of_a_message_become_the_messages_of_a_chat():
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "Weather?", "cache_control": {"type": "ephemeral"}}]},
         {"role": "assistant", "content": [
@@ -164,7 +156,7 @@ def test_the_blocks_of_a_message_become_the_messages_of_a_chat() -> None:
     assert "continue_final_message" not in messages(messages=turns[:3]).chat
 
 
-def test_the_settings_of_a_message_become_those_of_a_chat() -> None:
+def test_the_settings_of_a_message_become_those_of_a_chat():
     chat = messages(
         max_tokens=5, stop_sequences=["x"], top_k=4, tools=[{"name": "f", "input_schema": SCHEMA}],
         metadata={"user_id": "u"}, tool_choice={"type": "any", "disable_parallel_tool_use": True},
@@ -180,7 +172,7 @@ def test_the_settings_of_a_message_become_those_of_a_chat() -> None:
     }  # fmt: skip
 
 
-def test_a_chat_of_ollama_becomes_a_chat() -> None:
+def test_a_chat_of_ollama_becomes_a_chat():
     history = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "", "thinking": "I call.",
@@ -203,7 +195,7 @@ def test_a_chat_of_ollama_becomes_a_chat() -> None:
     }  # fmt: skip
 
 
-def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
+def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
     made = generate(system="Be brief.", stream=False)
     roles = [("system", "Be brief."), ("user", "Hello")]
     assert [(one["role"], one["content"]) for one in made.chat["messages"]] == roles
@@ -218,7 +210,7 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is() -> None:
 # ---- answers ----
 
 
-def test_log_probabilities_of_calls_and_reasoning_make_no_text() -> None:
+def test_log_probabilities_of_calls_and_reasoning_make_no_text():
     logprobs = {"content": [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]}
     made = responses()
     for delta in (call(0, "{}", first=True), {"reasoning_content": "a"}, {"content": "a"}):
@@ -227,7 +219,7 @@ def test_log_probabilities_of_calls_and_reasoning_make_no_text() -> None:
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(parts: tuple[str, ...]) -> None:
+def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(parts):
     found = events_of(responses(), *parts)
     for event in found:
         EVENTS.validate_python(event, strict=True)
@@ -247,7 +239,7 @@ def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(
     assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 4
 
 
-def test_the_events_of_a_text_come_in_their_order() -> None:
+def test_the_events_of_a_text_come_in_their_order():
     assert [event["type"].removeprefix("response.") for event in events_of(responses(), "text", finish_reason="length")] == [
         "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
         "output_text.done", "content_part.done", "output_item.done", "incomplete",
@@ -259,10 +251,10 @@ def test_the_events_of_a_text_come_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_the_events_of_a_message_lead_to_the_whole(parts: tuple[str, ...]) -> None:
+def test_the_events_of_a_message_lead_to_the_whole(parts):
     reason = "tool_calls" if "calls" in parts else "stop"
     found, made = events_of(messages(), *parts, finish_reason=reason), answer_of(messages(), *parts, finish_reason=reason)
-    content: list[dict[str, Any]] = []
+    content = []
     for event in found:
         if event["type"] == "content_block_start":
             assert event["index"] == len(content)
@@ -283,7 +275,7 @@ def test_the_events_of_a_message_lead_to_the_whole(parts: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_the_lines_of_ollama_lead_to_the_whole(parts: tuple[str, ...]) -> None:
+def test_the_lines_of_ollama_lead_to_the_whole(parts):
     found, made = events_of(ollama(), *parts), answer_of(ollama(), *parts)
     said = [line["message"] for line in found]
     assert (
@@ -299,7 +291,7 @@ def test_the_lines_of_ollama_lead_to_the_whole(parts: tuple[str, ...]) -> None:
     assert [answer_of(generate(), *parts)["response"]] == [made["message"]["content"]]
 
 
-def test_an_error_in_a_stream_has_the_shape_of_its_interface() -> None:
+def test_an_error_in_a_stream_has_the_shape_of_its_interface():
     error = {"error": {"message": "it broke", "type": "server_error", "param": None, "code": None}}
     made = responses()
     list(made.events(named(made, chunks("text")[0])))
@@ -314,7 +306,7 @@ def test_an_error_in_a_stream_has_the_shape_of_its_interface() -> None:
 
 RESPONSES, MESSAGES_ROUTE, OLLAMA, GENERATE = "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"
 TEXT = "the fox ran"
-BODIES: dict[str, dict[str, Any]] = {
+BODIES = {
     RESPONSES: {"model": "tiny", "input": TEXT, "max_output_tokens": 16, "seed": 1},
     MESSAGES_ROUTE: {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1},
     OLLAMA: {"model": "tiny", "messages": MESSAGES, "options": {"num_predict": 16, "seed": 1}},
@@ -323,11 +315,11 @@ BODIES: dict[str, dict[str, Any]] = {
 ROUTES = list(BODIES)
 
 
-def whole(client: TestClient, path: str, **fields: Any) -> dict[str, Any]:
+def whole(client, path, **fields):
     return answer(client, {**BODIES[path], "stream": False, **fields}, path=path)
 
 
-def events(client: TestClient, path: str, **fields: Any) -> list[dict[str, Any]]:
+def events(client, path, **fields):
     """The events of a stream: named ones, or lines of JSON."""
     response = client.post(path, json={**BODIES[path], "stream": True, **fields})
     assert response.status_code == 200, response.text
@@ -342,7 +334,7 @@ def events(client: TestClient, path: str, **fields: Any) -> list[dict[str, Any]]
     return found
 
 
-def text_in(found: dict[str, Any]) -> str:
+def text_in(found):
     """The text of an answer, or of an event."""
     if "output" in found:
         return str(found["output"][0]["content"][0]["text"])
@@ -353,7 +345,7 @@ def text_in(found: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client: TestClient, path: str) -> None:
+def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client, path):
     wanted = answer(client, chat())
     found = whole(client, path)
     assert text_in(found) == wanted["choices"][0]["message"]["content"]
@@ -364,7 +356,7 @@ def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client: TestClient, 
     assert "metrics" not in plain
 
 
-def of_length(path: str, text: str, size: Any) -> dict[str, Any]:
+def of_length(path, text, size):
     """A body with a prompt and the most tokens of its text; None leaves that out."""
     messages = [{"role": "user", "content": text}]
     return {
@@ -377,7 +369,7 @@ def of_length(path: str, text: str, size: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def end_of(found: dict[str, Any]) -> tuple[str, int]:
+def end_of(found):
     """Why an answer ended, and the tokens of prompt and text."""
     if "eval_count" in found:
         return found["done_reason"], found["prompt_eval_count"] + found["eval_count"]
@@ -388,15 +380,13 @@ def end_of(found: dict[str, Any]) -> tuple[str, int]:
 
 
 @pytest.fixture(scope="module")
-def short(served: Pair) -> Iterator[TestClient]:
+def short(served):
     with serving(make_service(served, max_length=64)) as found:
         yield found
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, *ROUTES])
-def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_both_numbers(
-    short: TestClient, path: str
-) -> None:
+def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_both_numbers(short, path):
     client, longest = short, short.get("/v1/models").json()["data"][0]["max_model_len"]
     for size in (32000, 32000.0, None, *([] if path in (MESSAGES_ROUTE, RESPONSES) else [-1])):
         found = answer(client, of_length(path, TEXT, size) | {"stream": False}, path=path)
@@ -419,7 +409,7 @@ def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_b
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_unknown_fields_are_remarked_on_as_in_chats(client: TestClient, path: str) -> None:
+def test_unknown_fields_are_remarked_on_as_in_chats(client, path):
     assert whole(client, path, nonsense=1)["warnings"] == ["the server has no field 'nonsense', so it was ignored"]
 
 
@@ -427,7 +417,7 @@ def test_unknown_fields_are_remarked_on_as_in_chats(client: TestClient, path: st
     (RESPONSES, lambda error: error["error"]["message"]), (MESSAGES_ROUTE, lambda error: error["error"]["message"]),
     (OLLAMA, lambda error: error["error"]), (GENERATE, lambda error: error["error"]),
 ])  # fmt: skip
-def test_errors_have_the_shape_of_their_interface(client: TestClient, path: str, message: Any) -> None:
+def test_errors_have_the_shape_of_their_interface(client, path, message):
     for body, status, said in (({"model": "none"}, 404, "not here"), ({"temperature": -1}, 400, "temperature")):
         response = client.post(path, json={**BODIES[path], **body})
         assert response.status_code == status
@@ -443,16 +433,16 @@ def test_errors_have_the_shape_of_their_interface(client: TestClient, path: str,
 
 
 @pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
-def test_embeddings_are_refused_by_name(client: TestClient, path: str) -> None:
+def test_embeddings_are_refused_by_name(client, path):
     assert "make no embeddings" in client.post(path, json={"input": "a"}).text
 
 
 # ---- OpenAI's Responses ----
 
 
-def test_the_openai_client_gets_responses_and_their_streams(api: openai.OpenAI, pair: Pair) -> None:
+def test_the_openai_client_gets_responses_and_their_streams(api, pair):
     wanted = pair.chat([{"role": "system", "content": "a dog"}, *MESSAGES], temperature=1.0, seed=5, max_new_tokens=20)
-    settings: Any = {
+    settings = {
         "model": "tiny", "input": TEXT, "instructions": "a dog", "max_output_tokens": 20, "extra_body": {"seed": 5},
     }  # fmt: skip
     found = api.responses.create(**settings)
@@ -471,7 +461,7 @@ def test_the_openai_client_gets_responses_and_their_streams(api: openai.OpenAI, 
     assert again.output_text
 
 
-def test_a_response_follows_a_schema_and_has_log_probabilities(client: TestClient) -> None:
+def test_a_response_follows_a_schema_and_has_log_probabilities(client):
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
     form = {"format": {"type": "json_schema", "name": "a", "schema": schema}}
     assert json.loads(text_in(whole(client, RESPONSES, text=form, max_output_tokens=60)))["a"] in ("x", "yy")
@@ -481,7 +471,7 @@ def test_a_response_follows_a_schema_and_has_log_probabilities(client: TestClien
     assert [entry for event in deltas for entry in event["logprobs"]] == part["logprobs"]
 
 
-def test_the_id_of_a_response_is_that_of_its_trace(client: TestClient) -> None:
+def test_the_id_of_a_response_is_that_of_its_trace(client):
     found = whole(client, RESPONSES, trace=True)
     assert found["id"].startswith("resp_")
     assert client.get(f"/v1/traces/{found['id']}").json()["traces"][0]["text"] == text_in(found)
@@ -490,7 +480,7 @@ def test_the_id_of_a_response_is_that_of_its_trace(client: TestClient) -> None:
 # ---- Anthropic's Messages ----
 
 
-def test_a_stop_sequence_ends_a_message_and_is_named(client: TestClient) -> None:
+def test_a_stop_sequence_ends_a_message_and_is_named(client):
     text = text_in(whole(client, MESSAGES_ROUTE))
     stops = ["zzz", text[3:5]]
     found = whole(client, MESSAGES_ROUTE, stop_sequences=stops)
@@ -503,19 +493,19 @@ def test_a_stop_sequence_ends_a_message_and_is_named(client: TestClient) -> None
     assert whole(client, MESSAGES_ROUTE)["stop_reason"] == "max_tokens"
 
 
-def test_tokens_of_a_message_are_counted(client: TestClient) -> None:
+def test_tokens_of_a_message_are_counted(client):
     body = {"messages": MESSAGES, "system": "a dog"}
     counted = client.post(f"{MESSAGES_ROUTE}/count_tokens", json=body).json()
     assert counted == {"input_tokens": whole(client, MESSAGES_ROUTE, system="a dog")["usage"]["input_tokens"]}
 
 
-def test_the_last_message_is_continued_if_it_is_the_assistants(client: TestClient) -> None:
+def test_the_last_message_is_continued_if_it_is_the_assistants(client):
     messages = [*MESSAGES, {"role": "assistant", "content": "a dog"}]
     wanted = answer(client, chat(messages=messages, continue_final_message=True))
     assert text_in(whole(client, MESSAGES_ROUTE, messages=messages)) == wanted["choices"][0]["message"]["content"]
 
 
-def test_a_key_may_be_sent_as_anthropic_clients_do(served: Pair) -> None:
+def test_a_key_may_be_sent_as_anthropic_clients_do(served):
     with serving(make_service(served), keys=("right",)) as client:
         for headers, status in (({"x-api-key": "right"}, 200), ({"x-api-key": "wrong"}, 401), ({}, 401)):
             response = client.post(MESSAGES_ROUTE, json=BODIES[MESSAGES_ROUTE], headers=headers)
@@ -527,7 +517,7 @@ def test_a_key_may_be_sent_as_anthropic_clients_do(served: Pair) -> None:
 # ---- Ollama ----
 
 
-def test_ollama_lists_and_shows_the_model(client: TestClient) -> None:
+def test_ollama_lists_and_shows_the_model(client):
     [tag] = client.get("/api/tags").json()["models"]
     assert tag["name"] == tag["model"] == "tiny"
     shown = client.post("/api/show", json={"model": "tiny:latest"}).json()
@@ -538,13 +528,13 @@ def test_ollama_lists_and_shows_the_model(client: TestClient) -> None:
     assert client.get("/api/version").json() == client.get("/version").json()
 
 
-def test_a_prompt_is_continued_as_it_is_where_it_is_raw(client: TestClient) -> None:
+def test_a_prompt_is_continued_as_it_is_where_it_is_raw(client):
     wanted = answer(client, {"prompt": TEXT, "max_tokens": 16, "seed": 1})["choices"][0]["text"]
     assert text_in(whole(client, GENERATE, raw=True)) == wanted
     assert "".join(map(text_in, events(client, GENERATE, raw=True))) == wanted
 
 
-def test_a_format_and_an_end_of_ollama(client: TestClient) -> None:
+def test_a_format_and_an_end_of_ollama(client):
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
     found = whole(client, OLLAMA, format=schema, options={"num_predict": 60})
     assert json.loads(text_in(found))["a"] in ("x", "yy")
@@ -556,20 +546,20 @@ def test_a_format_and_an_end_of_ollama(client: TestClient) -> None:
 # ---- small routes ----
 
 
-def test_paths_may_have_more_slashes(client: TestClient) -> None:
+def test_paths_may_have_more_slashes(client):
     models = client.get("/v1/models").json()
     assert client.get("/v1/").json() == client.get("/v1").json() == client.get("/v1/models/").json() == models
     assert client.post("/v1//chat/completions/", json=chat()).json()["choices"] == answer(client, chat())["choices"]
 
 
-def test_facts_of_the_model_stand_in_the_list(client: TestClient, pair: Pair) -> None:
+def test_facts_of_the_model_stand_in_the_list(client, pair):
     [model] = client.get("/v1/models").json()["data"]
     assert model["meta"]["n_vocab"] == pair.target.vocab_size
     assert model["meta"]["n_params"] == sum(one.numel() for one in pair.model.parameters())
     assert model["meta"]["n_ctx_train"] == model["default_generation_settings"]["n_ctx"] == 512
 
 
-def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client: TestClient) -> None:
+def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client):
     page = client.get("/docs")
     document = client.get("/openapi.json").json()
     assert all(f"{path}</h2>" in page.text for path in document["paths"])

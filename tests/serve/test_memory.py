@@ -1,20 +1,16 @@
 """Texts begin while their keys and values fit, an idle server gives them back, and a second turn reads what is new only."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
-from typing import Any, Literal
 
 import pytest
 import torch
-from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Method, Pair
+from draftwood import LoadOptions, Method
 from draftwood.core.errors import ConfigError
 from draftwood.engine.prompts import AGAIN
 from draftwood.native.library import LIBRARY
@@ -29,12 +25,12 @@ from tests.serve.conftest import make_service, serving, until
 from tests.tiny_chat import chat_tokenizer, save_chat
 
 
-def room(pair: Pair, tokens: int) -> float:
+def room(pair, tokens):
     """GiB for the keys and values of so many tokens."""
     return (tokens + 0.5) * Admission(pair, 1, 1.0).token / 2**30
 
 
-def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served: Pair) -> None:
+def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served):
     from transformers import DynamicCache
 
     kept = 0
@@ -48,7 +44,7 @@ def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served: P
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash", "own"])
-def test_the_memory_of_drafters_of_hidden_states_counts_too(kind: str) -> None:
+def test_the_memory_of_drafters_of_hidden_states_counts_too(kind):
     model = tiny_gpt(12, 1, dtype=torch.float32)
     draft = (hidden_pair(model) if kind == "own" else published_pair(model, kind))[1]
     config = draft.model.config  # type: ignore[attr-defined]
@@ -56,7 +52,7 @@ def test_the_memory_of_drafters_of_hidden_states_counts_too(kind: str) -> None:
     assert draft.token_bytes == wanted > 0  # type: ignore[attr-defined]
 
 
-def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
+def test_texts_wait_for_memory_and_are_the_same(served):
     body = completion(n=4)
     with serving(make_service(served)) as client:
         assert 0 <= metric(client, "kv_cache_usage_perc") < 1
@@ -67,7 +63,7 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
     rows = service.scheduler._rows
     step = rows.step
 
-    def watched() -> None:
+    def watched():
         nonlocal most
         step()
         most = max(most, rows.running)
@@ -80,7 +76,7 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
     assert most == 2
 
 
-def test_a_text_is_cut_to_the_memory_that_there_is(served: Pair) -> None:
+def test_a_text_is_cut_to_the_memory_that_there_is(served):
     prompt = len(served.encode("the fox ran"))
     with serving(make_service(served, max_memory=room(served, prompt + 16))) as client:
         found = answer(client, completion(max_tokens=17, ignore_eos=True))
@@ -90,9 +86,7 @@ def test_a_text_is_cut_to_the_memory_that_there_is(served: Pair) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_texts_without_a_limit_share_the_memory_and_are_the_same(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, backend: Literal["native", "torch"]
-) -> None:
+def test_texts_without_a_limit_share_the_memory_and_are_the_same(folders, monkeypatch, backend):
     """Each could fill it alone. They begin together, the last pauses when they outgrow it, and no end changes."""
     pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
     monkeypatch.setattr(rows_module, "_JOINS", 16)
@@ -104,7 +98,7 @@ def test_texts_without_a_limit_share_the_memory_and_are_the_same(
     rows, seen = service.scheduler._rows, list[int]()
     step = rows.step
 
-    def watched() -> None:
+    def watched():
         step()
         seen.append(rows.running)
         assert rows.memory <= 1
@@ -119,13 +113,13 @@ def test_texts_without_a_limit_share_the_memory_and_are_the_same(
     assert (max(seen), seen[-1] <= 1) == (3, True)
 
 
-def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
+def test_texts_that_wait_for_memory_end_with_the_server(served):
     service = make_service(served, max_memory=room(served, 420))
     with serving(service) as client:
         rows = service.scheduler._rows
         step = rows.step
 
-        def cut() -> None:
+        def cut():
             step()
             rows.step = step  # type: ignore[method-assign]
             service.scheduler.cut()
@@ -137,7 +131,7 @@ def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
 
 
 @pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def hybrid(tmp_path_factory):
     """A target with running states, and its MTP head."""
     model = random_model("qwen3_5_text", vocab_size=len(chat_tokenizer()), max_position_embeddings=1024)
     folder = checkpoint(tmp_path_factory.mktemp("hybrid"), model, random_head(model.config))
@@ -145,7 +139,7 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return draftwood.load(folder, options=LoadOptions(backend="native", profile="none"))
 
 
-def test_running_states_count_and_texts_wait_for_them(hybrid: Pair) -> None:
+def test_running_states_count_and_texts_wait_for_them(hybrid):
     body, count = completion(n=32, ignore_eos=True), 5
     with serving(make_service(hybrid, max_rows=32)) as client:
         free = answer(client, body)["choices"]
@@ -157,7 +151,7 @@ def test_running_states_count_and_texts_wait_for_them(hybrid: Pair) -> None:
     rows = service.scheduler._rows
     step = rows.step
 
-    def watched() -> None:
+    def watched():
         step()
         seen.append((rows.running, hybrid.target.memory_bytes))  # type: ignore[attr-defined]
         assert rows.memory <= 1
@@ -171,7 +165,7 @@ def test_running_states_count_and_texts_wait_for_them(hybrid: Pair) -> None:
     assert hybrid.target.memory_bytes == 0  # type: ignore[attr-defined]
 
 
-def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(hybrid: Pair) -> None:
+def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(hybrid):
     prompt = [5 + 7 * i % 60 for i in range(200)]
     with serving(make_service(hybrid)) as client:
         for known, given in ((0, prompt), (len(prompt) - 4, [*prompt[:-4], *range(9, 50)])):
@@ -182,8 +176,8 @@ def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(h
 ROOT = Path(__file__).parents[2]
 
 
-def test_memory_is_released_once_after_the_last_text(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    releases = list[int]()
+def test_memory_is_released_once_after_the_last_text(served, monkeypatch):
+    releases = []
     service = make_service(served)
     monkeypatch.setattr(scheduler, "release_free_memory", lambda: releases.append(service.scheduler.texts))
     monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.05)
@@ -197,7 +191,7 @@ def test_memory_is_released_once_after_the_last_text(served: Pair, monkeypatch: 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_the_memory_of_a_long_prompt_goes_back(tmp_path: Path, backend: str) -> None:
+def test_the_memory_of_a_long_prompt_goes_back(tmp_path, backend):
     if backend == "native" and not LIBRARY.exists():
         pytest.skip("the native engine is not compiled")
     folder = save_chat(
@@ -212,14 +206,14 @@ def test_the_memory_of_a_long_prompt_goes_back(tmp_path: Path, backend: str) -> 
     assert left < 0.2 * most
 
 
-def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int, int, int]:
+def long_prompts(folder, backend):
     """Bytes of a long prompt's keys and values, what its text takes at most, and what an idle server keeps of that."""
     pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
     service = make_service(pair, method=Method(method="ar"), no_prefix_cache=True)
-    seen = list[int]()
+    seen = []
     step = service.scheduler._rows.step
 
-    def watched() -> None:
+    def watched():
         step()
         seen.append(resident())
 
@@ -234,7 +228,7 @@ def long_prompts(folder: str, backend: Literal["native", "torch"]) -> tuple[int,
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not LIBRARY.exists(), reason="reads the resident memory of the native engine")
-def test_texts_take_what_they_are_counted_for(tmp_path: Path) -> None:
+def test_texts_take_what_they_are_counted_for(tmp_path):
     sizes = {"hidden_size": 48, "layers": 30, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64}
     folder = save_chat(tmp_path, max_position_embeddings=1024, **sizes)
     code = f"from tests.serve.test_memory import many_prompts; print(*many_prompts({str(folder)!r}))"
@@ -244,7 +238,7 @@ def test_texts_take_what_they_are_counted_for(tmp_path: Path) -> None:
     assert grown < 1.15 * counted
 
 
-def many_prompts(folder: str) -> tuple[int, int]:
+def many_prompts(folder):
     """Bytes that the texts of a full prefix cache count for, and by which the server has grown."""
     pair = draftwood.load(folder, options=LoadOptions(dtype="bfloat16", device="cpu", backend="native", profile="none"))
     service = make_service(pair, method=Method(method="ar"), max_memory=1 / 8)
@@ -256,7 +250,7 @@ def many_prompts(folder: str) -> tuple[int, int]:
         return pair.target.memory_bytes, resident() - before  # type: ignore[attr-defined]
 
 
-def resident() -> int:
+def resident():
     """Bytes of the resident memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
@@ -268,23 +262,23 @@ PROMPT = "the fox ran over the hill and the dog ran after the fox " * 3
 
 
 @pytest.fixture(scope="module", params=["native", "torch"])
-def engine(request: pytest.FixtureRequest, folders: tuple[Path, Path]) -> Pair:
+def engine(request, folders):
     options = LoadOptions(dtype="float32", device="cpu", backend=request.param, profile="none")
     return draftwood.load(*folders, options=options)
 
 
 @pytest.fixture
-def own(engine: Pair) -> Pair:
+def own(engine):
     """A pair that keeps nothing yet."""
     engine.prefixes.clear()
     return engine
 
 
-def cached(found: dict[str, Any]) -> int:
+def cached(found):
     return int(found["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def turns(client: TestClient) -> list[dict[str, Any]]:
+def turns(client):
     """The answers of a chat of two turns."""
     said = [{"role": "user", "content": PROMPT}]
     first = answer(client, chat(messages=said))
@@ -293,7 +287,7 @@ def turns(client: TestClient) -> list[dict[str, Any]]:
     return [first, answer(client, chat(messages=said, seed=2))]
 
 
-def test_the_second_turn_of_a_chat_reads_what_is_new(own: Pair) -> None:
+def test_the_second_turn_of_a_chat_reads_what_is_new(own):
     with serving(make_service(own)) as client:
         first, second = turns(client)
         assert cached(first) == 0
@@ -315,7 +309,7 @@ def test_the_second_turn_of_a_chat_reads_what_is_new(own: Pair) -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_keys_share_beginnings_only_on_request(own: Pair, share: bool) -> None:
+def test_keys_share_beginnings_only_on_request(own, share):
     with serving(make_service(own, share_prefixes=share), keys=("one", "two")) as client:
         for key, hit in (("one", False), ("two", share), ("one", True)):
             client.headers["Authorization"] = f"Bearer {key}"
@@ -327,9 +321,7 @@ def test_keys_share_beginnings_only_on_request(own: Pair, share: bool) -> None:
     ("key", [False, False, True]),
     ("all", [False, True, True]),
 ])  # fmt: skip
-def test_speed_tells_of_earlier_texts_of_ones_own_key_and_of_others_only_on_request(
-    own: Pair, history: str, hits: list[bool]
-) -> None:
+def test_speed_tells_of_earlier_texts_of_ones_own_key_and_of_others_only_on_request(own, history, hits):
     """At temperature 2 a text seldom repeats itself, so nearly all that is accepted stands in an earlier one."""
     body = completion(prompt=PROMPT, temperature=2.0, max_tokens=40, ignore_eos=True)
     with serving(make_service(own, method=Method(method="ngram"), history=history), keys=("one", "two")) as client:
@@ -342,12 +334,12 @@ def test_speed_tells_of_earlier_texts_of_ones_own_key_and_of_others_only_on_requ
         assert len(texts) == 1
 
 
-def test_a_history_of_no_texts_is_refused(own: Pair) -> None:
+def test_a_history_of_no_texts_is_refused(own):
     with pytest.raises(ConfigError, match=r"--history keeps texts .* --no-prefix-cache keeps none: leave one of them out"):
         make_service(own, history="key", no_prefix_cache=True)
 
 
-def test_texts_that_are_kept_make_room_for_those_that_are_written(own: Pair) -> None:
+def test_texts_that_are_kept_make_room_for_those_that_are_written(own):
     kept, tokens = own.prefixes, len(own.encode(PROMPT))
     with serving(make_service(own)) as client:
         assert answer(client, completion(prompt=PROMPT))

@@ -1,16 +1,9 @@
 """Messages as clients and agents keep them reach the chat template, or are refused in a sentence that says why."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Pair
+from draftwood import LoadOptions
 from draftwood.serve.openai.schemas import ToolCall
 from tests.api.test_chat_template import TOOLS
 from tests.serve import shapes
@@ -23,7 +16,7 @@ READS = "{{ enable_thinking }}{{ reasoning_effort }}"
 
 
 @pytest.fixture(scope="module")
-def able(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Pair]]:
+def able(tmp_path_factory):
     """A model whose template reads tool calls, reasoning and values of its own."""
     template = TOOLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
     folder = save_chat(tmp_path_factory.mktemp("able") / "target", tokenizer=chat_tokenizer(template))
@@ -32,15 +25,15 @@ def able(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient,
         yield found, draftwood.load(folder, options=options)
 
 
-def user(text: str = "the fox ran", **fields: Any) -> dict[str, Any]:
+def user(text="the fox ran", **fields):
     return {"role": "user", "content": text, **fields}
 
 
-def assistant(content: Any = None, **fields: Any) -> dict[str, Any]:
+def assistant(content=None, **fields):
     return {"role": "assistant", "content": content, **fields}
 
 
-def ids(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> list[int]:
+def ids(client, messages, **fields):
     """The prompt of a chat, which /tokenize shows and a chat reads."""
     response = client.post("/tokenize", json={"messages": messages, **fields})
     assert response.status_code == 200, response.text
@@ -51,7 +44,7 @@ def ids(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> li
     return list(response.json()["tokens"])
 
 
-def unread(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+def unread(client, messages, **fields):
     """The error, which is the same for a chat and for /tokenize."""
     error = refused(client, chat(messages=messages, **fields))
     assert refused(client, {"messages": messages, **fields}, path="/tokenize") == error
@@ -73,13 +66,11 @@ def unread(client: TestClient, messages: list[dict[str, Any]], **fields: Any) ->
     ([{"role": "developer", "content": "the hen"}, user()], [{"role": "system", "content": "the hen"}, user()]),
     ([user([{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}])], [user("a dog\nran")]),  # type: ignore[arg-type]
 ])  # fmt: skip
-def test_fields_of_messages_that_a_template_does_not_read_change_nothing(
-    client: TestClient, messages: list[dict[str, Any]], same: list[dict[str, Any]]
-) -> None:
+def test_fields_of_messages_that_a_template_does_not_read_change_nothing(client, messages, same):
     assert ids(client, messages) == ids(client, same)
 
 
-def test_what_an_agent_keeps_reaches_a_template_with_tools(able: tuple[TestClient, Pair]) -> None:
+def test_what_an_agent_keeps_reaches_a_template_with_tools(able):
     """vllm-project/vllm#21089, mistralai/mistral-common#324: histories with null contents, tool calls and their answers."""
     client, pair = able
     messages = [
@@ -99,7 +90,7 @@ def test_what_an_agent_keeps_reaches_a_template_with_tools(able: tuple[TestClien
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[1]", "null"])
-def test_arguments_that_are_no_object_are_given_as_they_are(able: tuple[TestClient, Pair], arguments: str) -> None:
+def test_arguments_that_are_no_object_are_given_as_they_are(able, arguments):
     client, pair = able
     call = {"type": "function", "function": {"name": "the", "arguments": arguments}}
     messages = [user(), assistant(tool_calls=[call]), user("go")]
@@ -107,7 +98,7 @@ def test_arguments_that_are_no_object_are_given_as_they_are(able: tuple[TestClie
     assert ids(client, messages) == pair.tokenizer.apply_chat_template(wanted, add_generation_prompt=True, return_dict=False)
 
 
-def test_arguments_of_many_levels_are_given_as_they_are() -> None:
+def test_arguments_of_many_levels_are_given_as_they_are():
     function = {"name": "the", "arguments": '{"a":' * 100_000}
     assert ToolCall.model_validate({"function": function}).to_template()["function"] == function
 
@@ -119,9 +110,7 @@ def test_arguments_of_many_levels_are_given_as_they_are() -> None:
     ([user(), assistant("a")], "set continue_final_message"),
     ([{"role": "user"}], "messages[0] has no content"),
 ])  # fmt: skip
-def test_what_the_model_cannot_read_is_refused_in_a_sentence(
-    client: TestClient, messages: list[dict[str, Any]], said: str
-) -> None:
+def test_what_the_model_cannot_read_is_refused_in_a_sentence(client, messages, said):
     error = unread(client, messages)
     assert said in error["message"]
     assert error["param"] == "messages"
@@ -131,7 +120,7 @@ def test_what_the_model_cannot_read_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("fields", [{}, {"add_generation_prompt": False}])
-def test_a_last_message_is_continued(client: TestClient, pair: Pair, fields: dict[str, Any]) -> None:
+def test_a_last_message_is_continued(client, pair, fields):
     messages = [user(), assistant("the he")]
     fields = {**fields, "continue_final_message": True}
     wanted = pair.tokenizer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
@@ -148,13 +137,11 @@ def test_a_last_message_is_continued(client: TestClient, pair: Pair, fields: dic
     ([user()], {"add_generation_prompt": False}, "add_generation_prompt"),
     ([user()], {"continue_final_message": 1}, "continue_final_message"),
 ])  # fmt: skip
-def test_nothing_to_continue_is_refused(
-    client: TestClient, messages: list[dict[str, Any]], fields: dict[str, Any], param: str
-) -> None:
+def test_nothing_to_continue_is_refused(client, messages, fields, param):
     assert unread(client, messages, **fields)["param"] == param
 
 
-def test_the_neutral_values_of_a_continuation_are_taken(client: TestClient) -> None:
+def test_the_neutral_values_of_a_continuation_are_taken(client):
     neutral = {"continue_final_message": False, "add_generation_prompt": True, "chat_template_kwargs": {}}
     assert ids(client, [user()], **neutral) == ids(client, [user()])
 
@@ -162,7 +149,7 @@ def test_the_neutral_values_of_a_continuation_are_taken(client: TestClient) -> N
 # ---- values for the chat template ----
 
 
-def test_values_reach_the_chat_template(able: tuple[TestClient, Pair], client: TestClient) -> None:
+def test_values_reach_the_chat_template(able, client):
     found, pair = able
     values = {"enable_thinking": False}
     wanted = pair.tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False, **values)
@@ -171,7 +158,7 @@ def test_values_reach_the_chat_template(able: tuple[TestClient, Pair], client: T
     assert remarks == ["the model's chat template does not read 'enable_thinking', so it was ignored"]
 
 
-def test_the_effort_of_reasoning_is_for_templates_that_read_it(able: tuple[TestClient, Pair], client: TestClient) -> None:
+def test_the_effort_of_reasoning_is_for_templates_that_read_it(able, client):
     found, pair = able
     wanted = pair.tokenizer.apply_chat_template(
         [user()], add_generation_prompt=True, return_dict=False, reasoning_effort="low"
@@ -187,18 +174,18 @@ def test_the_effort_of_reasoning_is_for_templates_that_read_it(able: tuple[TestC
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "bos_token"])
-def test_names_of_the_templates_own_values_are_refused(client: TestClient, name: str) -> None:
+def test_names_of_the_templates_own_values_are_refused(client, name):
     error = unread(client, [user()], chat_template_kwargs={name: []})
     assert error["param"] == "chat_template_kwargs"
     assert repr(name) in error["message"]
 
 
 @pytest.mark.parametrize("values", ["{}", [], 1, {"a": {"b": ["\x00", 1e300, None]}}])
-def test_values_are_an_object(client: TestClient, values: Any) -> None:
+def test_values_are_an_object(client, values):
     (answer if isinstance(values, dict) else refused)(client, chat(chat_template_kwargs=values))
 
 
-def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pair]) -> None:
+def test_a_long_value_is_refused_before_it_is_encoded(able):
     error = unread(able[0], [user()], chat_template_kwargs={"enable_thinking": "the fox ran to the hill. " * 100_000})
     assert error["code"] == "context_length_exceeded"
 
@@ -207,7 +194,7 @@ def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pa
 
 
 @pytest.mark.parametrize("adds", [True, False])
-def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path: Path, adds: bool) -> None:
+def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path, adds):
     """abetlen/llama-cpp-python#1501, ggml-org/llama.cpp#7898: the template and the tokenizer both write a beginning."""
     tokenizer = adding(before=adds)
     tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE

@@ -1,11 +1,8 @@
 """Chats that a model writes itself: the template's tokens where they belong, resumable, and sampled from the model."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.runners.factory import make_runners
 from draftwood.train import chats
-from draftwood.train.chat_files import Chat, read_chats
+from draftwood.train.chat_files import read_chats
 from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
@@ -22,7 +19,7 @@ from tests.tiny_chat import chat_tokenizer
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("chatty")
     tokenizer = chat_tokenizer()
     tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
@@ -30,30 +27,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def writer(turns: tuple[list[int], ...] = (), **settings: Any) -> tuple[Writer, Any, Any]:
+def writer(turns=(), **settings):
     tokenizer = chat_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
     return Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(**settings), 0), tokenizer, model
 
 
-def settings_of(rows: int = 3, longest: int = 120, **settings: Any) -> ChatsConfig:
+def settings_of(rows=3, longest=120, **settings):
     return ChatsConfig(target=Path("target"), out=Path("out"), rows=rows, longest=longest, **settings)
 
 
-def parts(chat: Chat, tokenizer: Any) -> list[tuple[str, str]]:
+def parts(chat, tokenizer):
     """Roles and texts, as the special tokens divide them."""
     text = tokenizer.decode(chat.tokens)
     return [tuple(part.split("\n", 1)) for part in text.split("<s>")[1:]]  # type: ignore[misc]
 
 
-def without_template_tokens(model: Any, tokenizer: Any) -> None:
+def without_template_tokens(model, tokenizer):
     """Let nothing that is drawn look like the beginning of a turn."""
     start = torch.tensor([tokenizer.convert_tokens_to_ids("<s>")])
     model.lm_head.register_forward_hook(lambda _, __, scores: scores.index_fill(-1, start, -1e4))
 
 
-def test_turns_alternate_and_answers_are_marked() -> None:
+def test_turns_alternate_and_answers_are_marked():
     made, tokenizer, model = writer()
     without_template_tokens(model, tokenizer)
     for chat in itertools.islice(made.chats(), 20):
@@ -67,7 +64,7 @@ def test_turns_alternate_and_answers_are_marked() -> None:
         assert written == answers.replace("<end>\n", "<end>")
 
 
-def is_greedy(chat: Chat, model: Any) -> bool:
+def is_greedy(chat, model):
     """Whether every token of the answers is the likeliest one."""
     with torch.inference_mode():
         best = model(input_ids=torch.tensor([chat.tokens])).logits[0].argmax(-1).tolist()
@@ -75,7 +72,7 @@ def is_greedy(chat: Chat, model: Any) -> bool:
     return all(wanted == token for wanted, token, answered in following if answered)
 
 
-def test_each_chat_takes_one_of_the_temperatures() -> None:
+def test_each_chat_takes_one_of_the_temperatures():
     made, _, model = writer(temperature=(0.0, 1.0))
     greedy = [is_greedy(chat, model) for chat in itertools.islice(made.chats(), 30) if sum(chat.answered) > 2]
     assert {True, False} == set(greedy)
@@ -86,13 +83,13 @@ def test_each_chat_takes_one_of_the_temperatures() -> None:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> int:
+def few(monkeypatch):
     """Chats of a file."""
     monkeypatch.setattr(chats, "_PART", 8)
     return 8
 
 
-def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path, few: int) -> None:
+def test_a_stopped_run_goes_on_behind_its_last_file(folder, tmp_path, few):
     config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=200, rows=few, longest=60)
     write_chats(config)
     first = read_chats(config.out)
@@ -106,7 +103,7 @@ def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path
     assert (config.out / "00000.npz").read_bytes() == kept
 
 
-def texts(turns: tuple[list[int], ...] = ()) -> list[Chat]:
+def texts(turns=()):
     tokenizer = tiny_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
@@ -114,7 +111,7 @@ def texts(turns: tuple[list[int], ...] = ()) -> list[Chat]:
     return list(itertools.islice(made.chats(), 60))
 
 
-def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end() -> None:
+def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end():
     written = texts()
     for text in written:
         assert text.tokens[0] == 0
@@ -127,7 +124,7 @@ def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_th
     assert heads == {(0, *start) for start in starts}
 
 
-def test_beginnings_and_passages_of_documents_have_all_lengths(tmp_path: Path) -> None:
+def test_beginnings_and_passages_of_documents_have_all_lengths(tmp_path):
     path, tokenizer = tmp_path / "a.train.txt", tiny_tokenizer()
     path.write_text("\n<|endoftext|>\n".join(f"The fox number {i} ran to the hill." for i in range(300)))
     starts = text_starts(tmp_path, tokenizer, 0)
@@ -138,7 +135,7 @@ def test_beginnings_and_passages_of_documents_have_all_lengths(tmp_path: Path) -
     assert min(words) < 50 < 200 < max(words) <= 460
 
 
-def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
+def test_turns_from_text_begin_chats(tmp_path):
     (tmp_path / "a.train.txt").write_text("One day. A fox ran.\n<|endoftext|>\nQuestion: 1 + 1?\nAnswer: 2\n")
     (tmp_path / "b.train.de").write_text("Guten Morgen.\n")
     turns = text_turns(tmp_path, 40, 0)
@@ -152,7 +149,7 @@ def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
     assert len(set(firsts)) > 1
 
 
-def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_sampled_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not hold every message once"):
         Template.of(chat_tokenizer("{{ messages[0]['content'] }}"), [0])
     nameless = tiny_tokenizer()
@@ -163,7 +160,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
         text_turns(tmp_path, 4, 0)
 
 
-def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_path: Path, few: int) -> None:
+def test_other_settings_and_sizes_that_cannot_be_are_refused(folder, tmp_path, few):
     config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=100, rows=few, longest=60)
     write_chats(config)
     with pytest.raises(ConfigError, match="other settings"):

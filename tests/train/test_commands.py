@@ -1,10 +1,6 @@
 """The commands: options come from the settings, errors come out as one line."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -18,7 +14,7 @@ from tests.helpers import hide_package
 
 
 @pytest.mark.parametrize(("name", "config"), [("drafter", DrafterConfig), ("chats", ChatsConfig)])
-def test_every_setting_is_an_option_with_its_default_and_help(name: str, config: Any) -> None:
+def test_every_setting_is_an_option_with_its_default_and_help(name, config):
     options = {p.name: p for p in commands.group.commands[name].params}
     assert set(options) == {f.name for f in dataclasses.fields(config)}
     for f in dataclasses.fields(config):
@@ -30,7 +26,7 @@ def test_every_setting_is_an_option_with_its_default_and_help(name: str, config:
             assert option.default == f.default
 
 
-def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
+def test_what_is_refused_is_one_line(tmp_path):
     out = ["--out", str(tmp_path / "out")]
     run = CliRunner().invoke(main, ["train", "drafter", "--target", "smollm2", *out, "--steps", "few"])
     assert run.exit_code == 2
@@ -40,7 +36,7 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
     assert run.stderr.startswith("Error: longest is 0")
 
 
-def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_accelerate_names_the_extra(tmp_path, monkeypatch):
     hide_package(monkeypatch, "accelerate")
     target = str(bundled_pairs()["language"]["target"])
     run = CliRunner().invoke(main, ["train", "drafter", "--target", target, "--out", str(tmp_path / "out")])

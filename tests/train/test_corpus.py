@@ -1,9 +1,6 @@
 """Files of text: documents and lines, plain or packed; what is no text is named."""
 
-from __future__ import annotations
-
 import lzma
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +8,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents, read_lines
 
 
-def test_documents_are_separated_by_a_line_of_their_own(tmp_path: Path) -> None:
+def test_documents_are_separated_by_a_line_of_their_own(tmp_path):
     path = tmp_path / "a.train.txt"
     path.write_text("one\nline\n<|endoftext|>\n<|endoftext|>\ntwo says <|endoftext|> inside\n<|endoftext|>\r\nthree")
     assert read_documents(path) == ["one\nline", "two says <|endoftext|> inside", "three"]
@@ -24,7 +21,7 @@ def test_documents_are_separated_by_a_line_of_their_own(tmp_path: Path) -> None:
     ("a.de.xz", b"Ja\n", r"a\.de\.xz is not a complete xz file"),
     ("a.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.de\.xz is not a complete xz file"),
 ])  # fmt: skip
-def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_bad_files_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         read_lines(tmp_path / name)

@@ -1,10 +1,7 @@
 """A drafter of hidden states is trained from nothing but a chat model: chats, features, training, figures."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import count
@@ -37,7 +34,7 @@ from tests.tiny_chat import chat_tokenizer
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(tmp_path_factory):
     path, tokenizer = tmp_path_factory.mktemp("target"), chat_tokenizer()
     torch.manual_seed(1)
     tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
@@ -46,17 +43,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
+def chats(tmp_path_factory, target):
     path = tmp_path_factory.mktemp("chats")
     write_chats(ChatsConfig(target=target, out=path, tokens=1_000, rows=16, longest=60))
     return path
 
 
-Make = Callable[..., DrafterConfig]
-
-
 @pytest.fixture(scope="module")
-def settings(target: Path, chats: Path) -> Make:
+def settings(target, chats):
     """Settings of a tiny drafter for the target, with changes."""
     given = {
         "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
@@ -65,12 +59,12 @@ def settings(target: Path, chats: Path) -> Make:
     return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
 
-def model_of(target: Path, dtype: torch.dtype = torch.float32):
+def model_of(target, dtype=torch.float32):
     return load_model(target, LoadOptions(), torch.device("cpu"), dtype)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, settings: Make) -> tuple[Path, str]:
+def run(tmp_path_factory, settings):
     """The folder of a drafter, and what was printed."""
     out = tmp_path_factory.mktemp("trained")
     with redirect_stdout(StringIO()) as printed:
@@ -79,11 +73,11 @@ def run(tmp_path_factory: pytest.TempPathFactory, settings: Make) -> tuple[Path,
 
 
 @pytest.fixture(scope="module")
-def trained(run: tuple[Path, str]) -> Path:
+def trained(run):
     return run[0]
 
 
-def test_what_is_printed_are_sentences(run: tuple[Path, str]) -> None:
+def test_what_is_printed_are_sentences(run):
     out, printed = run
     assert not set("{}[]") & set(printed), printed
     figures = r"rejection [\d.]+ [\d.]+ [\d.]+, chain [\d.]+"
@@ -93,7 +87,7 @@ def test_what_is_printed_are_sentences(run: tuple[Path, str]) -> None:
     assert f"chain {end['chain']:.4g}\nThe drafter is in {out}" in printed
 
 
-def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:
+def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained):
     metrics = json.loads((trained / "metrics.json").read_text())
     first, last = metrics["history"][0]["report"], metrics["held_out"]
     assert last["rejection"][0] < first["rejection"][0] - 0.05  # 0.69 to 0.58; seeds differ by 0.001
@@ -103,7 +97,7 @@ def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path)
     assert metrics["tokens_seen"] == 60 * 4 * 8
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(settings: Make, trained: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_to_the_same_weights(settings, trained, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(25))
         with pytest.raises(KeyboardInterrupt):
@@ -113,9 +107,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(settings: Make, trained: Path
     assert all(torch.equal(a, b) for a, b in zip(*[model.state_dict().values() for model in again], strict=True))
 
 
-def test_the_target_may_be_a_short_name(
-    target: Path, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_may_be_a_short_name(target, settings, tmp_path, monkeypatch):
     fox = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub=str(target))
     monkeypatch.setattr(names, "SHORT_NAMES", {"fox": fox})
     metrics = train_drafter(settings(tmp_path, target=Path("fox"), steps=1))
@@ -125,30 +117,28 @@ def test_the_target_may_be_a_short_name(
     assert not (tmp_path / "other").exists()
 
 
-def stop_at(step: int):
-    def on_step_end(self, args, state, control, **_) -> None:
+def stop_at(step):
+    def on_step_end(self, args, state, control, **_):
         if state.global_step == step:
             raise KeyboardInterrupt
 
     return on_step_end
 
 
-def load_model_of(path: Path):
+def load_model_of(path):
     from draftwood.loading.drafts import load_hidden_drafter
 
     return load_hidden_drafter(path, torch.device("cpu"), torch.float32)
 
 
-def test_a_folder_with_another_run_is_refused(settings: Make, tmp_path: Path) -> None:
+def test_a_folder_with_another_run_is_refused(settings, tmp_path):
     loop.claim(settings(tmp_path))
     loop.claim(settings(tmp_path, steps=99))
     with pytest.raises(ConfigError, match="rank=4 there, 5 here"):
         loop.claim(settings(tmp_path, rank=5))
 
 
-def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(
-    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(settings, tmp_path, monkeypatch):
     rates, left = [], callbacks.Deadline.left
     monkeypatch.setattr(callbacks.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
     ticks = count()
@@ -161,13 +151,13 @@ def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(
     assert (tmp_path / "model.safetensors").is_file()
 
 
-def test_training_goes_on_from_a_drafter(settings: Make, trained: Path, tmp_path: Path) -> None:
+def test_training_goes_on_from_a_drafter(settings, trained, tmp_path):
     before = json.loads((trained / "metrics.json").read_text())
     began = train_drafter(settings(tmp_path, start=trained, steps=1))["history"][0]["report"]
     assert began["chain"] == pytest.approx(before["held_out"]["chain"], abs=0.02) != before["history"][0]["report"]["chain"]
 
 
-def test_an_epoch_holds_a_chat_once_and_a_batch_chats_of_nearly_equal_lengths() -> None:
+def test_an_epoch_holds_a_chat_once_and_a_batch_chats_of_nearly_equal_lengths():
     lengths = torch.randint(100, (130,), generator=torch.Generator().manual_seed(0)).tolist()
     batches = near_batches(torch.randperm(130).tolist(), lengths, 4)
     used = [i for batch in batches for i in batch]
@@ -176,7 +166,7 @@ def test_an_epoch_holds_a_chat_once_and_a_batch_chats_of_nearly_equal_lengths() 
     assert sum(spread) / len(spread) < 20
 
 
-def test_what_cannot_be_trained_is_refused(settings: Make, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused(settings, tmp_path):
     for name in ("empty", "foreign"):
         (tmp_path / name).mkdir()
     save_part(tmp_path / "foreign" / "00000.npz", [Chat([999], [True])] * 20, 1000)
@@ -190,7 +180,7 @@ def test_what_cannot_be_trained_is_refused(settings: Make, tmp_path: Path) -> No
             train_drafter(settings(tmp_path / f"out {message[:6]}", **changes))
 
 
-def test_a_drafter_of_another_target_is_refused(settings: Make, trained: Path, tmp_path: Path) -> None:
+def test_a_drafter_of_another_target_is_refused(settings, trained, tmp_path):
     tokenizer = chat_tokenizer()
     other = tmp_path / "other"
     tiny_llama(len(tokenizer), layers=5, max_position_embeddings=256).save_pretrained(other)
@@ -199,13 +189,13 @@ def test_a_drafter_of_another_target_is_refused(settings: Make, trained: Path, t
         train_drafter(settings(tmp_path / "out", target=other, start=trained))
 
 
-def gpt2(vocab: int) -> GPT2LMHeadModel:
+def gpt2(vocab):
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     return GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=96, n_embd=32, n_layer=3, n_head=2, **ends)).eval()
 
 
 @pytest.mark.parametrize("make", [lambda vocab: tiny_llama(vocab, max_position_embeddings=96), gpt2], ids=["llama", "gpt2"])
-def test_one_command_serves_a_target_without_a_chat_template(make, tmp_path: Path) -> None:
+def test_one_command_serves_a_target_without_a_chat_template(make, tmp_path):
     """The target's context and vocabulary are smaller than the defaults. The command is stopped twice."""
     tokenizer, folder, out = tiny_tokenizer(), tmp_path / "target", tmp_path / "out"
     torch.manual_seed(1)
@@ -232,7 +222,7 @@ def test_one_command_serves_a_target_without_a_chat_template(make, tmp_path: Pat
     assert drafted.stats.drafted > 0
 
 
-def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tmp_path: Path) -> None:
+def test_features_are_the_targets_own_and_are_kept(target, chats, tmp_path):
     model, layers = model_of(target), [1, 2]
     write_features(model, layers, chats, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -253,7 +243,7 @@ def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tm
 
 
 @pytest.mark.parametrize("changed", ["chats", "layers"])
-def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: Path, tmp_path: Path, changed: str) -> None:
+def test_features_of_other_chats_or_layers_are_made_again(target, chats, tmp_path, changed):
     first, *others = read_chats(chats)[:4]
     for name, kept in (("one", [first, others[0]]), ("other", others[:2])):
         (tmp_path / name).mkdir()
@@ -267,13 +257,13 @@ def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: P
         assert difference(example.hidden.float(), expected) < 0.02 * float(expected.abs().max())
 
 
-def test_a_drafter_of_a_model_with_unlike_layers_has_heads_as_the_last_one() -> None:
+def test_a_drafter_of_a_model_with_unlike_layers_has_heads_as_the_last_one():
     config = DrafterConfig(target=Path("."), out=Path("."), layers=1, block=3, rank=4)
     drafter = new_drafter(config, tiny("gemma4_text", **NATIVE["gemma4_text"]), chat_tokenizer(), torch.arange(20))
     assert (drafter.config.num_key_value_heads, drafter.config.head_dim) == (1, 40)
 
 
-def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Path) -> None:
+def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target):
     model, tokenizer = model_of(target), chat_tokenizer()
     config = DrafterConfig(target=target, out=Path("."), layers=1, block=3, rank=4)
     with pytest.MonkeyPatch.context() as patch:

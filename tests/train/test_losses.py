@@ -1,17 +1,13 @@
 """The loss of a drafter of hidden states, and its gradients, against its definition."""
 
-from __future__ import annotations
-
-import pytest
 import torch
-from torch import Tensor
 
 from draftwood.train import hidden
 
 SLOTS, WIDTH, RANK, VOCAB, KEPT = 9, 6, 3, 13, 5
 
 
-def slots(seed: int = 0) -> list[Tensor]:
+def slots(seed=0):
     """The arguments of ``slots_loss``; the last of the target's tokens cannot be proposed, and one slot has no weight."""
     generator = torch.Generator().manual_seed(seed)
     shapes = ((VOCAB, WIDTH), (VOCAB, RANK), (SLOTS, WIDTH), (SLOTS, RANK))
@@ -24,16 +20,14 @@ def slots(seed: int = 0) -> list[Tensor]:
     return [*scored, tops, target, weight]
 
 
-def plainly(
-    head: Tensor, out: Tensor, states: Tensor, markov: Tensor, tops: Tensor, target: Tensor, weight: Tensor
-) -> Tensor:
+def plainly(head, out, states, markov, tops, target, weight):
     """The loss as it is defined, of all slots at once: nine tenths of the rejection rate, and a tenth of the entropy."""
     found = (states @ head.T + markov @ out.T).log_softmax(-1).gather(-1, tops)
     rejected = 1 - torch.minimum(target, found.exp()).sum(-1)
     return ((0.9 * rejected - 0.1 * (target * found).sum(-1)) * weight).sum()
 
 
-def test_loss_and_gradients_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_gradients_are_those_of_the_definition(monkeypatch):
     """In parts of four slots, so that the last one is smaller."""
     monkeypatch.setattr(hidden, "number_format", lambda device: torch.float32)
     monkeypatch.setattr(hidden, "_SLOTS", {"cpu": 4})

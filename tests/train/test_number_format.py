@@ -1,10 +1,5 @@
 """The number format of training, which is the one that is faster on the present processor."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,7 +8,7 @@ from draftwood.train.config import DrafterConfig
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["without bf16 products", "with them"])
-def faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.dtype]:
+def faster(request, monkeypatch):
     """A processor on which this format is the faster one."""
     monkeypatch.setattr(number_format, "_seconds", lambda dtype: 1.0 if dtype is request.param else 5.0)
     number_format.number_format.cache_clear()
@@ -21,7 +16,7 @@ def faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     number_format.number_format.cache_clear()
 
 
-def test_products_and_the_trainer_use_the_faster_format(faster: torch.dtype, tmp_path: Path) -> None:
+def test_products_and_the_trainer_use_the_faster_format(faster, tmp_path):
     assert (number_format.number_format("cpu"), number_format.number_format("cuda")) == (faster, torch.bfloat16)
     with number_format.autocast(torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is faster
