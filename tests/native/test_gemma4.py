@@ -31,19 +31,27 @@ def write_as_published(model: Any, folder: Path) -> None:
     for number in layers.borrowers(model.config):
         for name in ("k_proj", "v_proj", "k_norm"):
             weights[f"model.language_model.layers.{number}.self_attn.{name}.weight"] = torch.ones(2, 3)
-    for other in ("vision_tower.a", "audio_tower.a", "embed_vision.a", "embed_audio.a"):
+    for other in ("vision_tower.a", "audio_tower.a") if model.config.model_type == KIND else ("vision_embedder.a",):
+        weights[f"model.{other}"] = torch.ones(1)
+    for other in ("embed_vision.a", "embed_audio.a"):
         weights[f"model.{other}"] = torch.ones(1)
     save_file({name: one.contiguous().clone() for name, one in weights.items()}, folder / "model.safetensors")
     text = json.loads((folder / "config.json").read_text())
-    whole = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": False}
+    name = model.config.architectures[0].replace("CausalLM", "ConditionalGeneration")
+    kind = text["model_type"].removesuffix("_text")
+    whole = {"model_type": kind, "architectures": [name], "tie_word_embeddings": False}
     text["use_bidirectional_attention"] = "vision"
     (folder / "config.json").write_text(json.dumps({**whole, "text_config": text}))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("more", [SMALL, WIDE], ids=["small", "mixture"])
-def test_folders_are_read_as_transformers_reads_them(tmp_path: Path, more: dict[str, Any], dtype: torch.dtype) -> None:
-    model = model_of(KIND, dtype, **more)
+@pytest.mark.parametrize(
+    ("kind", "more"), [(KIND, SMALL), (KIND, WIDE), ("gemma4_unified_text", {})], ids=["small", "mixture", "unified"]
+)
+def test_folders_are_read_as_transformers_reads_them(
+    tmp_path: Path, kind: str, more: dict[str, Any], dtype: torch.dtype
+) -> None:
+    model = model_of(kind, dtype, **more)
     model.save_pretrained(tmp_path)
     model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
     wanted, ids = scores(model), torch.arange(20).unsqueeze(0)
@@ -91,9 +99,10 @@ def test_what_has_no_code_is_refused(settings: dict[str, Any], reason: str) -> N
         NativeRunner(tiny(KIND, dtype=torch.float32, **{**NATIVE[KIND], **settings}))
 
 
-def test_pytorch_says_which_engine_runs_it() -> None:
+@pytest.mark.parametrize("kind", [KIND, "gemma4_unified_text"])
+def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
     with pytest.raises(ModelError, match="heads of several sizes, and some read keys and values of others, which only"):
-        TorchRunner(tiny(KIND, dtype=torch.float32, **NATIVE[KIND]))
+        TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
 
 
 def test_last_layers_without_a_lender_are_refused() -> None:

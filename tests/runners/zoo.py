@@ -82,6 +82,10 @@ _GEMMA4 = {  # as E2B, with values that are keys as of 31B and a mixture as of 2
         "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
     },
 }  # fmt: skip
+_OF_GEMMA4_ALONE = (
+    "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input",
+    "vocab_size_per_layer_input",
+)  # fmt: skip
 _EXPERTS = {"num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 56}
 NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with settings that matter in short texts
     "llama": {},
@@ -98,6 +102,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 2.0},
     "gemma3_text": _GEMMA,
     "gemma4_text": _GEMMA4,
+    "gemma4_unified_text": {name: value for name, value in _GEMMA4.items() if name not in _OF_GEMMA4_ALONE},
     "exaone4": _SHORT,
     "ernie4_5": {"use_bias": True},
     "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2},

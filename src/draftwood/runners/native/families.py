@@ -127,6 +127,23 @@ _GEMMA: Final = Family(
     scaled=True, activation="hidden_activation",
     factors={"logit_cap": "final_logit_softcapping", "attention_cap": "attn_logit_softcapping"},
 )  # fmt: skip
+_GEMMA4: Final = _GEMMA._replace(
+    name="Gemma4ForCausalLM", norms={
+        **_AROUND, "input_norm": "post_per_layer_input_norm", "dense_norm": "post_feedforward_layernorm_1",
+        "mixture_norm": "post_feedforward_layernorm_2", "experts_norm": "pre_feedforward_layernorm_2",
+    },
+    head_norms="each", plus_one=False, scale=("", 0.0), factors={"logit_cap": "final_logit_softcapping"}, varied=True,
+    experts={
+        "experts": "num_experts", "experts_per_token": "top_k_experts", "expert_inner": "moe_intermediate_size",
+        "normalise_experts": True,
+    },
+    names={
+        "router": "router.proj.weight", "experts_gate_up": "experts.gate_up_proj",
+        "experts_down": "experts.down_proj",
+    },
+    gguf="gemma4", hybrid="gemma4", ends=("<eos>", "<turn|>", "<|tool_response>"), whole="gemma4",
+    others=("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+)  # fmt: skip
 _GRANITE: Final = {
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier", "logit_divisor": "logits_scaling",
 }  # fmt: skip
@@ -204,22 +221,10 @@ FAMILIES: Final = {
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors={"logit_cap": "final_logit_softcapping"}, gguf="gemma3"
     ),
-    "gemma4_text": _GEMMA._replace(
-        name="Gemma4ForCausalLM", norms={
-            **_AROUND, "input_norm": "post_per_layer_input_norm", "dense_norm": "post_feedforward_layernorm_1",
-            "mixture_norm": "post_feedforward_layernorm_2", "experts_norm": "pre_feedforward_layernorm_2",
-        },
-        head_norms="each", plus_one=False, scale=("", 0.0), factors={"logit_cap": "final_logit_softcapping"}, varied=True,
-        experts={
-            "experts": "num_experts", "experts_per_token": "top_k_experts", "expert_inner": "moe_intermediate_size",
-            "normalise_experts": True,
-        },
-        names={
-            "router": "router.proj.weight", "experts_gate_up": "experts.gate_up_proj",
-            "experts_down": "experts.down_proj",
-        },
-        gguf="gemma4", hybrid="gemma4", ends=("<eos>", "<turn|>", "<|tool_response>"), whole="gemma4",
-        others=("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified_text": _GEMMA4._replace(
+        name="Gemma4UnifiedForCausalLM", norms=_AROUND, experts={}, gguf=None, hybrid="", whole="gemma4_unified",
+        others=("model.vision_embedder.", "model.embed_vision.", "model.embed_audio."),
     ),
     "exaone4": Family("Exaone4ForCausalLM", _AFTER, "each", windows=LAYERS, full_unrotated=True),
     "ernie4_5": Family("Ernie4_5ForCausalLM", biases={"self_attn.": "use_bias", "mlp.": "use_bias"}, interleaved=True),

@@ -45,7 +45,7 @@ def head_size(config: Any, kind: str | None = None) -> int:
 
 def input_size(config: Any) -> int:
     """Numbers of a token that each layer has of its own; 0 for none."""
-    return (config.hidden_size_per_layer_input or 0) if is_varied(config) else 0
+    return (getattr(config, "hidden_size_per_layer_input", 0) or 0) if is_varied(config) else 0
 
 
 def borrowers(config: Any) -> range:
@@ -69,7 +69,7 @@ def absent_in(config: Any, number: int) -> Iterator[str]:
         yield from ("key", "value", "key_norm") if number in borrowers(config) else ()
         yield from ("value",) if config.attention_k_eq_v and kinds_of(config)[number] == FULL else ()
         yield from () if input_size(config) else ("input_gate", "input_projection", "input_norm")
-        yield from () if config.enable_moe_block else ("dense_norm", "mixture_norm", "experts_norm")
+        yield from () if getattr(config, "enable_moe_block", False) else ("dense_norm", "mixture_norm", "experts_norm")
 
 
 def idle_weights(config: Any) -> Iterator[str]:
