@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import gguf
 import pytest
@@ -10,6 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 import draftwood
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.engine.chat import ChatTemplate
+from draftwood.loading import gguf_tokenizer
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.infill import Infill
@@ -130,6 +133,30 @@ def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path):
     said = {"model": "gemma4", "merges": merges, "add_space_prefix": False, "add_bos_token": False}
     metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
     compare(read(tmp_path / "x.gguf", original, pre=None, metadata=metadata), original)
+
+
+@pytest.mark.parametrize("family", ["gemma4", "sentencepiece", "byte-level"])
+def test_marks_in_contents_are_text_whatever_kind_the_file_gives_them(tmp_path, family, monkeypatch):
+    """Converters write the marks of Gemma 4's calls and thoughts as tokens of users; in folders they are special."""
+    marks = ["<|channel>", "<tool_call|>", '<|"|>', "<|tool_call|>", "<think>"]
+    original = byte_level(GPT2) if family == "byte-level" else sentencepiece(prefix=False)
+    original.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in marks])
+    said = {"add_bos_token": False}
+    if family == "gemma4":
+        merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
+        said |= {"model": "gemma4", "merges": merges, "add_space_prefix": False}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    path, pre = tmp_path / "x.gguf", "gpt-2" if family == "byte-level" else None
+    read(path, original, pre=pre, metadata=metadata, template="{{ messages[0]['content'] }}<|channel>")
+
+    def ids():
+        template = ChatTemplate(tokenizer_of(read_header(path)), 999)
+        return template.encode([{"role": "user", "content": "".join(marks)}])
+
+    numbers = [original.token_to_id(mark) for mark in marks]
+    assert [token for token in ids() if token in numbers] == [numbers[-1], numbers[0]]
+    monkeypatch.setattr(gguf_tokenizer, "_MARK", re.compile("(?!)"))  # control
+    assert ids()[:-1] == numbers
 
 
 @pytest.mark.parametrize(("begins", "ends"), [(True, False), (False, True), (True, True)])

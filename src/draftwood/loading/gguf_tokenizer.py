@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -16,6 +17,8 @@ from draftwood.loading.stored_tokenizer import StoredTokenizer
 from draftwood.loading.templates import templates_of
 
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # kinds of tokens; those of users are found whole and are no special ones
+_MARK: Final = re.compile(r"<\|.*>|<.*\|>", re.DOTALL)
+"""Names of tokens that are special in folders, but of users in some files, such as those of Gemma 4's calls and thoughts."""
 _BLANK: Final = "\N{LOWER ONE EIGHTH BLOCK}"  # of SentencePiece
 _OTHERS: Final = ("tokenizer.huggingface.json",)
 _NO_MARKS: Final = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
@@ -87,6 +90,8 @@ def _tokenizer(header: Header) -> Any:
     found: dict[str, Any] = {name: value for name, key in _NAMES.items() if (value := header.value(_PART + key)) is not None}
     if "tokens" not in found:
         raise ValueError("it holds no tokens")
+    kinds = zip(found["tokens"], found.get("token_type") or (), strict=False)
+    found["token_type"] = [_CONTROL if kind == _USER and _MARK.fullmatch(token) else kind for token, kind in kinds]
     numbers = {name: found.get(f"{name}_token_id") for name in ("bos", "eos", "unk", "pad")}
     named = {f"{name}_token": None if at is None else str(found["tokens"][at]) for name, at in numbers.items()}
     backend, more = _backend(header, found, named)
