@@ -48,8 +48,8 @@ def test_a_folder_that_lacks_an_expert_is_left_to_transformers(tmp_path):
 def test_control_experts_in_another_order_are_seen(tmp_path, monkeypatch):
     model = model_of("qwen3_moe", torch.float32)
     model.save_pretrained(tmp_path)
-    whole = experts._together_bytes
-    monkeypatch.setattr(experts, "_together_bytes", lambda parts: whole(parts[::-1]))
+    together = experts.together
+    monkeypatch.setattr(experts, "together", lambda parts: together(parts[::-1]))
     found = stored_folder(tmp_path)
     assert found is not None
     assert not torch.allclose(scores(found), scores(NativeRunner(model).model), atol=1e-2)

@@ -156,6 +156,8 @@ def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path:
     head = random_head(model.config)
     written = joined(head) if kind == "qwen3_5_moe_text" else head
     target, drafter = loaded(checkpoint(tmp_path, model, written))
+    read = [name for name, weight in drafter.named_parameters() if weight.is_meta]
+    assert len(read) == 3 * (kind in MIXTURES)  # experts stay in their files, from which the engine packs them
     for length in (2, 3, 18, 50):
         text, path = TEXT[:length], [4, 7, 2]
         hidden = plain_hidden(model, text, (model.config.num_hidden_layers,))

@@ -35,6 +35,7 @@ from draftwood.runners.native.facts import facts_of
 from draftwood.runners.native.families import FAMILIES, MTP
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
+from draftwood.runners.native.weights import Weight
 from draftwood.runners.pairing import vocabulary_digest
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def load_head(name: str | Path, target: Any) -> MtpDrafter:
     count = max(len(layers), int(getattr(target.config, "mtp_num_hidden_layers", None) or 1))
     if count > 1:
         raise ModelError(f"the MTP head of {str(name)!r} has {count} layers, and only heads with one layer can draft")
-    tensors, config, vocab = _head_tensors(name, target), target.config, target.vocabulary[1]
+    (tensors, experts), config, vocab = _head_tensors(name, target), target.config, target.vocabulary[1]
     (frequencies, scale), facts = rotary_frequencies(config), facts_of(config)
     with torch.device("meta"):
         drafter = MtpDrafter(
@@ -85,23 +86,32 @@ def load_head(name: str | Path, target: Any) -> MtpDrafter:
             )
         )  # fmt: skip
     _fill(name, drafter, {**tensors, "draft_tokens": torch.arange(vocab)}, MTP)
+    for tensor, weight in experts.items():
+        module, _, part = tensor.rpartition(".")
+        held: Any = drafter.get_submodule(module)
+        held.files[part] = weight
     return drafter.eval()
 
 
-def _head_tensors(name: str | Path, target: Any) -> dict[str, Tensor]:
-    """The weights of an MTP head, by name; gates and ups of experts are apart."""
+def _head_tensors(name: str | Path, target: Any) -> tuple[dict[str, Tensor], dict[str, Weight]]:
+    """The weights of an MTP head by name, where gates and ups of experts are apart, and those of experts as files have them,
+    which are shapes without numbers among the former."""
     own = FAMILIES[target.config.model_type]
     try:
         weights = from_folder(own, target.mtp)
     except ValueError as error:
         raise ModelError(_DAMAGED.format(str(name), f"{error}")) from error
-    found = {tensor: weight.tensor(target.dtype) for tensor, weight in weights.items()}
     joined, halves = own.mixture()["experts_gate_up"], own.halves()
-    for tensor in [tensor for tensor in found if tensor.endswith(joined)]:
-        both, names = found.pop(tensor), (halves[f"experts_{part}"] for part in ("gate", "up"))
-        parts = zip(names, both.chunk(2, both.ndim - 2), strict=False)
-        found |= {tensor.removesuffix(joined) + half: part for half, part in parts}
-    return found
+    parts = tuple(halves[f"experts_{part}"] for part in ("gate", "up"))
+    ends = (joined, *parts, own.mixture()["experts_down"])
+    experts = {tensor: weight for tensor, weight in weights.items() if tensor.endswith(ends)}
+    found = {tensor: weight.tensor(target.dtype) for tensor, weight in weights.items() if tensor not in experts}
+    for tensor, weight in experts.items():
+        shape = torch.empty(weight.shape, dtype=target.dtype, device="meta")
+        begin = tensor.removesuffix(joined)
+        both = zip(parts, shape.chunk(2, shape.ndim - 2), strict=False) if begin != tensor else [("", shape)]
+        found |= {begin + end: part for end, part in both}
+    return found, experts
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
+
+from draftwood.runners.native.weights import Weight
 
 
 class Attention(nn.Module):
@@ -75,12 +78,25 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """The matrices of experts, [expert, output, input]."""
+    """The matrices of experts, [expert, output, input].
+
+    Attributes:
+        files: where they are read when they are used, in place of tensors: down, and gate and up apart or as one.
+    """
 
     def __init__(self, count: int, width: int, inner: int) -> None:
         super().__init__()
         self.gate_proj, self.up_proj = (nn.Parameter(torch.empty(count, inner, width)) for _ in range(2))
-        self.down_proj = nn.Parameter(torch.empty(count, width, inner))
+        self.down_proj, self.files = nn.Parameter(torch.empty(count, width, inner)), dict[str, Weight]()
+
+    def of(self, expert: int) -> Sequence[Tensor]:
+        """Gate, up and down of an expert."""
+        names = ("gate_proj", "up_proj", "down_proj")
+        if not self.files:
+            return [getattr(self, name)[expert] for name in names]
+        read = {name: weight.rows([expert]).tensor(self.down_proj.dtype)[0] for name, weight in self.files.items()}
+        both = read["gate_up_proj"].chunk(2) if "gate_up_proj" in read else [read[name] for name in names[:2]]
+        return [*both, read["down_proj"]]
 
 
 class Mixture(nn.Module):
@@ -105,7 +121,7 @@ class Mixture(nn.Module):
         shares = torch.zeros_like(scores).scatter(-1, chosen, weights).to(x.dtype)
         out: Tensor = self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
         for expert in chosen.unique().tolist():
-            gate, up, down = (getattr(self.experts, f"{part}_proj")[expert] for part in ("gate", "up", "down"))
+            gate, up, down = self.experts.of(expert)
             out = out + shares[..., expert, None] * ((functional.silu(x @ gate.T) * (x @ up.T)) @ down.T)
         return out
 

@@ -68,6 +68,10 @@ class DrafterModule(nn.Module):
         angles = positions[:, None, :, None].float() * frequencies
         return angles.cos() * self.config.rope_scale, angles.sin() * self.config.rope_scale
 
+    def weights(self) -> dict[str, Any]:
+        """The weights as the native engine takes them, by name."""
+        return self.state_dict()
+
     @property
     def every_token(self) -> bool:
         """Whether it can propose all of the target's tokens, in their order."""

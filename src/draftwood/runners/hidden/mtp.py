@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.draft_kind import MTP
-from draftwood.runners.hidden.layers import Attention, FeedForward, Mixture
+from draftwood.runners.hidden.layers import Attention, Experts, FeedForward, Mixture
 from draftwood.runners.hidden.module import FeatureDrafter
 from draftwood.runners.plain_config import PlainConfig
 
@@ -67,7 +67,7 @@ class MtpLayer(nn.Module):
 
 
 class MtpDrafter(FeatureDrafter):
-    """The network. Names of the weights are those of the checkpoints, without ``mtp.``."""
+    """The network. Names of the weights are those of the checkpoints, without ``mtp.``; experts may stay in files."""
 
     def __init__(self, config: MtpConfig) -> None:
         super().__init__(config)
@@ -76,6 +76,11 @@ class MtpDrafter(FeatureDrafter):
         self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (OffsetNorm(width, eps=eps) for _ in range(3))
         self.fc = nn.Linear(2 * width, width, bias=False)
         self.layers = nn.ModuleList([MtpLayer(config)])
+
+    def weights(self) -> dict[str, Any]:
+        found = {name: weight for name, weight in self.state_dict().items() if not weight.is_meta}
+        experts = [(name, module) for name, module in self.named_modules() if isinstance(module, Experts)]
+        return found | {f"{name}.{part}": weight for name, module in experts for part, weight in module.files.items()}
 
     def features(self, hidden: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
         return hidden

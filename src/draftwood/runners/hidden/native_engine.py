@@ -43,7 +43,7 @@ def drafter_engine(
         ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
     """
     refuse(why_not_format(drafter))
-    config, family, weights = drafter.config, FAMILIES[drafter.family], drafter.state_dict()
+    config, family, weights = drafter.config, FAMILIES[drafter.family], drafter.weights()
     whole = source_of(target)
     head: Any = whole.head if drafter.whole_head else drafter.head(target)
     integers = whole.activations == 8 and drafter.dtype == torch.bfloat16 and not family.experts  # whose choices flip
@@ -106,7 +106,7 @@ def feature_engine(drafter: FeatureDrafter, target: Any, lender: Engine | None) 
         ConfigError: the native library is missing.
         ModelError: the engine does not run the drafter, or memory does not suffice.
     """
-    held = Held(drafter.dtype, coded=True)
+    held = Held(drafter.dtype, coded=not FAMILIES[drafter.family].experts)
     if drafter.kind is EAGLE3:
         layers = drafter.config.num_hidden_layers + (not drafter.config.norm_output)
         return drafter_engine(drafter, target, held, _eagle_source(drafter, held), [layers], lender)

@@ -77,10 +77,10 @@ def from_folder(own: Family, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def together(parts: Sequence[Weight]) -> Weight:
     """Weights of experts as one; raises a ValueError if they are unlike."""
-    first, make = parts[0], partial(_together_bytes, parts)
+    first = parts[0]
     if {(one.kind, one.shape) for one in parts} != {(first.kind, first.shape)}:
         raise ValueError("experts have weights of several types or shapes")
-    return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, make=make)
+    return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, parts=parts)
 
 
 def _together(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,10 +93,6 @@ def _together(weights: Mapping[str, Any]) -> dict[str, Any]:
         else:
             apart.setdefault(match[1] + _OTHER_NAMES.get(match[3], match[3]), {})[int(match[2])] = weight
     return found | {name: together([one for _, one in sorted(each.items())]) for name, each in apart.items()}
-
-
-def _together_bytes(parts: Sequence[Weight]) -> Bytes:
-    return np.concatenate([part.data for part in parts])
 
 
 def _in_order(found: dict[str, Any]) -> dict[str, Any]:
