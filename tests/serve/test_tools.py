@@ -67,6 +67,17 @@ HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY
     )
 )  # fmt: skip
 
+PHI = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] }}"
+    "{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}"
+    "{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}{% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def wrapped(name: str, arguments: str) -> str:
+    return f'{{"type": "function", "function": {{"name": "{name}", "arguments": {arguments}}}}}'
+
 
 def hermes(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
@@ -349,6 +360,11 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
                                                       "call: none", "call:get_time{a:[}<tool_call|> so")),
     (GRANITE, f'<|tool_call|>[{{"name": "get_weather", "arguments": {CITY}}}, {{"arguments": {{}}, "name": "get_time"}}]',
      [("get_weather", CITY), ("get_time", "{}")]),
+    (PHI, f'<|tool_call|>[{wrapped("get_weather", CITY)}, {wrapped("get_time", "{}")}]<|/tool_call|>',
+     [("get_weather", CITY), ("get_time", "{}")]),
+    (PHI, '<|tool_call|>[{"arguments": {}, "name": "get_time"}]<|/tool_call|>', [("get_time", "{}")]),
+    (PHI, f'<|tool_call|>[{{"name": "get_weather", "arguments": {CITY}}}]<|/tool_call|>', [("get_weather", CITY)]),
+    (PHI, '<|tool_call|>[{"type": "function"}]<|/tool_call|>', []),
     (LFM2, """<|tool_call_start|>[get_weather(city='a) "b"', days=2), get_time()]<|tool_call_end|>""",
      [("get_weather", '{"city": "a) \\"b\\"", "days": 2}'), ("get_time", "{}")]),
     *((LFM2, f"<|tool_call_start|>{text}", [])
@@ -371,6 +387,21 @@ def test_formats_are_those_of_the_template(
             assert held["finish_reason"] == "length" or valid(held)
         if "[TOOL_CALLS]" in template and calls:
             assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
+
+
+def test_phi_4_mini_reads_tools_in_its_system_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("a", "b")]
+    results = [{"role": "tool", "tool_call_id": name, "content": name * 2} for name in ("a", "b")]
+    history = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    texts = f"<|assistant|><|tool_call|>[{wrapped('a', '{}')}, {wrapped('b', '{}')}]<|/tool_call|><|end|><|tool|>aa<|end|>"
+    with writing(tmp_path, monkeypatch, PHI) as (client, script):
+        for system in ([], [{"role": "developer", "content": "Be brief."}]):
+            said, shown = "Be brief." if system else "You are a helpful assistant with some tools.", '[{"name": "get_time"}]'
+            rest = f"<|user|>the fox ran<|end|>{texts}<|tool|>bb<|end|><|assistant|>"
+            assert prompt_of(client, script, messages=[*system, *history], tools=[TIME]) == (
+                f"<|system|>{said}<|tool|>{shown}<|/tool|><|end|>{rest}"
+            )
+        assert prompt_of(client, script, messages=history) == rest
 
 
 def test_every_format_can_be_named() -> None:
@@ -909,6 +940,7 @@ def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> 
         '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": [1]}  [TOOL_CALLS]g{} [TOOL_CALLS] none',
         ' {"name": "f", "parameters": {"a": {"b": "\\\\"}}} ; {"parameters": {}, "name": "g"} and {',
         '<tool_call>{"name": "f", "arguments": {"a": 1',
+        f"<|tool_call|>[{wrapped('f', '{}')}, {wrapped('g', '{}')}]<|/tool_call|> y",
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"b"',
         f"a {SIGNS[0]}{deepseek('f', '{}')}{deepseek('g', '{}')}{SIGNS[4]} b",
         f"{SIGNS[0]}{deepseek('f', '{}', **V3)}\n{deepseek('g', '[]', **V3)}{SIGNS[4]}",

@@ -22,6 +22,7 @@ T = TypeVar("T")
 MAX_NEW_TOKENS: Final = 1024
 """Most tokens of an answer. An answer should end by itself, and this is long for one."""
 _MARK = "\x02"  # no template writes it
+_FIELD: Final = re.compile(r"""message(\.tools\b|\[['"]tools['"]\])""")  # as Phi-4-mini's template has it
 _PRIVATE: Final = 0xE000  # characters for private use: templates change none, and strip none
 
 
@@ -78,6 +79,11 @@ class ChatTemplate:
         return any(name in source for source in self._sources)
 
     @property
+    def reads_tools_of_messages(self) -> bool:
+        """Whether it reads tools in a field of the system message, as a text."""
+        return any(map(_FIELD.search, self._sources))
+
+    @property
     def source(self) -> str:
         """The usual template; empty where there is none."""
         return self._sources[0]
@@ -102,7 +108,8 @@ class ChatTemplate:
             ConfigError: tools in the messages, of which the template writes nothing.
         """
         for i, message in enumerate(messages):
-            if (message["role"] == "tool" or "tool_calls" in message) and "tool_calls" not in source:
+            of_tool = message["role"] == "tool" and not _FIELD.search(source)
+            if (of_tool or "tool_calls" in message) and "tool_calls" not in source:
                 what = "is the answer of a tool" if message["role"] == "tool" else "holds tool_calls"
                 raise ConfigError(
                     f"messages[{i}] {what}, but the target's chat template writes no tool calls: leave it out, write it as "

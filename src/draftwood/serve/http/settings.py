@@ -17,7 +17,7 @@ from draftwood.serve.http.log import LogFormat
 UnknownFields: TypeAlias = Literal["remark", "refuse"]
 ToolParser: TypeAlias = Literal[
     "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4",
-    "granite", "lfm2",
+    "granite", "phi4_mini", "lfm2",
 ]  # fmt: skip
 ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]

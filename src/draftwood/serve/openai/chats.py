@@ -160,9 +160,12 @@ class Chats:
         template = self._pair.template
         if template.reads("tool_responses") and not template.reads("tool_call_id"):
             return with_responses(checked(given, continues=continues))
-        if not wanted or self._options.no_tools or self._reads_tools or (not tools and template.reads("tool_calls")):
+        field = template.reads_tools_of_messages and not template.reads("tool_calls")
+        knows = (self._reads_tools and not field) or (not tools and template.reads("tool_calls"))
+        if not wanted or self._options.no_tools or knows or self._calls is None:
             return given
-        return written_out(checked(given, continues=continues), [tool.to_template() for tool in tools])
+        functions = [tool.to_template() for tool in tools]
+        return written_out(checked(given, continues=continues), functions, self._calls, reads_field=field)
 
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""

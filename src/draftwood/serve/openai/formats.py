@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.grammar.grammar import json_rule
 from draftwood.serve.openai.tagged import GEMMA, GLM, PYTHON, QWEN, Tags
 
-_HEAD: Final = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+_HEAD: Final = (
+    r'\s*(?P<around>\{\s*"type"\s*:\s*"function"\s*,\s*"function"\s*:\s*)?'
+    r'\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
 _NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
 
 
@@ -49,6 +52,13 @@ class ToolFormat:
     frame: tuple[str, str, str]
     outer: tuple[str, str, str]
     signs: tuple[str, ...] = ()
+
+    def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """The text of calls; empty without any."""
+        (first, between, last), (before, middle, after) = self.outer, self.frame
+        given = ((call["function"]["name"], call["function"]["arguments"]) for call in calls)
+        texts = [f"{before}{name}{middle}{json.dumps(one, ensure_ascii=False)}{after}" for name, one in given]
+        return f"{first}{between.join(texts)}{last}" if calls else ""
 
     def lark(self, functions: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None) -> str:
         """A Lark grammar of calls.
@@ -107,6 +117,11 @@ _LFM2: Final = replace(
     _GRANITE, mark=_LFM2_ENDS[0], close=f"]{_LFM2_ENDS[1]}", outer=(f"{_LFM2_ENDS[0]}[", ", ", f"]{_LFM2_ENDS[1]}"),
     signs=_LFM2_ENDS,
 )  # fmt: skip
+_PHI: Final = replace(
+    _GRANITE, close="]<|/tool_call|>", outer=("<|tool_call|>[", ", ", "]<|/tool_call|>"),
+    frame=('{"type": "function", "function": {"name": "', '", "arguments": ', "}}"),
+    signs=("<|tool_call|>", "<|/tool_call|>"),
+)  # fmt: skip
 _ARGS: Final = replace(_LIST, frame=("[TOOL_CALLS]", "[ARGS]", ""), outer=("", "", ""))
 _CALLS, _CALL, _SEP, _END, _ENDS = (  # DeepSeek's names have a wide bar and a block in place of a bar and a blank
     f"<{name.replace(' ', chr(0x2581)).join([chr(0xFF5C)] * 2)}>"
@@ -156,6 +171,7 @@ FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
     "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
     "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""), "granite": _GRANITE,
+    "phi4_mini": _PHI,
     "lfm2": replace(
         _LFM2, tags=PYTHON, held=_LFM2, head=re.compile(r"\s*\[?\s*(?P<bare>[^\s()\[\]{}<]+)(?=\()"),
         begun=re.compile(r"\s*\[?\s*[^\s()\[\]{}<]*"),
@@ -189,6 +205,7 @@ _SIGNS: Final = {  # what a chat template holds, and its format
     _SEP: "deepseek_v31",
     "<|channel|>": "harmony",
     "<|tool_call>": "gemma4",
+    "<|/tool|>": "phi4_mini",
     "<|tool_call|>": "granite",
     _LFM2_ENDS[0]: "lfm2",
     "<tool_call>": "hermes",

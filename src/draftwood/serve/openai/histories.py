@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from draftwood.serve.openai.formats import ToolFormat
+
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 
@@ -65,29 +67,35 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
+_GREETING: Final = "You are a helpful assistant with some tools."  # of the model card
 
-def written_out(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a chat template that knows no tools: a system text says how to call, in Hermes's format, and calls and
-    their results are texts."""
+
+def written_out(
+    messages: Messages, tools: Sequence[Mapping[str, Any]], form: ToolFormat, *, reads_field: bool = False
+) -> list[dict[str, Any]]:
+    """Messages whose calls are texts, for a chat template that writes none.
+
+    A system text says how to call in the format of Hermes, and results are texts of the user. With ``reads_field`` the
+    template reads functions in the field ``tools`` of the system message, as Phi-4-mini's, and knows results.
+    """
     found: list[dict[str, Any]] = []
     for message, results in _answered(messages):
         if message["role"] == "tool":
             results = [message]
         else:
-            calls, text = message.pop("tool_calls", ()), message["content"]
-            found.append({**message, "content": "\n".join([text, *map(_call, calls)] if text else map(_call, calls))})
-        if results:
+            calls, text = form.written(message.pop("tool_calls", ())), message["content"]
+            found.append({**message, "content": "\n".join(part for part in (text, calls) if part)})
+        if results and reads_field:
+            found += results
+        elif results:
             said = "\n".join(f"<tool_response>\n{one['content']}\n</tool_response>" for one in results)
             found.append({"role": "user", "content": said})
     if tools:
-        says = _SAYS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
         system = found.pop(0) if found and found[0]["role"] in ("system", "developer") else {"role": "system", "content": ""}
         given = system["content"]
+        if reads_field:
+            functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+            return [{**system, "content": given or _GREETING, "tools": functions}, *found]
+        says = _SAYS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
         found.insert(0, {**system, "content": f"{given}\n\n{says}" if given else says})
     return found
-
-
-def _call(call: Mapping[str, Any]) -> str:
-    function = call["function"]
-    written = json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
-    return f"<tool_call>\n{written}\n</tool_call>"

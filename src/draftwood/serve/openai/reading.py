@@ -164,7 +164,7 @@ class CallReader:
                 self._begin(call)
                 self._drop(begin)
                 self.open, self._nesting = self._kept or self.open, Nesting()
-                self._step = partial(self._read_arguments, bool(given.get("name")))
+                self._step = partial(self._read_arguments, "}" * (bool(given.get("name")) + bool(given.get("around"))))
                 return True
         start = _SHOWN.search(text, at)
         if start is not None and start[0] in "{[":
@@ -203,8 +203,8 @@ class CallReader:
             arguments, call.arguments = call.arguments[0], []
             self._begin(call)
             self._grow(arguments)
-        self._drop(end)
-        self._step = self._read_close
+        ended = self._drop(end)[-1] == self._form.close[:1]
+        self._step = partial(self._read_close, int(ended))
         return True
 
     def _end(self, at: int) -> int | None:
@@ -228,13 +228,13 @@ class CallReader:
         if text and self._kept:
             self._found.append(Arguments(text))
 
-    def _read_arguments(self, closes: bool) -> bool:
-        """The arguments of a call; with ``closes`` the object around them ends later."""
+    def _read_arguments(self, closers: str) -> bool:
+        """The arguments of a call; the objects around them end later, with these signs."""
         end = self._nesting.end(self.unread)
         self._grow(self._drop(len(self.unread) if end is None else end))
         if end is not None:
-            self.open, self._nesting = False, Nesting("}")
-            self._step = self._read_object if closes else self._read_close
+            self.open, self._nesting = False, Nesting(closers)
+            self._step = self._read_object if closers else self._read_close
         return end is not None
 
     def _read_object(self) -> bool:
@@ -245,15 +245,15 @@ class CallReader:
             self._step = self._read_close
         return end is not None
 
-    def _read_close(self) -> bool:
-        """What comes after a call: another one that shares its mark, or what closes them."""
+    def _read_close(self, ended: int = 0) -> bool:
+        """What comes after a call: another one that shares its mark, or what closes them, of which so much has come."""
         self.unread, form = self.unread.lstrip(), self._form
         if form.between and self.unread.startswith(form.between):
             found = self._read_call(len(form.between))
             if found is not False:
                 return bool(found)
-        if not form.close.startswith(self.unread):
-            self.unread = self.unread.removeprefix(form.close)
+        if not (close := form.close[ended:]).startswith(self.unread):
+            self.unread = self.unread.removeprefix(close)
         elif not self._last:
             return False
         else:
@@ -281,6 +281,7 @@ def _calls_of(text: str, needing: Set[str]) -> list[Call]:
         return []
     found = []
     for one in given if isinstance(given, list) else [given]:
+        one = one["function"] if isinstance(one, dict) and one.get("type") == "function" and "function" in one else one
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             return []
         if (arguments := one.get("arguments", one.get("parameters"))) is None:
