@@ -364,6 +364,7 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
      [("get_weather", CITY), ("get_time", "{}")]),
     (PHI, '<|tool_call|>[{"arguments": {}, "name": "get_time"}]<|/tool_call|>', [("get_time", "{}")]),
     (PHI, f'<|tool_call|>[{{"name": "get_weather", "arguments": {CITY}}}]<|/tool_call|>', [("get_weather", CITY)]),
+    (PHI, '<|tool_call|>{"name": "get_time", "arguments": {}}<|/tool_call|>', [("get_time", "{}")]),
     (PHI, '<|tool_call|>[{"type": "function"}]<|/tool_call|>', []),
     (LFM2, """<|tool_call_start|>[get_weather(city='a) "b"', days=2), get_time()]<|tool_call_end|>""",
      [("get_weather", '{"city": "a) \\"b\\"", "days": 2}'), ("get_time", "{}")]),

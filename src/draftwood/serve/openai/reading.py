@@ -203,8 +203,8 @@ class CallReader:
             arguments, call.arguments = call.arguments[0], []
             self._begin(call)
             self._grow(arguments)
-        ended = self._drop(end)[-1] == self._form.close[:1]
-        self._step = partial(self._read_close, int(ended))
+        self._drop(end)
+        self._step = self._read_close
         return True
 
     def _end(self, at: int) -> int | None:
@@ -245,14 +245,15 @@ class CallReader:
             self._step = self._read_close
         return end is not None
 
-    def _read_close(self, ended: int = 0) -> bool:
-        """What comes after a call: another one that shares its mark, or what closes them, of which so much has come."""
+    def _read_close(self) -> bool:
+        """What comes after a call: another one that shares its mark, or what closes them, also without the end of a list."""
         self.unread, form = self.unread.lstrip(), self._form
         if form.between and self.unread.startswith(form.between):
             found = self._read_call(len(form.between))
             if found is not False:
                 return bool(found)
-        if not (close := form.close[ended:]).startswith(self.unread):
+        close = form.close.removeprefix("" if self.unread.startswith("]") else "]")
+        if not close.startswith(self.unread):
             self.unread = self.unread.removeprefix(close)
         elif not self._last:
             return False
