@@ -12,7 +12,7 @@ from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
 from draftwood.engine import prefixes
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.prompts import AGAIN
+from draftwood.engine.prompts import AGAIN, Prompts
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.memory import RowMemory
@@ -27,7 +27,7 @@ from tests.tiny_chat import save_chat
 
 SAMPLINGS = copy.deepcopy(test_batch.SAMPLINGS)  # a processor remembers the size of its vocabulary
 
-VOCAB = 90
+VOCAB, END = 90, 1
 BITS = [torch.float32, torch.bfloat16]
 METHODS = {
     "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
@@ -37,7 +37,7 @@ METHODS = {
 }  # fmt: skip
 
 
-def engine_of(kind, dtype=torch.float32, backend="native"):
+def engine_of(kind, dtype=torch.float32, backend="native", eos=()):
     base = {"windowed": "mistral", "mtp": "qwen3_5_text", "states": "granitemoehybrid"}.get(kind, "llama")
     more = {"sliding_window": 50, **WINDOWED[base]} if kind == "windowed" else NATIVE[base]
     model = tiny(base, 1, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, **more)
@@ -51,11 +51,11 @@ def engine_of(kind, dtype=torch.float32, backend="native"):
     else:
         small = tiny("llama", 2, dtype=dtype, vocab_size=VOCAB, max_position_embeddings=1024, num_hidden_layers=1)
         target, draft, _ = make_runners(model, small, backend=backend)
-    return decoder(target, draft, *METHODS[kind])
+    return decoder(target, draft, *METHODS[kind], eos=eos)
 
 
 def request(prompt, new=12, **more):
-    return Request(prompt=prompt, limits=Limits(max_new_tokens=new), **more)
+    return Request(prompt=prompt, limits=Limits(max_new_tokens=new, ignore_eos=True), **more)
 
 
 def some(count, seed):
@@ -123,7 +123,7 @@ def test_only_what_is_new_is_read_and_counted():
 
 def hybrid(kind):
     """A decoder whose target has running states, and how many tokens its target has read in each forward."""
-    engine, read = engine_of(kind), []
+    engine, read = engine_of(kind, eos=(END,)), []
     network = engine.pipeline.target.network
     network.register_forward_pre_hook(lambda _, args, given: read.append(len(given["pending"][0])), with_kwargs=True)
     return engine, read
@@ -132,7 +132,7 @@ def hybrid(kind):
 @pytest.mark.parametrize("kind", ["mtp", "states"])
 def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again(kind):
     engine, read = hybrid(kind)
-    system, chat = some(200, 1), some(150, 2)
+    system, chat = [*some(196, 1), END, 2, 3, 4], [*some(60, 2), END, *some(89, 3)]
 
     def write(prompt, known):
         """Write a text, of which ``known`` tokens may be known; returns its tokens."""
@@ -148,12 +148,11 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
     first = write([*system, *chat], 0)
     write([*first, 5, 6, 7], len(first) - 1)  # it goes on
     write([*system, *chat[:-4], *some(60, 3)], len(system) + len(chat) - 4)  # it leaves out what was thought
-    write([*system, *some(90, 4)], 0)  # nobody has left here before
-    for seed in range(5, 8):
+    for seed in range(4, 8):  # behind the first message
         write([*system, *some(20 * seed, seed)], len(system))
     document = [*system, *some(300, 8)]  # behind what all texts share
     write([*document, *some(60, 9)], len(system))
-    write([*document, *some(60, 10)], len(system))
+    write([*document, *some(60, 10)], len(system))  # nobody has left here before
     for seed in range(11, 14):
         write([*document, *some(60, seed)], len(document))
     memory = engine.pipeline.target.memory_bytes
@@ -164,6 +163,12 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
 def test_control_without_marks_such_texts_read_all_again(monkeypatch):
     monkeypatch.setattr(RowMemory, "mark", lambda self: None)
     with pytest.raises(AssertionError):
+        test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
+
+
+def test_control_where_no_end_of_a_message_is_seen_a_system_prompt_is_read_again(monkeypatch):
+    monkeypatch.setattr(Prompts, "_first_message", lambda self, context: 0)
+    with pytest.raises(AssertionError, match="200 <= 32"):
         test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
 
 

@@ -60,7 +60,7 @@ class Batch:
         self._drafting = Drafting(pipeline.drafter, pipeline.verifier, tolerant=tolerant)
         self._most = most
         self._source = noise
-        self._prompts = Prompts(pipeline.target, self._drafting, chunk, prefixes, max(chunk, ALONE) if tolerant else inf)
+        self._prompts = Prompts(pipeline, self._drafting, chunk, prefixes, max(chunk, ALONE) if tolerant else inf)
         self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
         self._waiting = Waiting()

@@ -14,9 +14,9 @@ from draftwood.core.errors import CacheError
 from draftwood.core.history import History
 from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.pipeline import Entry
-from draftwood.engine.prefixes import PrefixCache, alike, longest, serves
-from draftwood.runners.protocols import KeepsTexts, Prefix, Runner
+from draftwood.engine.pipeline import Entry, Pipeline
+from draftwood.engine.prefixes import SHARED, PrefixCache, alike, longest, serves
+from draftwood.runners.protocols import KeepsTexts, Prefix
 from draftwood.sampling.rows import Row
 
 CHUNK: Final = 256
@@ -25,7 +25,7 @@ ALONE: Final = 1024
 """Prompt tokens of a step without rows that write, where others may come: a few seconds of a small model on two cores."""
 AGAIN: Final = 32
 """Tokens of a model with running states that are read again, at most, where a text leaves another one at the end of its
-prompt, as the next turn of a chat does, or where another one has left it before."""
+prompt, as the next turn of a chat does, behind its first message, or where another one has left it before."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
@@ -48,18 +48,19 @@ class Prompts:
     text that has ended, is copied, and only the rest is read.
 
     Args:
-        target, drafting: the models.
+        pipeline: has the target; its tokens that end a text end a message of a prompt.
+        drafting: the draft model.
         chunk: prompt tokens of a step.
         prefixes: as for :class:`draftwood.engine.batch.Batch`.
         alone: prompt tokens of a step without rows that write.
     """
 
     def __init__(
-        self, target: Runner, drafting: Drafting, chunk: int, prefixes: PrefixCache | None, alone: float = math.inf
+        self, pipeline: Pipeline, drafting: Drafting, chunk: int, prefixes: PrefixCache | None, alone: float = math.inf
     ) -> None:
-        self._target = target
+        self._target = target = pipeline.target
         self._keeper = target if isinstance(target, KeepsTexts) else None
-        self._drafting = drafting
+        self._drafting, self._ends = drafting, pipeline.eos
         self._most = alone, chunk  # prompt tokens of a step without and with rows that write
         self._prefixes = prefixes
         self._part: _Part | None = None
@@ -172,9 +173,13 @@ class Prompts:
             prefix, common = found()
         if self._prefixes is not None and self._keeper.row_bytes:
             done, length = 0 if prefix is None else prefix.length - 1, len(row.context)
-            stops = {common - 1} if common - 1 > done + AGAIN else set()
+            stops = {stop for stop in (common - 1, self._first_message(row.context)) if stop > done + AGAIN}
             self._stops = sorted({*stops, max(done, length - AGAIN)} - {0}) if length > AGAIN else []
         return prefix
+
+    def _first_message(self, context: Sequence[int]) -> int:
+        """The tokens of a prompt until the end of its first message, a system prompt's as a rule; 0 if it shows none."""
+        return next((at + 1 for at in range(SHARED, len(context)) if context[at] in self._ends), 0)
 
     def _joins_unread(self, row: Entry, unread: int, later: Sequence[Entry], padded: int) -> bool:
         """Whether the next round reads what is unread of a prompt: no later row shares it, and it adds few tokens to that
