@@ -1,8 +1,10 @@
-"""Quantized files that cost what files of a billion parameters cost. They are made once, into Draftwood's cache.
+"""Targets that cost what published models cost. They are made once, into Draftwood's cache.
 
 ``random-1b`` has the shapes of Llama 3.2 1B, random codes in Q4_K and Q6_K, as in a Q4_K_M, and SmolLM2's tokenizer.
 ``wide-smollm2`` is SmolLM2 with twelve times as many units in each feed-forward layer. The new ones have no weight in what
 the layer returns, so the file writes SmolLM2's texts, and the packaged drafter is as often right as there.
+The others are folders of random numbers in bfloat16: three models with running states, in the shapes that their
+configurations publish, and the first one with attention in all of its layers.
 """
 
 from __future__ import annotations
@@ -18,21 +20,67 @@ from draftwood.hardware.machine import cache_folder
 from draftwood.loading.names import locate
 
 RANDOM, WIDE = "random-1b", "wide-smollm2"
+_QWEN: Final = {
+    "model_type": "qwen3_5_text", "hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 3584,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "vocab_size": 248_320,
+}  # fmt: skip
+FOLDERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "random-qwen3.5-0.8b": _QWEN,
+    "random-attention-0.8b": {**_QWEN, "layer_types": ["full_attention"] * 24},
+    "random-granite-4-h-350m": {
+        "model_type": "granitemoehybrid", "hidden_size": 768, "num_hidden_layers": 32, "shared_intermediate_size": 2048,
+        "intermediate_size": 2048, "num_attention_heads": 12, "num_key_value_heads": 4, "mamba_n_heads": 48,
+        "mamba_d_head": 32, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4, "num_local_experts": 0,
+        "layer_types": ["attention" if number in (10, 13, 17, 27) else "mamba" for number in range(32)],
+        "position_embedding_type": "nope", "vocab_size": 100_352,
+    },
+    "random-lfm2-350m": {
+        "model_type": "lfm2", "hidden_size": 1024, "num_hidden_layers": 16, "intermediate_size": 6656,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "conv_L_cache": 3, "vocab_size": 65_536,
+        "layer_types": ["full_attention" if number in (2, 5, 8, 10, 12, 14) else "conv" for number in range(16)],
+    },
+}  # fmt: skip
 _SCALES: Final = {"Q4_K": (0, (2e-4, 1.5e-3)), "Q6_K": (208, (2e-5,))}  # where a block's scales stand, and their values
 _EVERY_OTHER: Final = ("attn_v", "ffn_down")  # of these matrices, each second one has six bits
 
 
 def named_file(name: str | None) -> str | None:
-    """The path of a file of this module, by its name; any other name, and None, as it is."""
-    if name not in (RANDOM, WIDE):
+    """The path of a target of this module, by its name; any other name, and None, as it is."""
+    if name not in (RANDOM, WIDE, *FOLDERS):
         return name
-    path = cache_folder() / "benchmarks" / f"{name}.gguf"
+    path = cache_folder() / "benchmarks" / (name if name in FOLDERS else f"{name}.gguf")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
+        source = Path(locate("smollm2"))
+        if name in FOLDERS:
+            write_folder(source, path, FOLDERS[name])
+            return str(path)
         with replacing(path) as part:
-            source = Path(locate("smollm2"))
             write_random(source, part) if name == RANDOM else write_wide(source, part)
     return str(path)
+
+
+def write_folder(source: Path, path: Path, settings: Mapping[str, Any]) -> None:
+    """Random weights in bfloat16 of a model with these settings, and the tokenizer of a file."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from draftwood.api import load
+
+    torch.manual_seed(0)
+    part = path.with_name(f"{path.name}.part")
+    AutoModelForCausalLM.from_config(config_of(settings), dtype=torch.bfloat16).save_pretrained(part)
+    load(source, "none").tokenizer.save_pretrained(part)
+    part.rename(path)
+
+
+def config_of(settings: Mapping[str, Any]) -> Any:
+    """The configuration of a folder with these settings."""
+    from transformers import AutoConfig
+
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}  # SmolLM2's
+    return AutoConfig.for_model(**{"tie_word_embeddings": True, "max_position_embeddings": 16_384, **ids, **settings})
 
 
 def write_random(

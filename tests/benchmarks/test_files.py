@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import gguf
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import draftwood
 from benchmarks import files, llama_wheel
@@ -51,6 +52,22 @@ def test_random_codes_have_the_types_of_a_usual_file(random_file):
     kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(random_file).tensors if len(t.shape) > 1}
     six = {"token_embd.weight", "blk.1.attn_v.weight", "blk.1.ffn_down.weight"}
     assert kinds == {name: "Q6_K" if name in six else "Q4_K" for name in kinds}
+
+
+def test_folders_have_the_sizes_of_published_models(small, tmp_path):
+    found = {}
+    for name, settings in files.FOLDERS.items():
+        with torch.device("meta"):
+            found[name] = AutoModelForCausalLM.from_config(files.config_of(settings)).num_parameters() / 1e6
+    assert found == pytest.approx(
+        {"random-qwen3.5-0.8b": 752, "random-attention-0.8b": 695, "random-granite-4-h-350m": 340, "random-lfm2-350m": 354},
+        rel=0.03,
+    )
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+    settings = {**files.FOLDERS["random-lfm2-350m"], **sizes, "num_attention_heads": 4, "num_key_value_heads": 2}
+    files.write_folder(small, tmp_path / "folder", settings)
+    pair = opened(tmp_path / "folder")
+    assert (pair.target.engine, pair.model.config.layer_types) == (f"native {instruction_set()}", sizes["layer_types"])
 
 
 def test_divergence_is_that_of_the_distributions():
