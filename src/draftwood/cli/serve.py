@@ -102,9 +102,9 @@ def command(**options: Any) -> None:
         pair = load_session("language", Models(target=target, draft=draft), loading)
         registry = Registry.of(Service(pair, settings, name=name, method=method))
     start_log(settings.log)
-    with ExitStack() as beside:
+    with ExitStack() as stack:
         if settings.adapt is not None:
-            beside.enter_context(in_background(target, draft, settings.adapt, _say))
+            stack.enter_context(in_background(target, draft, settings.adapt, _say))
         serve(registry, keys, _say)
 
 
