@@ -68,10 +68,6 @@ def fox(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(names, "files", lambda _: package)
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(room, "_EPOCHS", 5.0)
-    monkeypatch.setattr(room, "_LEAST_CHATS", 300)
-    monkeypatch.setattr(room, "_CHATS", 0.1)
-    monkeypatch.setattr(room, "_CHAT", 40)
-    monkeypatch.setattr("draftwood.train.chats._PART", 16)
     monkeypatch.setattr(room, "_RATE", 2e-2)
     return package / "drafters" / "fox"
 
@@ -192,7 +188,7 @@ def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "called"
 
 
-def test_beside_a_server_a_process_of_low_priority_learns(child: Path, texts: Path) -> None:
+def test_alongside_a_server_a_process_of_low_priority_learns(child: Path, texts: Path) -> None:
     said: list[str] = []
     with in_background("fox", None, texts, said.append):
         until(lambda: len(said) == 2)

@@ -28,19 +28,15 @@ from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
 from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
-from draftwood.train.chats import write_chats
-from draftwood.train.config import LEAST_TOKENS, AdaptConfig, ChatsConfig, DrafterConfig
+from draftwood.train.config import LEAST_TOKENS, AdaptConfig, DrafterConfig
 from draftwood.train.drafter import Lookups, fit_drafter, lookups_of
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import figures
 from draftwood.train.number_format import number_format
-from draftwood.train.own_texts import LONGEST, Text, examples, read_texts
+from draftwood.train.own_texts import Text, examples, read_texts
 
 _BETTER: Final = 1.02  # ratio of tokens of a pass on held-out texts from which a drafter is kept
 _LOSS: Final = 0.03  # tokens of a pass that it may lose on chats of the target
-_CHATS: Final = 0.25  # tokens of such chats for each token of the texts, so that the drafter does not forget them
-_LEAST_CHATS: Final = 4_000  # tokens of such chats: fewer show no loss
-_CHAT: Final = LONGEST  # tokens of such a chat, at most
 _RATE: Final = 5e-4  # a quarter of a new drafter's learning rate
 _WARMUP: Final = 20  # steps
 _SHARES: Final = (1.0, 0.7, 0.5, 0.3, 0.2)  # of the way from the first weights to the trained ones
@@ -105,13 +101,13 @@ def adapt(config: AdaptConfig) -> Adapted:
         work = Path(folder)
         device, name, chats = loop.device(), locate(config.target), work / "chats"
         tokenizer = load_tokenizer(name, LoadOptions())
-        groups = _write_examples(config, _examples(texts, tokenizer, config), chats, len(tokenizer))
+        groups = _write_examples(_examples(texts, tokenizer, config), shipped / "chats", chats, len(tokenizer))
         target = load_model(name, LoadOptions(), device, number_format(device.type)).requires_grad_(False)
         drafter = load_hidden_drafter(start, device, torch.float32)
         drafter.check_target(target, vocabulary_digest(tokenizer))
         write_features(target, drafter.config.target_layers, chats, work / "features")
         features, lookups = Features(chats, work / "features"), lookups_of(drafter, target)
-        training = [i for group in groups.values() for i in group.training]
+        training = _mixed(groups["texts"].training, groups["chats"].training)
         run = DrafterConfig(
             target=Path(config.target), out=work / "run", minutes=config.minutes, epochs=_EPOCHS, seed=config.seed,
             learning_rate=_RATE, warmup=_WARMUP, report_every=_NEVER, save_every=_NEVER,
@@ -175,15 +171,9 @@ def _examples(texts: Sequence[Text], tokenizer: Any, config: AdaptConfig) -> lis
     return found
 
 
-def _write_examples(config: AdaptConfig, own: Sequence[Chat], chats: Path, vocab: int) -> dict[str, _Group]:
-    """Write chats of the target and the user's own texts into a folder; their numbers there."""
-    tokens = max(_LEAST_CHATS, int(_CHATS * sum(len(piece.tokens) for piece in own)))
-    target = Path(config.target)
-    write_chats(
-        ChatsConfig(
-            target=target, out=chats, tokens=tokens, rows=32, longest=_CHAT, temperature=(0.0, 1.0), seed=config.seed
-        )
-    )
+def _write_examples(own: Sequence[Chat], known: Path, chats: Path, vocab: int) -> dict[str, _Group]:
+    """Write known chats of the target and the user's own texts into a folder; their numbers there."""
+    shutil.copytree(known, chats)
     begin = len(read_chats(chats))
     part = len(list(chats.glob("[0-9]*.npz")))
     for number, at in enumerate(range(0, len(own), _PART), part):
@@ -191,6 +181,14 @@ def _write_examples(config: AdaptConfig, own: Sequence[Chat], chats: Path, vocab
     training, held_out = held_out_of(len(own))
     moved = _Group([begin + i for i in training], [begin + i for i in held_out])
     return {"texts": moved, "chats": _Group(*held_out_of(begin))}
+
+
+def _mixed(texts: Sequence[int], chats: Sequence[int]) -> list[int]:
+    """Examples of an epoch: all chats, and the texts so often that three of four are theirs, or one time.
+
+    What is trained on again and again is forgotten less (Robins 1995, rehearsal).
+    """
+    return [*texts] * max(1, round(3 * len(chats) / len(texts))) + [*chats]
 
 
 def _report(model: Any, *, lookups: Lookups, features: Features, groups: dict[str, _Group]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
             texts += _texts_of(file, content)
     texts = [text for text in texts if text]
     if not texts:
-        raise ConfigError(f"no text in {', '.join(map(str, paths)) or 'nothing'}: give --texts, files or folders of texts")
+        raise ConfigError(f"no text in {', '.join(map(str, paths)) or 'nothing'}: give files or folders of texts")
     return texts
 
 
