@@ -173,13 +173,15 @@ def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in the place of ``draftwood adapt``: it names its threads, its priority and itself, and waits or ends."""
+    """A program in the place of ``draftwood adapt``: it names its threads, its priority and itself, and waits or ends
+    with an error."""
     lines = (
         f"#!{sys.executable}",
         "import os, sys, time",
         "print(os.environ['OMP_NUM_THREADS'], os.getpriority(os.PRIO_PROCESS, 0), os.getpid(), flush=True)",
         f"open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))",
         f"time.sleep(60 if os.path.exists({str(tmp_path / 'slow')!r}) else 0)",
+        "sys.exit(2)",
     )
     program = tmp_path / "program"
     program.write_text("\n".join(lines), encoding="utf-8")

@@ -20,6 +20,7 @@ from draftwood.loading.names import adapted_drafter, bundled_drafter, check_mode
 from draftwood.train.config import AdaptConfig
 
 _LEAST: Final = 19  # the lowest priority of a process on POSIX
+_ENDS: Final = (0, 1, 2)  # exit statuses of a run that was not stopped: its result, or its error
 _END_SECONDS: Final = 30.0  # for a child that removes its temporary folder
 
 
@@ -119,5 +120,5 @@ def _last_line(child: subprocess.Popen[str], say: Callable[[str], object]) -> No
     last = ""
     for line in child.stdout:
         last = line.strip() or last
-    if child.wait() in (0, 1):
+    if child.wait() in _ENDS:
         say(f"--adapt: {last}")
