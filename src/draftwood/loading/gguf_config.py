@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.gguf_families import MORE_NEEDED, OWN, READ
+from draftwood.loading.gguf_families import SAID
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import refuse_unread, require, rotary_scaling, unread, values_of
 from draftwood.loading.gguf_layers import INNER, PATTERN, SHARED, numbers_of
@@ -36,9 +36,7 @@ _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
 _TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
-_NEEDED: Final = (
-    "embedding_length", "block_count", "attention.head_count", "attention.layer_norm_rms_epsilon",
-)  # fmt: skip
+_NEEDED: Final = ("embedding_length", "block_count", "attention.head_count", "attention.layer_norm_rms_epsilon")
 
 
 def type_of(header: Header) -> str | None:
@@ -58,14 +56,14 @@ def stored_config(header: Header) -> dict[str, Any] | None:
         return None
     found = _config(header, kind, values_of(header), sizes)
     config = PlainConfig(**found)
-    refuse_unread(header, config, READ.get(config.model_type, ()))
+    refuse_unread(header, config, SAID[kind].read)
     return found if why_not_config(config) is None else None
 
 
 def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    read = PATTERN, *READ.get(kind, ())
-    require(header, values, (*_NEEDED, *MORE_NEEDED.get(kind, (INNER,))))
-    if listed := [name for name, value in values.items() if isinstance(value, list) and name not in read]:
+    own = SAID[kind]
+    require(header, values, (*_NEEDED, *own.needed, *own.settings.values()))
+    if listed := [name for name, value in values.items() if isinstance(value, list) and name not in (PATTERN, *own.read)]:
         raise unread(header, listed[0], values[listed[0]])
     scaling, factor = rotary_scaling(values)
     linear = {"factor": float(factor)} if scaling == "linear" else {}
@@ -94,9 +92,8 @@ def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping
         if setting:
             held = next(stem for module, stem in names.items() if module.startswith(part))
             found[setting] = f"blk.0.{held}.bias" in sizes
-    if kind in OWN:
-        found |= OWN[kind](header, values, found)
-    return found
+    found |= {**{setting: values[key] for setting, key in own.settings.items()}, **own.fixed}
+    return found | own.more(header, values, found)
 
 
 def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:

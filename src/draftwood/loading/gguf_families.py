@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from draftwood.loading.gguf_header import Header
 from draftwood.loading.gguf_keys import OWN_SCALE, require, rotary_scaling, unread
@@ -19,7 +19,7 @@ from draftwood.loading.gguf_layers import (
     layer_kinds,
     numbers_of,
 )
-from draftwood.runners.native.families import SWIGLU
+from draftwood.runners.native.families import FAMILIES, SWIGLU
 from draftwood.runners.native.states import TILED
 from draftwood.runners.windows import FULL, SLIDING
 
@@ -77,10 +77,6 @@ def _exaone4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any
     return {"sliding_window": window, "sliding_window_pattern": 4 if window else 0, "layer_types": kinds}
 
 
-def _granite(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    return {setting: float(values[key]) for setting, key in zip(_FACTORS, _FACTORS_SAID, strict=True)}
-
-
 def _all_rotated(sections: Any, pairs: int) -> bool:
     """Whether each pair of numbers is in one of three interleaved sections: in a text all three have the same positions."""
     if not isinstance(sections, list) or len(sections) < 3 or min(sections) < 0:
@@ -115,30 +111,8 @@ def _qwen35(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]
     return {
         "num_hidden_layers": layers, "layer_types": ["linear_attention" if one else FULL for one in recurrent[:layers]],
         "linear_conv_kernel_dim": taps, "linear_key_head_dim": size, "linear_num_key_heads": keys,
-        "linear_num_value_heads": heads, "linear_value_head_dim": value_size, "rope_parameters": rotary, TILED: True,
+        "linear_num_value_heads": heads, "linear_value_head_dim": value_size, "rope_parameters": rotary,
     }  # fmt: skip
-
-
-def _mixtral(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    count, used = (int(values[name]) for name in _EXPERTS)
-    return {"num_local_experts": count, "num_experts_per_tok": used, "sliding_window": None}
-
-
-def _qwen3_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    count, used = (int(values[name]) for name in _EXPERTS)
-    return {
-        "num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": int(values[_EXPERT]),
-        "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
-    }  # fmt: skip
-
-
-def _qwen35moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {"shared_expert_intermediate_size": int(values[_SHARED_EXPERT])}
-    return {**_qwen35(header, values, config), **_qwen3_moe(header, values, config), **shared}
-
-
-def _qwen3_next(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_qwen35moe(header, values, config), TILED: False}
 
 
 def _attending(header: Header, values: Mapping[str, Any], config: Mapping[str, Any], other: str) -> list[str]:
@@ -151,24 +125,20 @@ def _attending(header: Header, values: Mapping[str, Any], config: Mapping[str, A
 
 
 def _lfm2(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "layer_types": _attending(header, values, config, "conv"), "conv_L_cache": int(values["shortconv.l_cache"]),
-        "conv_bias": False, "block_auto_adjust_ff_dim": False,
-    }  # fmt: skip
+    return {"layer_types": _attending(header, values, config, "conv")}
 
 
 def _lfm2_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     if (how := values[_GATING]) != _SIGMOID:
         raise unread(header, _GATING, how, _SIGMOID)
-    dense = {"num_dense_layers": int(values.get(_DENSE, 0)), "use_expert_bias": True, "routed_scaling_factor": 1.0}
-    return {**_lfm2(header, values, config), **_qwen3_moe(header, values, config), **dense}
+    return {**_lfm2(header, values, config), "num_dense_layers": int(values.get(_DENSE, 0))}
 
 
 def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     count, used = (int(values.get(name, 0)) for name in _EXPERTS)
     require(header, values, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
     return {
-        **_granite(header, values, config), "num_local_experts": count, "num_experts_per_tok": used,
+        "num_local_experts": count, "num_experts_per_tok": used,
         "shared_intermediate_size": int(values[_SHARED_EXPERT if count else INNER]),
         "layer_types": _attending(header, values, config, "mamba"),
         "position_embedding_type": "rope" if values.get(_ROTATES, True) else None, **_mamba(header, values, config),
@@ -209,42 +179,66 @@ def _ministral3(header: Header, values: Mapping[str, Any], config: Mapping[str, 
 
 
 def _gpt_oss(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    count, used = (int(values[name]) for name in _EXPERTS)
     # As the model was trained: llama.cpp rounds the ends of the ramp to whole numbers.
-    rotary = {**_yarn(values, config), "truncate": False}
-    return {
-        **SWIGLU, "num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": int(values[_EXPERT]),
-        "sliding_window": int(values[WINDOW]), "layer_types": layer_kinds(values, config["num_hidden_layers"], 2),
-        "rope_parameters": rotary,
-    }  # fmt: skip
+    kinds = layer_kinds(values, config["num_hidden_layers"], 2)
+    return {"layer_types": kinds, "rope_parameters": {**_yarn(values, config), "truncate": False}}
 
 
-_FACTORS: Final = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
-_FACTORS_SAID: Final = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
+class Said(NamedTuple):
+    """What files of a model type say in their own way, or leave to the program that reads them.
+
+    Attributes:
+        settings: of the configuration, by the key that says them, which a file must have.
+        fixed: settings that no key says.
+        needed: further keys that a file must have.
+        read: keys that a configuration is made of, whatever they say.
+        more: makes settings of several keys, for a configuration without these.
+    """
+
+    settings: Mapping[str, str] = {}
+    fixed: Mapping[str, Any] = {}
+    needed: tuple[str, ...] = (INNER,)
+    read: tuple[str, ...] = ()
+    more: Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda *_: {}
+
+
 _BETAS: Final = {"beta_slow": 1.0, "beta_fast": 32.0}
 _RULE: Final = ("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size")
 _SHARED_EXPERT: Final = "expert_shared_feed_forward_length"
 _DENSE, _GATING, _SIGMOID = "leading_dense_block_count", "expert_gating_func", 2
-MORE_NEEDED: Final = {
-    "gemma4_text": GEMMA4_NEEDED,
-    "granite": (*_FACTORS_SAID, INNER),
-    "mixtral": (*_EXPERTS, INNER), "qwen3_moe": (*_EXPERTS, _EXPERT), "qwen3_5_text": (*_RULE, INNER),
-    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), (*_RULE, *_EXPERTS, _EXPERT, _SHARED_EXPERT)),
-    "lfm2": ("shortconv.l_cache", INNER), "gpt_oss": (*_EXPERTS, _EXPERT, WINDOW),
-    "granitemoehybrid": _FACTORS_SAID, "lfm2_moe": ("shortconv.l_cache", *_EXPERTS, _EXPERT, _GATING, INNER),
+_GRANITE: Final = {
+    "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
 }  # fmt: skip
-_RULE_READ: Final = (*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD)
-READ: Final = {
-    "gemma4_text": GEMMA4_READ,
-    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _RULE_READ), "lfm2": ("shortconv.l_cache", SHARED),
-    "granitemoehybrid": (*_RULE, SHARED, _SHARED_EXPERT), "lfm2_moe": ("shortconv.l_cache", SHARED, _DENSE, _GATING),
+_LOCAL: Final = {"num_local_experts": _EXPERTS[0], "num_experts_per_tok": _EXPERTS[1]}
+_SPARSE: Final = {"num_experts": _EXPERTS[0], "num_experts_per_tok": _EXPERTS[1], "moe_intermediate_size": _EXPERT}
+_EVERY: Final = {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1}  # layer is a mixture
+_QWEN35: Final = Said(
+    fixed={TILED: True}, needed=(*_RULE, INNER), read=(*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD), more=_qwen35
+)
+_QWEN35_MOE: Final = _QWEN35._replace(
+    settings={**_SPARSE, "shared_expert_intermediate_size": _SHARED_EXPERT}, fixed={**_EVERY, TILED: True}, needed=_RULE
+)
+_LFM2: Final = Said(
+    {"conv_L_cache": "shortconv.l_cache"}, {"conv_bias": False, "block_auto_adjust_ff_dim": False},
+    read=("shortconv.l_cache", SHARED), more=_lfm2,
+)  # fmt: skip
+SAID: Final = {
+    **dict.fromkeys(FAMILIES, Said()),
+    "gemma2": Said(more=_gemma2), "gemma3_text": Said(more=_gemma3), "phi3": Said(more=_phi3),
+    "smollm3": Said(more=_smollm3), "exaone4": Said(more=_exaone4), "ministral3": Said(more=_ministral3),
+    "gemma4_text": Said(needed=GEMMA4_NEEDED, read=GEMMA4_READ, more=gemma4),
+    "granite": Said(_GRANITE),
+    "granitemoehybrid": Said(_GRANITE, needed=(), read=(*_RULE, SHARED, _SHARED_EXPERT), more=_granite_moe),
+    "mixtral": Said(_LOCAL, {"sliding_window": None}),
+    "qwen3_moe": Said(_SPARSE, _EVERY, ()),
+    "qwen3_5_text": _QWEN35, "qwen3_5_moe_text": _QWEN35_MOE,
+    "qwen3_next": _QWEN35_MOE._replace(fixed={**_EVERY, TILED: False}),
+    "gpt_oss": Said({**_LOCAL, "intermediate_size": _EXPERT, "sliding_window": WINDOW}, SWIGLU, (), more=_gpt_oss),
+    "lfm2": _LFM2,
+    "lfm2_moe": Said(
+        {**_LFM2.settings, **_SPARSE}, {**_LFM2.fixed, **_EVERY, "use_expert_bias": True, "routed_scaling_factor": 1.0},
+        (_GATING, INNER), (*_LFM2.read, _DENSE, _GATING), _lfm2_moe,
+    ),
 }  # fmt: skip
-"""Keys that a configuration is made of, whatever they say."""
-OWN: Final[Mapping[str, Callable[[Header, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]]] = {
-    "gemma2": _gemma2, "gemma3_text": _gemma3, "gemma4_text": gemma4, "phi3": _phi3, "smollm3": _smollm3,
-    "exaone4": _exaone4, "granite": _granite,
-    "qwen3_5_text": _qwen35, "lfm2": _lfm2, "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen35moe,
-    "qwen3_next": _qwen3_next, "gpt_oss": _gpt_oss, "ministral3": _ministral3, "granitemoehybrid": _granite_moe,
-    "lfm2_moe": _lfm2_moe,
-}  # fmt: skip
-"""What files of a model type say in their own way, or leave to the program that reads them."""
+"""By model type."""

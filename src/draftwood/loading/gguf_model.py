@@ -17,7 +17,7 @@ from draftwood.core.errors import ModelError, needs
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import has_head, size_text, without_bars
 from draftwood.loading.gguf_config import OUTPUT, WHOLE, scale_rotary, stored_config, type_of
-from draftwood.loading.gguf_families import LONG, READ
+from draftwood.loading.gguf_families import LONG, SAID
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
 from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
 from draftwood.loading.gguf_layers import ROPE
@@ -199,8 +199,8 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
     if missing := found["missing_keys"]:
         raise ModelError(f"{header} lacks tensor {min(missing)!r}: {AGAIN}")
     if others := found["mismatched_keys"]:
-        kind = f"architecture {header.architecture!r} of transformers {version_of('transformers')}"
-        raise ModelError(f"{header} holds tensor {min(others)[0]!r} in another shape than {kind}: {OTHER_FILES}")
+        named = f"architecture {header.architecture!r} of transformers {version_of('transformers')}"
+        raise ModelError(f"{header} holds tensor {min(others)[0]!r} in another shape than {named}: {OTHER_FILES}")
     # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
     repeated = OUTPUT if model.config.tie_word_embeddings else None
     read = sum(weight.numel() for weight in model.parameters())
@@ -210,14 +210,14 @@ def convert(header: Header, dtype: torch.dtype) -> Any:
             f"{header} holds {held:,} weights, but transformers {version_of('transformers')} reads {read:,} of architecture "
             f"{header.architecture!r}: {OTHER_FILES}"
         )
-    kind, factor = rotary_scaling(values_of(header))
-    if type_of(header) and kind == "linear":  # which transformers does not take from a file
-        model.config.rope_parameters |= {"rope_type": kind, "factor": factor}
-    refuse_unread(header, model.config, READ.get(type_of(header) or "", ()))
+    (scaling, factor), kind = rotary_scaling(values_of(header)), type_of(header)
+    if kind and scaling == "linear":  # which transformers does not take from a file
+        model.config.rope_parameters |= {"rope_type": scaling, "factor": factor}
+    refuse_unread(header, model.config, SAID[kind].read if kind else ())
     divisors = [tensor for tensor in header.tensors if tensor.name == ROPE]
     for tensor in divisors:
         scale_rotary(header, model.config, tensor)
-    if divisors or kind == "linear":
+    if divisors or scaling == "linear":
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
     _add_ends(header, model.generation_config)
     vars(model.config).pop("quantization_config", None)  # it holds numbers now
