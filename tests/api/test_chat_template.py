@@ -56,6 +56,19 @@ def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path):
     assert pair.tokenizer.decode(ids(pair, [message])) == "role content name "
 
 
+REFUSES = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+OMITS = "{% for m in messages if m['role'] != 'system' %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [REFUSES, OMITS])
+def test_a_system_text_begins_the_users_where_the_template_has_none(tmp_path, template):
+    """As Gemma 2 and Mixtral refuse it, and others leave it out without a word."""
+    pair = pair_of(tmp_path, template)
+    system = [{"role": "system", "content": "the hen"}, {"role": "system", "content": "a dog"}]
+    assert ids(pair, [*system, USER]) == written(pair, [user("the hen\n\na dog\n\nthe fox ran")])
+    assert ids(pair, system[:1]) == written(pair, [user("the hen")])
+
+
 @pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
 def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path, template, role):
     pair = pair_of(tmp_path, template)

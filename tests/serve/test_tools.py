@@ -405,6 +405,30 @@ def test_phi_4_mini_reads_tools_in_its_system_message(tmp_path: Path, monkeypatc
         assert prompt_of(client, script, messages=history) == rest
 
 
+BARE = (
+    "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}"
+    "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(("sign", "text"), [
+    ("<|tool_call|>", '<|tool_call|>[{"name": "a", "arguments": {"b": "c"}}, {"name": "a", "arguments": {"b": "c"}}]'),
+    ("<|tool_call_start|>", "<|tool_call_start|>[a(b='c'), a(b='c')]<|tool_call_end|>"),
+])  # fmt: skip
+def test_a_template_with_tools_but_no_calls_gets_them_as_texts_in_the_format_of_its_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: str, text: str
+) -> None:
+    """As Granite 3.3's and LFM2's, which show no format: the vocabulary tells it."""
+    call = {"id": "x", "type": "function", "function": {"name": "a", "arguments": '{"b": "c"}'}}
+    history = [*MESSAGES, {"role": "assistant", "content": "so", "tool_calls": [call, call]}]
+    history.append({"role": "tool", "tool_call_id": "x", "content": "sun"})
+    with writing(tmp_path, monkeypatch, BARE, special=[sign]) as (client, script):
+        shown = '{"type": "function", "function": {"name": "get_time"}}\n'
+        wanted = f"user:the fox ran\nassistant:so\n{text}\ntool:sun\n"
+        assert prompt_of(client, script, messages=history, tools=[TIME]) == shown + wanted
+        assert prompt_of(client, script, messages=history) == wanted
+
+
 def test_every_format_can_be_named() -> None:
     assert set(get_args(ToolParser)) == {"auto", *FORMATS}
 
@@ -867,6 +891,12 @@ GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the 
     "{value:<|\"|>{{ r['response'] }}<|\"|>}<tool_response|>{% endfor %}{{ m['content'] }}<turn|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|turn>model\n<|channel>thought\n{{ '' if hard else '<channel|>' }}{% endif %}"
 )
+
+
+def test_thoughts_of_mistral_have_marks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writing(tmp_path, monkeypatch, MISTRAL + "{# [THINK] #}", special=["[THINK]", "[/THINK]"]) as (client, script):
+        message = told(client, script, "[THINK]the hen[/THINK]the fox")["message"]
+        assert (message["reasoning_content"], message["content"]) == ("the hen", "the fox")
 
 
 def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

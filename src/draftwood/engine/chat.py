@@ -108,7 +108,7 @@ class ChatTemplate:
             ConfigError: tools in the messages, of which the template writes nothing.
         """
         for i, message in enumerate(messages):
-            of_tool = message["role"] == "tool" and not _FIELD.search(source)
+            of_tool = message["role"] == "tool" and "tools" not in source
             if (of_tool or "tool_calls" in message) and "tool_calls" not in source:
                 what = "is the answer of a tool" if message["role"] == "tool" else "holds tool_calls"
                 raise ConfigError(
@@ -117,7 +117,17 @@ class ChatTemplate:
                 )
         if "developer" in source:
             return list(messages)
-        return [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
+        found = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
+        return found if self._writes_system or all(one["role"] != "system" for one in found) else _joined(found)
+
+    @cached_property
+    def _writes_system(self) -> bool:
+        """Whether the template writes the messages of the system; some refuse them, or leave them out."""
+        chat = [{"role": "system", "content": _MARK}, {"role": "user", "content": "Hi"}]
+        try:
+            return _MARK in self._text(chat, {}, answer=True)
+        except ConfigError:
+            return False
 
     def _checked(self, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         if variables is None or variables == {}:
@@ -248,6 +258,17 @@ class SpecialNames:
             [AddedToken(alias, lstrip=one.lstrip, rstrip=one.rstrip, normalized=False) for alias, one in entries]
         )
         return copy, aliases
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """Messages in which texts of the system begin the user's next message, as the template of Gemma 3 has it."""
+    found: list[Message] = []
+    for one in messages:
+        if found and found[-1]["role"] == "system" and one["role"] in ("system", "user"):
+            found[-1] = {**one, "content": f"{found[-1]['content']}\n\n{one['content']}"}
+        else:
+            found.append(one)
+    return [{**one, "role": "user"} if one["role"] == "system" else one for one in found]
 
 
 def _private(digits: str) -> str:

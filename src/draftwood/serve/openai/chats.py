@@ -52,7 +52,10 @@ class Chats:
     @cached_property
     def _calls(self) -> ToolFormat | None:
         """How the model writes calls."""
-        return format_of(self._options.tool_parser, self._pair.template.reads) if self._reads_tools else FORMATS["hermes"]
+        if not self._reads_tools:
+            return FORMATS["hermes"]
+        added = getattr(self._pair.tokenizer, "added_tokens_decoder", {}).values()
+        return format_of(self._options.tool_parser, self._pair.template.reads, {entry.content for entry in added})
 
     @property
     def _channels(self) -> bool:
@@ -66,7 +69,7 @@ class Chats:
             return self._pair.template.encode(
                 self._messages(messages, tools, continues=continues),
                 _values(body),
-                tools=[tool.to_template() for tool in tools] if self._reads_tools else (),
+                tools=[tool.to_template(described=self._channels) for tool in tools] if self._reads_tools else (),
                 continues=continues,
                 special_tokens=self._pair.special_tokens_in_content,
             )
@@ -160,12 +163,11 @@ class Chats:
         template = self._pair.template
         if template.reads("tool_responses") and not template.reads("tool_call_id"):
             return with_responses(checked(given, continues=continues))
-        field = template.reads_tools_of_messages and not template.reads("tool_calls")
-        knows = (self._reads_tools and not field) or (not tools and template.reads("tool_calls"))
-        if not wanted or self._options.no_tools or knows or self._calls is None:
+        if not wanted or self._options.no_tools or template.reads("tool_calls") or self._calls is None:
             return given
-        functions = [tool.to_template() for tool in tools]
-        return written_out(checked(given, continues=continues), functions, self._calls, reads_field=field)
+        field, functions = template.reads_tools_of_messages, [tool.to_template() for tool in tools]
+        shows: Final = "field" if field else "template" if self._reads_tools else "text"
+        return written_out(checked(given, continues=continues), functions, self._calls, shows)
 
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""

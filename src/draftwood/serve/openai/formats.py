@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, final
 
@@ -56,8 +56,10 @@ class ToolFormat:
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """The text of calls; empty without any."""
         (first, between, last), (before, middle, after) = self.outer, self.frame
-        given = ((call["function"]["name"], call["function"]["arguments"]) for call in calls)
+        given = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
         texts = [f"{before}{name}{middle}{json.dumps(one, ensure_ascii=False)}{after}" for name, one in given]
+        if self.tags is PYTHON:
+            texts = [f"{name}({', '.join(f'{key}={value!r}' for key, value in one.items())})" for name, one in given]
         return f"{first}{between.join(texts)}{last}" if calls else ""
 
     def lark(self, functions: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None) -> str:
@@ -159,7 +161,7 @@ class Thinking(NamedTuple):
     @property
     def signs(self) -> list[str]:
         """Names that are special tokens of some models."""
-        return re.findall(r"<[^<>]*>", self.begin + self.end)
+        return re.findall(r"<[^<>]*>|\[[^\[\]]*\]", self.begin + self.end)
 
 
 THINK: Final = Thinking("<think>", "</think>", "\n</think>\n\n")
@@ -167,6 +169,7 @@ _ANALYSIS: Final = Thinking(
     "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
 )
 _THOUGHT: Final = Thinking("<|channel>thought", "<channel|>", "\n<channel|>")
+_MISTRAL: Final = Thinking("[THINK]", "[/THINK]", "[/THINK]")
 FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
     "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
@@ -184,13 +187,15 @@ def thinking_of(form: ToolFormat | None, holds: Callable[[str], bool]) -> Thinki
     """The marks of the reasoning that a chat template knows, by the format of its calls and by what it holds."""
     if form is not None and form.channels:
         return _ANALYSIS
-    return next((one for one in (THINK, _THOUGHT) if any(map(holds, one[:2]))), None)
+    return next((one for one in (THINK, _THOUGHT, _MISTRAL) if any(map(holds, one[:2]))), None)
 
 
-def format_of(wanted: str, holds: Callable[[str], bool]) -> ToolFormat | None:
-    """The wanted format; with ``auto`` the one that the chat template writes, by what it holds. None if it is not known."""
+def format_of(wanted: str, holds: Callable[[str], bool], tokens: Container[str] = ()) -> ToolFormat | None:
+    """The wanted format; with ``auto`` the one that the chat template writes, by what it holds, or if that shows none by the
+    tokens that are found whole. None if it is not known."""
     if wanted == "auto":
-        wanted = next((name for sign, name in _SIGNS.items() if holds(sign)), "")
+        shown = (name for found in (holds, tokens.__contains__) for sign, name in _SIGNS.items() if found(sign))
+        wanted = next(shown, "")
         wanted = "deepseek_v3" if wanted == "deepseek_v31" and holds("```json") else wanted
     if wanted == "mistral" and holds("[ARGS]"):
         return _ARGS

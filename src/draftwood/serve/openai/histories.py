@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from draftwood.serve.openai.formats import ToolFormat
 
@@ -71,12 +71,13 @@ _GREETING: Final = "You are a helpful assistant with some tools."  # of the mode
 
 
 def written_out(
-    messages: Messages, tools: Sequence[Mapping[str, Any]], form: ToolFormat, *, reads_field: bool = False
+    messages: Messages, tools: Sequence[Mapping[str, Any]], form: ToolFormat, shows: Literal["text", "field", "template"]
 ) -> list[dict[str, Any]]:
     """Messages whose calls are texts, for a chat template that writes none.
 
-    A system text says how to call in the format of Hermes, and results are texts of the user. With ``reads_field`` the
-    template reads functions in the field ``tools`` of the system message, as Phi-4-mini's, and knows results.
+    Args:
+        shows: what shows the functions: a system text, which says how to call in the format of Hermes, and results are texts
+            of the user; a field of the system message, ``tools``, as for Phi-4-mini; or the template, as for Granite 3.3.
     """
     found: list[dict[str, Any]] = []
     for message, results in _answered(messages):
@@ -85,15 +86,15 @@ def written_out(
         else:
             calls, text = form.written(message.pop("tool_calls", ())), message["content"]
             found.append({**message, "content": "\n".join(part for part in (text, calls) if part)})
-        if results and reads_field:
+        if results and shows != "text":
             found += results
         elif results:
             said = "\n".join(f"<tool_response>\n{one['content']}\n</tool_response>" for one in results)
             found.append({"role": "user", "content": said})
-    if tools:
+    if tools and shows != "template":
         system = found.pop(0) if found and found[0]["role"] in ("system", "developer") else {"role": "system", "content": ""}
         given = system["content"]
-        if reads_field:
+        if shows == "field":
             functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
             return [{**system, "content": given or _GREETING, "tools": functions}, *found]
         says = _SAYS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))

@@ -50,10 +50,10 @@ class Tool(Body):
     type: Literal["function"]
     function: Function
 
-    def to_template(self) -> dict[str, Any]:
-        """As chat templates read it."""
+    def to_template(self, *, described: bool = False) -> dict[str, Any]:
+        """As chat templates read it; ``described`` for those that fail without a description."""
         function = self.function.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
-        return {"type": "function", "function": function}
+        return {"type": "function", "function": {**({"description": ""} if described else {}), **function}}
 
 
 class FunctionName(Body):
