@@ -1,8 +1,5 @@
 """A pair's own sampling has the distribution of ``model.generate`` under the same config, or is refused by name."""
 
-import math
-from collections import Counter
-
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -100,39 +97,6 @@ def test_every_step_is_drawn_from_the_distribution_of_generate(name):
         assert torch.allclose(theirs, ours, atol=2e-6)
     plain = steps(pair, Sampling())
     assert any(not torch.allclose(*both, atol=1e-5) for both in plain), "the setting changes nothing here"
-
-
-@pytest.mark.parametrize("name", ["default top_k", "all", "several"])
-def test_sampled_texts_follow_the_distribution_of_generate(name):
-    pair = pair_of(do_sample=True, **{**PENALTIES, **WARPERS}[name])
-    joint = {}
-    torch.manual_seed(0)
-    first = generated(pair, new=1).scores[0][0].softmax(-1)
-    for token in first.nonzero().flatten().tolist():
-        # The counting settings count from the prompt, so the first token is forced and not written into the prompt.
-        forced = {"prefix_allowed_tokens_fn": lambda _, ids, t=token: [t] if len(ids) == len(PROMPT) else range(VOCAB)}
-        out = generated(pair, new=2, **forced)
-        if token in EOS:
-            joint[token, -1] = float(first[token])
-            continue
-        for other, p in enumerate(out.scores[1][0].softmax(-1).tolist()):
-            joint[token, other] = float(first[token]) * p
-    count = 800
-    results = pair.generate([TEXT] * count, limits=Limits(max_new_tokens=2), seed=0)
-    came = Counter((*result.token_ids, -1)[:2] for result in results)
-    assert all(joint.get(both, 0) > 0 for both in came)
-    assert chi_squared(came, {both: p * count for both, p in joint.items()}) < 4.5
-
-
-def chi_squared(came, expected):
-    """How many standard deviations it is above its mean; rare cells are joined."""
-    often = [key for key, mean in expected.items() if mean >= 5]
-    rare = sum(mean for mean in expected.values() if mean < 5)
-    total = sum((came.get(key, 0) - expected[key]) ** 2 / expected[key] for key in often)
-    if rare:
-        total += (sum(came.values()) - sum(came.get(key, 0) for key in often) - rare) ** 2 / rare
-    free = len(often) - (not rare)
-    return (total - free) / math.sqrt(2 * free)
 
 
 # The most likely text ---------------------------------------------------------------------------------------------------

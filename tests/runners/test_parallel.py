@@ -92,12 +92,11 @@ def test_other_commands_are_those_of_rank_0(folder, pair_options, tmp_path):
     lines = {
         "tune": [*pair_options[:4], *few, "--minutes", "0.001", "--out"],
         "trace": [*pair_options, "--max-new-tokens", "8", "the fox", "--json"],
-        "bench": [*pair_options[:4], *few, "--profile", "none", "--repeats", "1", "--json"],
     }
     given = [[name, "--tensor-parallel", *line, str(tmp_path / f"{name}.json")] for name, line in lines.items()]
     first, second = Started(tmp_path, commands, given).wait(4 * SECONDS)
     assert (first[0], second) == (0, (0, "", "")), first
-    for name, times in (("tune", 1), ("trace", 0), ("bench", 1)):
+    for name, times in (("tune", 1), ("trace", 0)):
         assert (tmp_path / f"{name}.json").read_text("utf-8").count("torch x2") == times
     alone = tmp_path / "alone.json"
     assert CliRunner().invoke(main, ["trace", "--backend", "torch", *lines["trace"], str(alone)]).exit_code == 0
