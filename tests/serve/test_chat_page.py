@@ -5,7 +5,7 @@ import json
 import pytest
 
 from draftwood import Method
-from draftwood.trace.files import from_json, read_traces
+from draftwood.trace.files import read_traces
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import shown
 from tests.browser import serious
@@ -16,7 +16,6 @@ from tests.serve.conftest import (
     METHOD,
     PAGE,
     choose,
-    get,
     live_server,
     loaded,
     make_service,
@@ -327,26 +326,6 @@ def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened, live):
         trace = trace_of(opened, live)
         assert trace.method == name
         assert any(len(made.nodes) > 1 for made in trace.rounds) == (name != "ar")
-    assert not opened.problems()
-
-
-def test_a_german_sentence_is_shown_round_by_round(opened, live):
-    opened.js(f"return {PAGE}.german").click()
-    page = "document.querySelector('dw-page')"
-    opened.wait(f"{page}?.germanFigure?.querySelector('.verified')")
-    [trace] = from_json(json.loads(get(live, "/v1/traces/german")))
-    assert trace.source_text in opened.js("return document.querySelector('[lang=de]').textContent")
-    for index, made in enumerate(trace.rounds):
-        opened.js(f"{page}.germanRound.value = {index}; {page}.germanRound.onchange()")
-        opened.wait(f"{page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec{index}-\"]')")
-        words = opened.js(f"return [...{page}.germanFigure.querySelectorAll('.verified')].map((v) => v.dataset.output)")
-        assert [word for word in words if word is not None] == [str(token) for token in made.tokens]
-    opened.driver.find_elements("css selector", "dw-text .round")[1].click()
-    opened.wait(f"{page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec1-\"]') && {page}.described.textContent")
-    assert not serious(opened)
-    write(opened, "a dog", tokens=4)
-    opened.wait(ENDED)
-    assert opened.js(TEXT).startswith("a dog")
     assert not opened.problems()
 
 

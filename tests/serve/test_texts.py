@@ -160,12 +160,6 @@ def test_an_answer_follows_its_schema(client, temperature, speculative):
         assert set(json.loads(text_of(one))) == {"a"}
 
 
-def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client):
-    alone = written(client)
-    written(client, regex="[a-z ]+")
-    assert written(client, response_format={"type": "text"}) == alone
-
-
 @pytest.mark.parametrize(("fields", "pattern"), [
     ({"regex": "(fox|hen){2,3}"}, "(fox|hen){2,3}"), ({"grammar": 'start: ("fox" | "hen")~1..2'}, "(fox|hen){1,2}"),
     ({"guided_regex": "(fox|hen){2}"}, "(fox|hen){2}"), ({"structured_outputs": {"regex": "(fox|hen){2}"}}, "(fox|hen){2}"),

@@ -268,29 +268,6 @@ def test_rounds_of_every_method_and_verifier_are_drawn(method, verifier):
             assert shown == set(range(len(made.nodes)))
 
 
-@pytest.mark.parametrize(("width", "dark"), [(380, False), (800, False), (1400, False), (1400, True)])
-def test_in_chromium_no_text_overlaps_and_all_can_be_read(browser, tmp_path, width, dark):
-    browser.size(width, 1200, dark=dark)
-    for name in ["rsd-s"] if dark else CASES:
-        for place, svg in enumerate(itertools.islice(figures(name, {380: 348, 800: 760, 1400: 1360}[width]), 2)):
-            path = tmp_path / f"{name}-{place}.svg"
-            path.write_text(svg, encoding="utf-8")
-            browser.open(path)
-            found = browser.js(
-                "return [...document.querySelectorAll('text')].map((t) => { const b = t.getBoundingClientRect();"
-                " const s = parseFloat(getComputedStyle(t).fontSize); const m = (b.height - s) / 2;"
-                " return [b.left, b.top + m, b.right, b.bottom - m, t.textContent, s]; })"
-            )
-            assert not overlapping(found)
-            assert min(box[5] for box in found) >= 10
-            assert max(box[2] for box in found) <= browser.js("return document.documentElement.width.baseVal.value")
-            ink, card = browser.js(
-                "return ['text', '.card'].map((s) => document.querySelector(s))"
-                ".map((e) => getComputedStyle(e).fill.match(/\\d+/g).map(Number))"
-            )
-            assert (sum(ink) > sum(card)) == dark
-
-
 def test_markup_is_what_a_parser_writes_again():
     """The canvas writes its markup itself, for speed: what is parsed and written by the library is the same."""
     for name in ("rsd-s", "hostile"):
