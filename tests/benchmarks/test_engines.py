@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -55,21 +54,6 @@ def test_a_program_writes_the_targets_greedy_text_and_counts_its_forwards(method
     assert all(len(tokens) == 20 or tokens[-1] == letters.eos[0] for tokens in sampled)
 
 
-@pytest.mark.parametrize("method", ["genai", "genai-draft", "genai-lookup"])
-def test_genai_continues_unequal_prompts_together(method, letters):
-    pytest.importorskip(PACKAGES[method])
-    prompts = [list(PROMPT), [5, 6], [9, 8, 7, 9]]
-    wanted = [peer_maker(Setting(method="generate"), letters, 0.0, 12)([prompt], [0]).tokens[0] for prompt in prompts]
-    setting = replace(SETTINGS[method], batch=3)
-    with engines([SETTINGS[method], setting], letters, (0.0, 1.0), prompts) as found:
-        assert found.takes(setting)
-        make = found.opened[method].maker(setting, 0.0, 12)
-        together, alone = make(prompts, [0, 1, 2]), [make([prompt], [0]) for prompt in prompts]
-    assert together.tokens == wanted
-    known = 0 if method == "genai-lookup" else sum(texts.forwards for texts in alone)
-    assert together.row_forwards == known
-
-
 def test_a_program_that_takes_no_batches_is_left_out_there_only(letters):
     class Single:
         def maker(self, setting, temperature, max_new_tokens):
@@ -84,18 +68,6 @@ def test_a_program_that_takes_no_batches_is_left_out_there_only(letters):
         with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": opener}) as found:
             assert [found.takes(setting) for setting in both] == taken
             assert list(found.skipped) == [skipped]
-
-
-def test_a_text_ends_with_its_end(letters):
-    pytest.importorskip("openvino_genai")
-    pytest.importorskip("llama_cpp")
-    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
-    ending = Pair(letters.target.model, letters.draft.model, letters.tokenizer)
-    ending.eos = [wanted[5]]
-    methods = ("genai", "genai-draft", "llama.cpp")
-    with engines([SETTINGS[m] for m in methods], ending, (0.0,), [PROMPT]) as found:
-        texts = [found.opened[m].maker(SETTINGS[m], 0.0, 20)([PROMPT], [0]).tokens[0] for m in methods]
-    assert texts == [wanted[: wanted.index(wanted[5]) + 1]] * 3
 
 
 def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):

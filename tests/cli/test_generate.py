@@ -217,8 +217,3 @@ def test_long_texts_are_repeated_seldom(seconds, runs, order):
     turns = Turns([seconds], [seconds])
     assert len(turns.compared().ratios) == runs
     assert turns.order == order
-
-
-def test_one_run_has_no_spread():
-    text = Turns([SECONDS], [2 * SECONDS]).compared().sentences(VERIFIER, "torch.float32")
-    assert "2.00 times plain decoding (0.5; one run of each). 'draftwood bench' takes more texts." in text
