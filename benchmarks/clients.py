@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
 
 EXAMPLES: Final = Path(__file__).parents[1] / "examples" / "clients"
+AGENTS: Final = EXAMPLES.with_name("agents")
 PARTS: Final = ("plain", "stream", "structured output", "tools")
 URL: Final = "http://127.0.0.1:8000"
 MODEL: Final = "smollm2"
@@ -60,9 +62,9 @@ class Example:
         return Example(name=path.name, kind=path.suffix[1:], packages=packages, head=head, parts=found)
 
 
-def examples() -> list[Example]:
-    """All examples, by name."""
-    return [Example.read(path) for path in sorted(EXAMPLES.iterdir()) if path.suffix in (".py", ".mjs", ".sh")]
+def examples(folder: Path = EXAMPLES) -> list[Example]:
+    """All examples of a folder, by name."""
+    return [Example.read(path) for path in sorted(folder.iterdir()) if path.suffix in (".py", ".mjs", ".sh")]
 
 
 @final
@@ -77,11 +79,12 @@ class ClientsConfig:
     url: str | None = field(
         default=None, metadata={"help": f"a running server such as {URL}; without it one with {MODEL} is started"}
     )
-    only: str = field(default="all", metadata={"help": "files of examples/clients, comma-separated"})
+    agents: bool = field(default=False, metadata={"help": "those of examples/agents, with a model that writes a script"})
+    only: str = field(default="all", metadata={"help": "files of the folder, comma-separated"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the report"})
 
     def chosen(self) -> list[Example]:
-        known = {example.name: example for example in examples()}
+        known = {example.name: example for example in examples(AGENTS if self.agents else EXAMPLES)}
         return [known[name] for name in (known if self.only == "all" else chosen("only", self.only, tuple(known)))]
 
 
@@ -101,12 +104,13 @@ class Environment:
         wanted = "\n".join(self._example.packages)
         if listed.is_file() and listed.read_text() == wanted:
             return None
-        program = "npm" if self._example.kind == "mjs" else sys.executable
+        npm = "==" not in self._example.packages[0]
+        program = "npm" if npm else sys.executable
         if shutil.which(program) is None:
             return f"not run: there is no {program}"
         self.folder.mkdir(parents=True, exist_ok=True)
         commands = [[sys.executable, "-m", "venv", "."], ["bin/pip", "install", "--quiet", *self._example.packages]]
-        if self._example.kind == "mjs":
+        if npm:
             commands = [["npm", "install", "--no-audit", "--no-fund", "--prefix", ".", *self._example.packages]]
         for command in commands:
             done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
@@ -121,15 +125,19 @@ class Environment:
         path.write_text(source, encoding="utf-8")
         program = {"py": "bin/python", "mjs": "node", "sh": "bash"}[self._example.kind]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment["PATH"] = f"{self.folder / 'bin'}{os.pathsep}{environment['PATH']}"
+        own = [str(self.folder / name) for name in ("bin", "node_modules/.bin")]
+        environment["PATH"] = os.pathsep.join([*own, environment["PATH"]])
+        process = subprocess.Popen(
+            [program, "-P", path.name] if program == "bin/python" else [program, path.name],
+            cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
         try:
-            done = subprocess.run(
-                [program, "-P", path.name] if program == "bin/python" else [program, path.name],
-                cwd=self.folder, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS,
-            )  # fmt: skip
+            said, errors = process.communicate(timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
             return f"error: it took longer than {RUN_SECONDS} seconds"
-        return "works" if done.returncode == 0 else outcome(done.stderr.strip() or done.stdout)
+        return "works" if process.returncode == 0 else outcome(errors.strip() or said)
 
 
 def outcome(errors: str) -> str:
@@ -173,25 +181,31 @@ def markdown(found: Sequence[Example], results: dict[str, dict[str, str]]) -> st
     return "\n".join(["# Clients", "", *lines, "", *remarks]).rstrip() + "\n"
 
 
+def run(config: ClientsConfig) -> str:
+    """The report on clients, with the small model; raises what :func:`serving` raises."""
+    from benchmarks.serving.config import Served
+    from benchmarks.serving.servers import serving
+
+    found, served = config.chosen(), Served(url=config.url, target=None if config.url else MODEL)
+    with serving(served, "--name", MODEL) as server, steps("clients", sum(len(one.parts) for one in found)) as advance:
+        return markdown(found, measure(found, server.url, server.model, advance))
+
+
 @click.command(name="clients")
 @dataclass_options(ClientsConfig)
 def command(**options: Any) -> None:
-    """Run the examples of real clients, each in an environment of its own, and list what works.
+    """Run the examples of real clients, or coding agents, each in an environment of its own, and list what works.
 
     Asked by docs/clients.md.
     """
-    from benchmarks.serving.config import Served
-    from benchmarks.serving.servers import serving
+    from benchmarks import agents
     from draftwood.core.files import replace_file
 
     config = ClientsConfig(**options)
-    found = config.chosen()
-    served = Served(url=config.url, target=None if config.url else MODEL)
-    with serving(served, "--name", MODEL) as server, steps("clients", sum(len(one.parts) for one in found)) as advance:
-        results = measure(found, server.url, server.model, advance)
-    report = markdown(found, results)
+    report = agents.run(config.chosen()) if config.agents else run(config)
     config.output.mkdir(parents=True, exist_ok=True)
-    replace_file(config.output / "clients.md", report)
+    path = config.output / ("agents.md" if config.agents else "clients.md")
+    replace_file(path, report)
     click.echo(report)
-    if any(said.startswith("error") for parts in results.values() for said in parts.values()):
-        raise ConfigError(f"some clients failed: {config.output / 'clients.md'} says how")
+    if "| error" in report:
+        raise ConfigError(f"some clients failed: {path} says how")

@@ -27,7 +27,7 @@ from draftwood.runners.rows import common_length
 from draftwood.runners.stored_texts import PAGE, StoresTexts, TextMemory
 from draftwood.sampling.rows import Row
 
-_LOOKED_AT: Final = 64  # ends of texts behind one page, the last used ones
+_LOOKED_AT: Final = 64  # ends of texts behind one page, the last used ones: any other would save less than a page
 _LOG = logging.getLogger(__name__)
 Tokens: TypeAlias = Int32[np.ndarray, "_token"]
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
+from draftwood.core.checks import short_repr
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
-from draftwood.serve.http.errors import in_anthropic
+from draftwood.serve.http.errors import bad, in_anthropic
 from draftwood.serve.http.other_fields import OtherField, unsupported
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody
@@ -57,6 +58,10 @@ class Messages(Dialect):
         turns, choice, config = objects("messages", body.messages), body.tool_choice or {}, body.output_config or {}
         system = [] if body.system is None else [{"role": "system", "content": _content("system", body.system)}]
         sent, tools = body.model_extra or {}, objects("tools", body.tools or [])
+        if sent.get("thread") is not None:  # the client's library sends the whole conversation after this code
+            why = "this server keeps no conversations: send the whole one, without thread"
+            said = f"thread is {short_repr(sent['thread'])}, but {why}"
+            raise bad(said, param="thread", code="thread_unsupported_request")
         left = [*filter(None, map(_left_out, tools)), *(["mcp_servers"] if sent.get("mcp_servers") else [])]
         left += sorted({kind for turn in turns for kind in _blocks_left_out(turn)})
         self.remarks = [f"{name} is of Anthropic's servers only, so it was left out" for name in left]

@@ -101,8 +101,9 @@ def error_response(error: ApiError, path: str) -> JSONResponse:
 
 def in_anthropic(error: dict[str, Any], status: int) -> dict[str, Any]:
     """An error of OpenAI's shape in Anthropic's."""
-    kind, message = error["error"]["type"], error["error"]["message"]
-    return {**error, "type": "error", "error": {"type": _ANTHROPIC.get(status, kind), "message": message}}
+    kind, message, code = (error["error"][name] for name in ("type", "message", "code"))
+    said = {"type": _ANTHROPIC.get(status, kind), "message": message}
+    return {**error, "type": "error", "error": said | ({"details": {"error_code": code}} if code else {})}
 
 
 def in_ollama(error: dict[str, Any]) -> dict[str, Any]:
