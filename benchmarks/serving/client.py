@@ -35,6 +35,7 @@ class Answer:
         error: the message of an error, also of one inside a stream.
         sent, ended: on the clock of ``perf_counter``.
         chunks: when parts of the text came; none without a stream.
+        silence: seconds of the longest gap before a line of the stream.
     """
 
     status: int = 0
@@ -47,6 +48,7 @@ class Answer:
     sent: float = 0.0
     ended: float = 0.0
     chunks: list[float] = field(default_factory=list)
+    silence: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -108,7 +110,7 @@ async def answer(
     async with client.stream("POST", path, json=body) as response:
         found.status = response.status_code
         if body.get("stream") and found.status == 200:
-            async for chunk in chunks(response):
+            async for chunk in chunks(response, found):
                 if any(map(text_of, chunk.get("choices") or ())):
                     found.chunks.append(perf_counter())
                 found.take(chunk)
@@ -129,9 +131,13 @@ def _json(response: httpx2.Response) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-async def chunks(response: httpx2.Response) -> Any:
-    """The chunks of a stream, as they come: server-sent events, or lines of JSON."""
+async def chunks(response: httpx2.Response, found: Answer | None = None) -> Any:
+    """The chunks of a stream, as they come: server-sent events, or lines of JSON. Any line ends a silence."""
+    found = found or Answer(sent=perf_counter())
+    last = found.sent
     async for line in response.aiter_lines():
+        now = perf_counter()
+        found.silence, last = max(found.silence, now - last), now
         if (data := line.removeprefix(_DATA)).startswith("{"):
             yield json.loads(data)
 

@@ -61,7 +61,7 @@ def prefix(**options: Any) -> None:
     Asked by docs/speed.md.
     """
     config = pick(PrefixConfig, options)
-    _measure("prefix", config, options, lambda _: 2 * config.repeats + 1)
+    _measure("prefix", config, options, lambda _: 3 * config.repeats + 1)
 
 
 def _require() -> None:

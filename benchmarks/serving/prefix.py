@@ -1,10 +1,12 @@
-"""The prefix cache: the second turn of a chat against a new chat that reads as many tokens, and with the cache off."""
+"""The prefix cache: the second turn of a chat against a new chat that reads as many tokens, after a restart, with its middle
+left out, and with the cache off."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any, Final, final
 
 import httpx2
@@ -22,10 +24,16 @@ TEMPERATURES: Final = (0.0, 1.0)  # of the repeats, in turn
 NOTES: Final = """\
 * A chat has a long question and its answer. **Second turn** is the time from the request with the next question to the
   first text of its answer. **New chat** is a chat of its own whose whole prompt has as many tokens as the second turn has
-  new ones. **Cache off** is the second turn at a server with `--no-prefix-cache`, which reads all of it, and runs alone too.
+  new ones. **After a restart** another next question comes to a new server with the same `--cache-dir`; **compacted** is
+  the second turn there without the middle third of the first one. **Cache off** is the second turn at a server with
+  `--no-prefix-cache`, which reads all of it, and runs alone too.
 * Every repeat has a chat of its own, of which no other text knows the beginning. The second turn and the new chat come one
   after the other, in turns. **÷ new chat** is a ratio inside a repeat.
 * Milliseconds; medians over repeats with their extremes."""
+NEXT: Final = (
+    "And how many houses did the town have in the year 1010? Please answer in one short sentence, with the number, and say "
+    "after it whether the town had more boats than houses in that year."
+)
 
 
 @final
@@ -37,12 +45,14 @@ class Chat:
         server, client: where they go.
         number: of the repeat, with which all of its messages begin.
         facts: sentences of the long question.
+        without: those that were left out of it.
     """
 
     server: Server
     client: httpx2.AsyncClient
     number: int
     facts: int
+    without: range = range(0)
 
     def begun(self, question: str) -> list[dict[str, str]]:
         """A chat with its first question."""
@@ -52,13 +62,15 @@ class Chat:
     def first(self) -> list[dict[str, str]]:
         """The first turn."""
         told = (
-            f"In year {1000 + i} the town had {i * 37 % 911} houses and {i * 53 % 877} boats." for i in range(self.facts)
+            f"In year {1000 + i} the town had {i * 37 % 911} houses and {i * 53 % 877} boats."
+            for i in range(self.facts)
+            if i not in self.without
         )
         return self.begun(" ".join([*told, "How many boats were there in year 1003?"]))
 
-    def second(self, answered: str) -> list[dict[str, str]]:
+    def second(self, answered: str, question: str = NEXT) -> list[dict[str, str]]:
         """The second turn, after the answer to the first one."""
-        return [*self.first, {"role": "assistant", "content": answered}, {"role": "user", "content": NEXT}]
+        return [*self.first, {"role": "assistant", "content": answered}, {"role": "user", "content": question}]
 
     async def tokens(self, messages: list[dict[str, str]]) -> int:
         """The tokens of a prompt."""
@@ -74,12 +86,6 @@ class Chat:
                 return found
             found = longer
         return found
-
-
-NEXT: Final = (
-    "And how many houses did the town have in the year 1010? Please answer in one short sentence, with the number, and say "
-    "after it whether the town had more boats than houses in that year."
-)
 
 
 async def long_enough(server: Server, client: httpx2.AsyncClient, tokens: int) -> int:
@@ -122,6 +128,7 @@ async def repeat(chat: Chat, config: PrefixConfig) -> dict[str, Any]:
     ways = {"second": second, "new": await chat.of_size(new)}
     got = {name: await written(chat, config, ways[name]) for name in (ways if chat.number % 2 else reversed(ways))}
     found: dict[str, Any] = {"texts": {"first": begun.text}, "milliseconds": {}, "prompt_tokens": {}, "cached_tokens": {}}
+    found["silence"] = begun.silence
     for name, one in got.items():
         _add(found, name, one)
     return found
@@ -145,12 +152,21 @@ async def measure(server: Server, config: PrefixConfig, seed: int, on_step: Call
     return found[1:]
 
 
-async def add_off(server: Server, config: PrefixConfig, found: list[dict[str, Any]], on_step: Callable[[], object]) -> None:
-    """The second turns at a server that keeps no prefixes."""
+async def add(
+    server: Server, config: PrefixConfig, found: list[dict[str, Any]], ways: Sequence[str], on_step: Callable[[], object]
+) -> None:
+    """The second turns at another server: one that keeps no prefixes, or one that finds them on disk."""
     async with client_of(server, SECONDS) as client:
         for one in found:
-            chat = Chat(server=server, client=client, **one["chat"])
-            _add(one, "off", await written(chat, config, chat.second(one["texts"]["first"])))
+            chat, said = Chat(server=server, client=client, **one["chat"]), one["texts"]["first"]
+            shorter = replace(chat, without=range(chat.facts // 3, 2 * chat.facts // 3))
+            made = {
+                "off": chat.second(said),
+                "restart": chat.second(said, NEXT.replace("1010", "1012")),
+                "compacted": shorter.second(said),
+            }
+            for name in ways:
+                _add(one, name, await written(chat, config, made[name]))
             on_step()
 
 
@@ -158,6 +174,7 @@ def checks(repeats: list[dict[str, Any]], config: PrefixConfig) -> list[Check]:
     """The first token comes soon, the beginning was copied, and the text is the same without the cache."""
     ratio, count = _ratios(repeats)["second"], len(repeats)
     copied = sum(one["cached_tokens"]["second"] >= config.tokens for one in repeats)
+    silence = max(one["silence"] for one in repeats)
     plain = [one["texts"] for one in repeats if "off" in one["texts"]]
     same = sum(texts["second"] == texts["off"] for texts in plain)
     found = [
@@ -166,13 +183,17 @@ def checks(repeats: list[dict[str, Any]], config: PrefixConfig) -> list[Check]:
         Check(what="second turns that copied the first one", found=f"{copied} of {count}", holds=copied == count),
         Check(what="control: new chats that copied nothing", found=f"{count - _copied(repeats, 'new')} of {count}",
               holds=not _copied(repeats, "new")),
+        Check(what="longest silence of a first turn's stream: at most 10 s", found=f"{silence:.1f}", holds=silence <= 10),
     ]  # fmt: skip
     if plain:
         off = _copied(repeats, "off")
+        restored = sum(one["cached_tokens"]["restart"] >= config.tokens for one in repeats)
         found += [
+            Check(what="second turns that copied the first one after a restart", found=f"{restored} of {count}",
+                  holds=restored == count),
             Check(what="texts that are the same with the cache off", found=f"{same} of {count}", holds=same == count),
             Check(what="control: second turns that copied nothing there", found=f"{count - off} of {count}", holds=not off),
-        ]
+        ]  # fmt: skip
     return found
 
 
@@ -189,17 +210,21 @@ def _ratios(repeats: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def run(served: Served, config: PrefixConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
     before = load()
-    with serving(served) as server:
-        repeats = asyncio.run(measure(server, config, served.seed, on_step))
-    if not served.url:  # alone too: each server would leave a core to the other one
-        with serving(served, "--no-prefix-cache") as server:
-            asyncio.run(add_off(server, config, repeats, on_step))
+    with TemporaryDirectory(prefix="draftwood-bench-") as folder:
+        with serving(served, "--cache-dir", folder) as server:
+            repeats = asyncio.run(measure(server, config, served.seed, on_step))
+        if not served.url:  # one after the other: each server would leave a core to the other one
+            with serving(served, "--cache-dir", folder) as server:
+                asyncio.run(add(server, config, repeats, ("restart", "compacted"), on_step))
+            with serving(served, "--no-prefix-cache") as server:
+                asyncio.run(add(server, config, repeats, ("off",), on_step))
     return document("serve-prefix", served, config, before, checks(repeats, config), {"repeats": repeats})
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The report, a function of the document alone."""
-    repeats, names = found["repeats"], {"second": "second turn", "new": "new chat", "off": "second turn, cache off"}
+    repeats, names = found["repeats"], {"second": "second turn", "new": "new chat", "off": "second turn, cache off",
+                                     "restart": "after a restart", "compacted": "after a restart, compacted"}  # fmt: skip
     ratios = _ratios(repeats)
     rows = []
     for name in ratios:

@@ -118,10 +118,12 @@ def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compare
         read = one["prompt_tokens"]["second"] - one["cached_tokens"]["second"]
         assert 0 <= read - one["prompt_tokens"]["new"] <= 16
     assert "÷ new chat" in prefix.markdown(found)
-    off = [{part: {**one[part], "off": one[part]["second"]} for part in one if part != "chat"} for one in found["repeats"]]
-    wrong = [{**one, "texts": {**one["texts"], "off": "another"}} for one in off]
-    assert [check.holds for check in prefix.checks(off, config)] == [True, True, True, True, False]
-    assert [check.holds for check in prefix.checks(wrong, config)] == [True, True, True, False, False]
+    parts = ("milliseconds", "prompt_tokens", "cached_tokens", "texts")
+    off = [{**one, **{part: {**one[part], **dict.fromkeys(("off", "restart"), one[part]["second"])} for part in parts}}
+           for one in found["repeats"]]  # fmt: skip
+    wrong = [{**one, "silence": 11.0, "texts": {**one["texts"], "off": "another"}} for one in off]
+    assert [check.holds for check in prefix.checks(off, config)] == [True] * 6 + [False]
+    assert [check.holds for check in prefix.checks(wrong, config)] == [True, True, True, False, True, False, False]
     slow = [{**one, "milliseconds": {"second": 2.0, "new": 1.0}} for one in found["repeats"]]
     assert not prefix.checks(slow, PrefixConfig(tokens=64, most=1.3))[0].holds
 

@@ -27,8 +27,8 @@ _NUMBER: Final = r"(?:\d+\.?\d*|\.\d+)"
 _DURATION: Final = re.compile(rf"[-+]?(?:{_NUMBER}|(?:{_NUMBER}(?:ns|us|µs|μs|ms|s|m|h))+)")
 _PART: Final = re.compile(rf"({_NUMBER}(?:e[-+]?\d+)?)([a-zµμ]*)")
 _UNITS: Final = {"": 1, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
-KEEP_ALIVE_SECONDS: Final = 10.0
-"""A stream that is silent for so long gets a comment, so that proxies keep it."""
+KEEP_ALIVE_SECONDS: Final = 8.0
+"""A stream that is silent for so long gets a comment: clients and proxies wait for 10, also where a machine is busy."""
 
 
 @final
