@@ -1,13 +1,11 @@
 """Schemas of the official suite are judged by their cases."""
 
-from __future__ import annotations
-
 import json
 
 from benchmarks.schemas import judge, markdown
 
 
-def test_wrong_and_missing_values_are_found() -> None:
+def test_wrong_and_missing_values_are_found():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "additionalProperties": False}
     said = [({"b": 1, "a": 2}, True), ({"a": 1}, False), ({"a": 1.0}, True), ({"c": 1}, False), ([1], False)]
     tests = [{"data": data, "valid": valid, "description": json.dumps(data)} for data, valid in said]

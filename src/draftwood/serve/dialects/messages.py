@@ -58,10 +58,9 @@ class Messages(Dialect):
         turns, choice, config = objects("messages", body.messages), body.tool_choice or {}, body.output_config or {}
         system = [] if body.system is None else [{"role": "system", "content": _content("system", body.system)}]
         sent, tools = body.model_extra or {}, objects("tools", body.tools or [])
-        if sent.get("thread") is not None:  # the client's library sends the whole conversation after this code
-            why = "this server keeps no conversations: send the whole one, without thread"
-            said = f"thread is {short_repr(sent['thread'])}, but {why}"
-            raise bad(said, param="thread", code="thread_unsupported_request")
+        if (thread := sent.get("thread")) is not None:  # the library sends the whole conversation after this code
+            why = "this server keeps no conversations: send the whole one, without it"
+            raise bad(f"thread is {short_repr(thread)}, but {why}", param="thread", code="thread_unsupported_request")
         left = [*filter(None, map(_left_out, tools)), *(["mcp_servers"] if sent.get("mcp_servers") else [])]
         left += sorted({kind for turn in turns for kind in _blocks_left_out(turn)})
         self.remarks = [f"{name} is of Anthropic's servers only, so it was left out" for name in left]
