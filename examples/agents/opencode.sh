@@ -8,7 +8,7 @@ cat > opencode.json <<END
       "npm": "@ai-sdk/openai-compatible",
       "name": "Draftwood",
       "options": {"baseURL": "http://127.0.0.1:8000/v1"},
-      "models": {"smollm2": {"name": "SmolLM2", "limit": {"context": 8192, "output": 256}}}
+      "models": {"smollm2": {"name": "SmolLM2", "limit": {"context": 131072, "output": 4096}}}
     }
   },
   "model": "draftwood/smollm2"
