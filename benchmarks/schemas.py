@@ -42,7 +42,7 @@ def suite() -> Iterator[tuple[str, dict[str, Any]]]:
 def texts(value: Any) -> Iterable[str]:
     """A value as JSON, with its properties in every order: a grammar has one."""
     if isinstance(value, dict):
-        pairs = [[f"{json.dumps(key)}: {text}" for text in texts(inner)] for key, inner in value.items()]
+        pairs = [[f"{json.dumps(key, ensure_ascii=False)}: {text}" for text in texts(inner)] for key, inner in value.items()]
         orders = (chosen for order in permutations(pairs) for chosen in product(*order))
         return (f"{{{', '.join(chosen)}}}" for chosen in islice(orders, _MOST))
     if isinstance(value, list):
@@ -76,7 +76,7 @@ def markdown(groups: Iterable[tuple[str, dict[str, Any]]]) -> str:
     for keyword, group in groups:
         reason, wide, narrow = judge(group)
         found = counts.setdefault(keyword, Counter())
-        found.update(schemas=1, refused=bool(reason), cases=0 if reason else len(group["tests"]))
+        found.update(schemas=1, refused=int(bool(reason)), cases=0 if reason else len(group["tests"]))
         found.update(wide=len(wide), narrow=len(narrow))
         reasons.update([re.sub(r"(?<=Resource ).*", "of another address", reason)] if reason else [])
         lines += [f"* {keyword}, {kind}: {one}" for kind, some in (("wide", wide), ("narrow", narrow)) for one in some]
