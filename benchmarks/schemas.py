@@ -78,13 +78,14 @@ def markdown(groups: Iterable[tuple[str, dict[str, Any]]]) -> str:
         found = counts.setdefault(keyword, Counter())
         found.update(schemas=1, refused=int(bool(reason)), cases=0 if reason else len(group["tests"]))
         found.update(wide=len(wide), narrow=len(narrow))
-        reasons.update([re.sub(r"(?<=Resource ).*", "of another address", reason)] if reason else [])
+        keys = re.findall('"([^"]+)"', reason) if reason.startswith("Unimplemented keys") else []
+        reasons.update(keys or [re.sub("Resource .*", "a reference to another document", reason)] * bool(reason))
         lines += [f"* {keyword}, {kind}: {one}" for kind, some in (("wide", wide), ("narrow", narrow)) for one in some]
     names = ("schemas", "refused", "cases", "wide", "narrow")
     counts["all"] = sum(counts.values(), Counter())
     head = ["keyword", "schemas", "refused", "cases of the others", "wrong values taken", "right values not taken"]
     rows = [[keyword, *(str(found[name]) for name in names)] for keyword, found in counts.items()]
-    refused = table(["why a schema is refused", "schemas"], [[why, str(count)] for why, count in reasons.most_common()])
+    refused = table(["what of a schema is refused", "schemas"], [[why, str(count)] for why, count in reasons.most_common()])
     return "\n".join(
         ["# JSON schemas", "", table(head, rows), "", "## Values", "", *lines, "", "## Refusals", "", refused, ""]
     )

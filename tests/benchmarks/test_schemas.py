@@ -14,5 +14,6 @@ def test_wrong_and_missing_values_are_found():
     refused = {"description": "e", "schema": {"uniqueItems": True}, "tests": tests}
     assert "uniqueItems" in judge(refused)[0]
     report = markdown([("properties", group), ("uniqueItems", refused)])
+    assert "| uniqueItems | 1 |" in report
     assert "| all | 2 | 1 | 5 | 1 | 1 |" in report
     assert '* properties, wide: d: {"a": 1}' in report
