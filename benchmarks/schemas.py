@@ -70,25 +70,18 @@ def judge(group: dict[str, Any]) -> tuple[str, list[str], list[str]]:
 
 
 def markdown(groups: Iterable[tuple[str, dict[str, Any]]]) -> str:
-    """The report; all keywords, and what is refused."""
-    counts: dict[str, Counter[str]] = {}
-    reasons, lines = Counter[str](), list[str]()
+    """The report: what is wrong, and what is refused."""
+    counts, reasons, lines = Counter[str](), Counter[str](), list[str]()
     for keyword, group in groups:
         reason, wide, narrow = judge(group)
-        found = counts.setdefault(keyword, Counter())
-        found.update(schemas=1, refused=int(bool(reason)), cases=0 if reason else len(group["tests"]))
-        found.update(wide=len(wide), narrow=len(narrow))
         keys = re.findall('"([^"]+)"', reason) if reason.startswith("Unimplemented keys") else []
         reasons.update(keys or [re.sub("Resource .*", "a reference to another document", reason)] * bool(reason))
-        lines += [f"* {keyword}, {kind}: {one}" for kind, some in (("wide", wide), ("narrow", narrow)) for one in some]
-    names = ("schemas", "refused", "cases", "wide", "narrow")
-    counts["all"] = sum(counts.values(), Counter())
-    head = ["keyword", "schemas", "refused", "cases of the others", "wrong values taken", "right values not taken"]
-    rows = [[keyword, *(str(found[name]) for name in names)] for keyword, found in counts.items()]
+        counts.update(schemas=1, refused=int(bool(reason)), cases=0 if reason else len(group["tests"]))
+        counts.update({"wrong values": len(wide), "right values left out": len(narrow)})
+        lines += [f"* {keyword}, {kind}: {one}" for kind, some in (("wrong", wide), ("left out", narrow)) for one in some]
+    said = table([*counts], [[str(count) for count in counts.values()]])
     refused = table(["what of a schema is refused", "schemas"], [[why, str(count)] for why, count in reasons.most_common()])
-    return "\n".join(
-        ["# JSON schemas", "", table(head, rows), "", "## Values", "", *lines, "", "## Refusals", "", refused, ""]
-    )
+    return "\n".join(["# JSON schemas", "", said, "", *lines, "", refused, ""])
 
 
 @click.command(name="schemas")

@@ -15,5 +15,5 @@ def test_wrong_and_missing_values_are_found():
     assert "uniqueItems" in judge(refused)[0]
     report = markdown([("properties", group), ("uniqueItems", refused)])
     assert "| uniqueItems | 1 |" in report
-    assert "| all | 2 | 1 | 5 | 1 | 1 |" in report
-    assert '* properties, wide: d: {"a": 1}' in report
+    assert "| 2 | 1 | 5 | 1 | 1 |" in report
+    assert '* properties, wrong: d: {"a": 1}' in report
