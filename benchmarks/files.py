@@ -1,6 +1,7 @@
 """Targets that cost what published models cost. They are made once, into Draftwood's cache.
 
-``random-1b`` has the shapes of Llama 3.2 1B, random codes in Q4_K and Q6_K, as in a Q4_K_M, and SmolLM2's tokenizer.
+``random-1b`` and ``random-8b`` have the shapes of Llama 3.2 1B and Llama 3.1 8B, random codes in Q4_K and Q6_K, as in a
+Q4_K_M, and SmolLM2's tokenizer.
 ``wide-smollm2`` is SmolLM2 with twelve times as many units in each feed-forward layer. The new ones have no weight in what
 the layer returns, so the file writes SmolLM2's texts, and the packaged drafter is as often right as there.
 The others are folders of random numbers in bfloat16: three models with running states, in the shapes that their
@@ -19,7 +20,9 @@ from draftwood.core.files import replacing
 from draftwood.hardware.machine import cache_folder
 from draftwood.loading.names import locate
 
-RANDOM, WIDE = "random-1b", "wide-smollm2"
+RANDOM: Final = {"random-1b": (2048, 16, 8192), "random-8b": (4096, 32, 14_336)}
+"""Width, layers and units of a feed-forward layer."""
+WIDE: Final = "wide-smollm2"
 _QWEN: Final = {
     "model_type": "qwen3_5_text", "hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 3584,
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16,
@@ -47,7 +50,7 @@ _EVERY_OTHER: Final = ("attn_v", "ffn_down")  # of these matrices, each second o
 
 def named_file(name: str | None) -> str | None:
     """The path of a target of this module, by its name; any other name, and None, as it is."""
-    if name not in (RANDOM, WIDE, *FOLDERS):
+    if name not in (*RANDOM, WIDE, *FOLDERS):
         return name
     path = cache_folder() / "benchmarks" / (name if name in FOLDERS else f"{name}.gguf")
     if not path.exists():
@@ -57,7 +60,7 @@ def named_file(name: str | None) -> str | None:
             write_folder(source, path, FOLDERS[name])
             return str(path)
         with replacing(path) as part:
-            write_random(source, part) if name == RANDOM else write_wide(source, part)
+            write_random(source, part, *RANDOM[name]) if name in RANDOM else write_wide(source, part)
     return str(path)
 
 
@@ -84,7 +87,7 @@ def config_of(settings: Mapping[str, Any]) -> Any:
 
 
 def write_random(
-    source: Path, path: Path, width: int = 2048, layers: int = 16, feed_forward: int = 8192, heads: int = 32, shared: int = 8
+    source: Path, path: Path, width: int, layers: int, feed_forward: int, heads: int = 32, shared: int = 8
 ) -> None:
     """Random codes of a Llama with these sizes, of which ``shared`` are the heads of keys and values."""
     from gguf import GGUFReader
