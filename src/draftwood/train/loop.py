@@ -1,36 +1,46 @@
-"""A training run: its settings, its steps, its records, and its resumption after a stop."""
+"""Shared parts of all training runs: settings, the Trainer, records, and resumption after a stop."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
-from typing import Any, final
+from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
 
-from draftwood.core.errors import ConfigError
-from draftwood.core.files import replace_file, replacing
+from draftwood.core.errors import ConfigError, needs
+from draftwood.core.files import replace_file
+from draftwood.train.callbacks import Deadline, Report, Reporter
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
-from draftwood.train.reports import Report, measured, show
 
-Loss = Callable[[Any, dict[str, Tensor]], Tensor]
-"""From a model and a batch to the loss."""
+Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
+"""From a model, a batch and the state of the training to the loss."""
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "data", "out"),
     *("tokens", "rows", "epochs", "chats"),  # of chats
 }
-_LOG_EVERY = 50  # steps between losses that are printed, at most
+
+
+def require_accelerate() -> None:
+    """Check that the package ``accelerate`` is installed, without which nothing is trained."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError(needs("training", "accelerate", "train"))
 
 
 def claim(config: DrafterConfig | ChatsConfig) -> None:
     """Create the output folder and record the settings in it."""
+    if isinstance(config, DrafterConfig):
+        require_accelerate()
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
@@ -54,99 +64,90 @@ def write_json(path: Path, value: object) -> None:
     replace_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+class LossTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer with a loss of its own."""
+
+    def __init__(self, *, loss: Loss, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss = loss
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """See Trainer."""
+        loss = self.loss(model, inputs, self.state)
+        return (loss, {}) if return_outputs else loss
+
+
 def device() -> torch.device:
     """Where training runs: on a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@final
-class _Run:
-    """A run up to some step; what a checkpoint holds of it makes it go on to the same weights."""
-
-    def __init__(self, config: DrafterConfig, model: nn.Module) -> None:
-        self.model, self.path = model, config.out / "checkpoint.pt"
-        trained = [weight for weight in model.parameters() if weight.requires_grad]
-        groups: list[dict[str, Any]] = [
-            {"params": [weight for weight in trained if weight.ndim > 1], "weight_decay": config.weight_decay},
-            {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, config.beta2), fused=True)
-        self.history: list[dict[str, Any]] = []
-        self.step = 0
-        if self.path.is_file():
-            self._load()
-        self._began = monotonic() - max((entry["seconds"] for entry in self.history), default=0.0)
-
-    def _load(self) -> None:
-        found = torch.load(self.path, map_location=next(self.model.parameters()).device, weights_only=True)
-        self.model.load_state_dict(found["model"])
-        self.optimizer.load_state_dict(found["optimizer"])
-        self.history, self.step = found["history"], found["step"]
-
-    def save(self) -> None:
-        """Write the checkpoint, whole or not at all."""
-        with replacing(self.path) as part:
-            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-            torch.save({"model": model, "optimizer": optimizer, "history": self.history, "step": self.step}, part)
-
-    def note(self, **figures: Any) -> dict[str, Any]:
-        """Add figures to the history."""
-        self.history.append({"step": self.step, "seconds": round(monotonic() - self._began, 1), **figures})
-        return self.history[-1]
-
-    def update(self, rate: float, clip: float) -> None:
-        """A step of the optimizer by the gradients."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.step += 1
+def arguments(config: DrafterConfig, steps: int) -> TrainingArguments:
+    """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one."""
+    return TrainingArguments(
+        output_dir=str(config.out / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=1,
+        train_sampling_strategy="sequential",
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=config.beta2,
+        max_grad_norm=config.clip,
+        seed=config.seed,
+        bf16=number_format(device().type) is torch.bfloat16,
+        use_cpu=device().type == "cpu",
+        save_steps=config.save_every,
+        save_total_limit=2,
+        logging_steps=min(50, config.report_every),
+        report_to=[],
+        remove_unused_columns=False,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=device().type == "cuda",
+    )
 
 
 def fit(config: DrafterConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
-    The learning rate rises linearly, and falls linearly to zero at the last step. With a time limit it falls at least as
-    fast as linearly in time; such a run cannot be repeated exactly.
-
     Args:
-        dataset: batches by number, with ``tokens_until`` from a number of them to that of their tokens.
+        dataset: a Dataset whose items are batches, with ``tokens_until`` from a number of them to that of their tokens.
         what: the size of the data, which is printed.
     """
+    settings = arguments(config, len(dataset))
+    trainer = LossTrainer(
+        loss=loss,
+        model=model,
+        args=settings,
+        data_collator=_the_batch,
+        train_dataset=dataset,
+        callbacks=[Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)],
+    )
+    for printer in (PrinterCallback, ProgressCallback):  # they print dictionaries
+        trainer.remove_callback(printer)
     print(f"{parameters(model):,} parameters, {what}", flush=True)
-    where, steps = device(), len(dataset)
-    run, began, left = _Run(config, model.to(where).train()), monotonic(), 1.0
-    limit, losses = math.inf if config.minutes is None else 60 * config.minutes, list[Tensor]()
-    while run.step < steps and left > 0:
-        if run.step % config.report_every == 0:
-            show(f"step {run.step:,}", run.note(report=measured(model, report))["report"])
-        batch = {name: part.to(where) for name, part in dataset[run.step].items()}
-        value = loss(model, batch)
-        value.backward()  # type: ignore[no-untyped-call]
-        losses.append(value.detach())
-        left = max(0.0, 1 - (monotonic() - began) / limit)
-        run.update(config.learning_rate * min(left, _schedule(run.step, steps, config.warmup)), config.clip)
-        if run.step % min(_LOG_EVERY, config.report_every) == 0:
-            entry = run.note(loss=float(torch.stack(losses).mean()))
-            losses.clear()
-            print(f"step {run.step:,} of {steps:,}: loss {entry['loss']:.4g}, {entry['seconds']:.0f} s", flush=True)
-        if run.step % config.save_every == 0:
-            run.save()
-    seconds, tokens = run.note()["seconds"], dataset.tokens_until(run.step)
+    folder = settings.output_dir
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
+    history, steps = trainer.state.log_history, trainer.state.global_step
+    seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
+    tokens = dataset.tokens_until(steps)
     return {
-        "steps": run.step,
+        "steps": steps,
         "tokens_seen": tokens,
-        "seconds": seconds,
+        "seconds": round(seconds, 1),
         "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
         "torch": torch.__version__,
-        "history": run.history,
+        "transformers": transformers.__version__,
+        "history": [{k: e[k] for k in ("step", "seconds", "loss", "report") if k in e} for e in history],
     }
 
 
-def _schedule(step: int, steps: int, warmup: int) -> float:
-    """The share of the peak learning rate before a step."""
-    return step / warmup if step < warmup else (steps - step) / max(1, steps - warmup)
+def _the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The single item of a data loader's batch, which is a complete batch itself."""
+    (item,) = items
+    return item
 
 
 def record(
