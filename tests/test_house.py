@@ -55,7 +55,7 @@ NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
 TESTS = 36_478
 """Lines of the tests, at most."""
-BENCHMARK_LINES = 7_477
+BENCHMARK_LINES = 7_500
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
 ALL_TEXT = 100_146
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
