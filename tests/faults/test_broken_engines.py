@@ -94,7 +94,9 @@ def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
 
 
 @pytest.mark.parametrize(
-    "method", [DEFAULT, LEAVES, Method(method="dynamic"), Method(method="ngram")], ids=lambda m: f"{m.method}-{m.verifier}"
+    "method",
+    [DEFAULT, LEAVES, DRAWN, SHARED, *(Method(method=name) for name in ("chain", "dynamic", "ngram"))],
+    ids=lambda method: f"{method.method}-{method.verifier}",
 )
 def test_sound_engines_are_called_exact(pair, method):
     report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))
