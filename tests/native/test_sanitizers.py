@@ -28,8 +28,9 @@ def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind, tmp_path):
     flags = ["-O1", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
     sets = {BEST} if kind == "thread" else {"avx2", BEST} & {*instruction_sets()}
     made = build.build(tmp_path / "sanitized.so", flags, only=sorted(sets | {"generic"} if kind != "thread" else sets))
-    for isa in sets:
-        assert drive(made, isa, flags) == drive(build.LIBRARY, isa)
+    for isa in sets:  # what is not in trees has the same sums, so one instruction set computes it
+        part = "all" if isa == BEST else "trees"
+        assert drive(made, isa, flags, part=part) == drive(build.LIBRARY, isa, part=part)
     if kind != "thread":  # loops that stand for lanes are slow: the trees of codes call all of them
         assert drive(made, "generic", flags, part="codes") == drive(build.LIBRARY, "generic", part="codes")
 
@@ -45,7 +46,7 @@ def test_control_a_sanitizer_sees_a_wrong_step(tmp_path, monkeypatch):
     version = build.digest()
     monkeypatch.setattr(build, "HERE", folder)
     monkeypatch.setattr(build, "digest", lambda: version)
-    flags = ["-O1", "-fsanitize=address"]
+    flags = ["-O0", "-fsanitize=address"]
     made = build.build(tmp_path / "wrong.so", flags, only=(BEST,))
     with pytest.raises(AssertionError, match="AddressSanitizer"):
         drive(made, BEST, flags)
@@ -55,6 +56,6 @@ def test_control_a_sanitizer_sees_a_wrong_step(tmp_path, monkeypatch):
 def test_what_surrounds_the_tiles_of_amx(tmp_path):
     tiles = str(Path(__file__).with_name("tiles_in_software.h"))
     flags = ["-O1", "-DDRAFTWOOD_EMULATED_TILES", "-fsanitize=address", "-include", tiles]
-    found = drive(build.build(tmp_path / "tiles.so", flags, only=("amx",)), "amx", flags)
-    assert len(found) == 78
-    assert found[56:76] == drive(build.LIBRARY, BEST, part="codes")
+    found = drive(build.build(tmp_path / "tiles.so", flags, only=("amx",)), "amx", flags, part="trees")
+    assert len(found) == 76
+    assert found[56:] == drive(build.LIBRARY, BEST, part="codes")
