@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any, Final, final
+from unittest.mock import patch
 
 import torch
 
@@ -26,6 +27,7 @@ from draftwood.core.settings import LoadOptions, Method
 from draftwood.sampling.processors import ByPrompt, Stateless
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai import prepare
+from draftwood.serve.openai.sampling import sampling_of
 from draftwood.serve.registry import Registry
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
@@ -121,24 +123,24 @@ def scripted() -> Iterator[Scripted]:
     with TemporaryDirectory() as folder, listen("127.0.0.1", 0) as port:
         pair = draftwood.load(tiny(Path(folder)), options=LoadOptions(profile="none"))
         service = Service(pair, ServeOptions(any_model=True), name=MODEL, method=Method(method="lookup"))
-        server, plain = make_server(Registry.of(service)), prepare.sampling_of
+        server = make_server(Registry.of(service))
         found = Scripted(url=f"http://127.0.0.1:{port.getsockname()[1]}", app=server.config.app)
         server.config.app = found
 
-        def sampling_of(pair: Any, body: Any, *rest: Any) -> Any:
+        def written(pair: Any, body: Any, *rest: Any) -> Any:
             ids = pair.tokenizer(found.text(body), add_special_tokens=False)["input_ids"]
-            return replace(plain(pair, body, *rest), processors=[forced([*ids, pair.tokenizer.eos_token_id])])
+            return replace(sampling_of(pair, body, *rest), processors=[forced([*ids, pair.tokenizer.eos_token_id])])
 
-        prepare.sampling_of = sampling_of
         thread = threading.Thread(target=server.run, kwargs={"sockets": [port]})
-        thread.start()
-        try:
-            while not server.started:
-                sleep(0.01)
-            yield found
-        finally:
-            prepare.sampling_of, server.should_exit = plain, True
-            thread.join()
+        with patch.object(prepare, "sampling_of", written):
+            thread.start()
+            try:
+                while not server.started:
+                    sleep(0.01)
+                yield found
+            finally:
+                server.should_exit = True
+                thread.join()
 
 
 def turn(agent: Example, server: Scripted) -> str:
