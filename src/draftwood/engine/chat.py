@@ -123,11 +123,12 @@ class ChatTemplate:
     @cached_property
     def _writes_system(self) -> bool:
         """Whether the template writes the messages of the system; some refuse them, or leave them out."""
-        chat = [{"role": "system", "content": _MARK}, {"role": "user", "content": "Hi"}]
+        user = {"role": "user", "content": "Hi"}
         try:
-            return _MARK in self._text(chat, {}, answer=True)
+            texts = {self._text([{"role": "system", "content": text}, user], {}, answer=True) for text in ("yes", "no")}
         except ConfigError:
             return False
+        return len(texts) == 2
 
     def _checked(self, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         if variables is None or variables == {}:
