@@ -48,6 +48,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--help",  # tests/benchmarks/test_start.py runs it
     "benchmarks clients": "--help",
+    "benchmarks schemas": "--help",
     "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
     "--max-new-tokens 8",
     "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
@@ -73,7 +74,7 @@ def shortened(command, url=""):
     """Its arguments and what makes it shorter: given twice, an option's last value counts; ``url`` is that of a server."""
     arguments = parts(command)[1]
     line = " ".join(shlex.split(command.removeprefix("python -m ").removeprefix("draftwood ")))
-    longest = max((start for start in SHORTER if line.startswith(start)), key=len, default=None)
+    longest = max((start for start in SHORTER if f"{line} ".startswith(f"{start} ")), key=len, default=None)
     assert longest is not None, f"say in SHORTER what makes {command!r} shorter"
     return [*arguments, *SHORTER[longest].format(url=url).split()]
 
