@@ -1,4 +1,4 @@
-"""Training of language and translation models (`lm`, `translator`) and of their drafters (`draft`, `spec_drafter`).
+"""Training of drafters of hidden states (`drafter`, `adapt`), and chats of a model for that (`chats`).
 
 This module imports nothing heavy.
 """
