@@ -12,6 +12,7 @@ from transformers import MaxLengthCriteria, PreTrainedTokenizerFast, StoppingCri
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner
+from draftwood import Limits, Pair, Sampling
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import recipe
@@ -259,6 +260,18 @@ def test_one_seed_gives_one_text(name):
     assert not torch.equal(first, different)
     rows = recipe(other(), method=METHODS[name], seed=[5, 6])
     assert torch.equal(ours(target(), rows, ragged(2), **SAMPLED), first)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_sampled_texts_have_the_settings_of_generate(name):
+    """As the Python interface with these numbers, whose distribution is that of generate (tests/api, the ladder)."""
+    sampling = Sampling(temperature=0.8, top_k=20, repetition_penalty=1.1)
+    pair, limits = Pair(target(), other(), None), Limits(max_new_tokens=NEW)
+    for seed in range(3):
+        made = recipe(other(), method=METHODS[name], seed=seed)
+        text = ours(target(), made, {"input_ids": torch.tensor([[5, 6, 7]])}, **SAMPLED)[0, 3:].tolist()
+        wanted = pair.generate([5, 6, 7], method=METHODS[name], sampling=sampling, seed=seed, limits=limits)
+        assert text == list(wanted.token_ids)
 
 
 def test_without_a_seed_torchs_generator_decides():
