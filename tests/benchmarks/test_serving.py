@@ -124,6 +124,8 @@ def test_second_turns_copy_the_first_one_and_texts_without_the_cache_are_compare
     wrong = [{**one, "silence": 11.0, "texts": {**one["texts"], "off": "another"}} for one in off]
     assert [check.holds for check in prefix.checks(off, config)] == [True] * 6 + [False]
     assert [check.holds for check in prefix.checks(wrong, config)] == [True, True, True, False, True, False, False]
+    lost = [{**one, "cached_tokens": {**one["cached_tokens"], "restart": 0}} for one in off]
+    assert not prefix.checks(lost, config)[4].holds
     slow = [{**one, "milliseconds": {"second": 2.0, "new": 1.0}} for one in found["repeats"]]
     assert not prefix.checks(slow, PrefixConfig(tokens=64, most=1.3))[0].holds
 
