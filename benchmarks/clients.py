@@ -73,7 +73,7 @@ class ClientsConfig:
     """Which clients run, and against which server.
 
     Raises:
-        ConfigError: an unknown client.
+        ConfigError: an unknown client, or a server for agents.
     """
 
     url: str | None = field(
@@ -82,6 +82,10 @@ class ClientsConfig:
     agents: bool = field(default=False, metadata={"help": "those of examples/agents, with a model that writes a script"})
     only: str = field(default="all", metadata={"help": "files of the folder, comma-separated"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the report"})
+
+    def __post_init__(self) -> None:
+        if self.agents and self.url is not None:
+            raise ConfigError(f"url is {self.url}, and agents need a server whose model writes a script: leave --url out")
 
     def chosen(self) -> list[Example]:
         known = {example.name: example for example in examples(AGENTS if self.agents else EXAMPLES)}

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from benchmarks import agents
+from benchmarks import agents, clients
 from benchmarks.clients import AGENTS, EXAMPLES, PARTS, Environment, Example, examples, markdown, measure, outcome
+from draftwood.core.errors import ConfigError
 from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -81,3 +82,8 @@ def test_an_agent_works_if_the_last_words_come(tmp_path, monkeypatch, words, sai
     (tmp_path / "a.sh").write_text(AGENT % (sys.executable, words))
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     assert f"| a.sh | nothing==1 | {said} | 2 |  | " in agents.run([Example.read(tmp_path / "a.sh")])
+
+
+def test_agents_on_a_server_of_the_user_are_refused():
+    with pytest.raises(ConfigError, match="leave --url out"):
+        clients.ClientsConfig(agents=True, url="http://127.0.0.1:8000")
