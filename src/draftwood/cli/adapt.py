@@ -88,7 +88,7 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
         )
     read_texts([texts])
     kept = adapted_drafter(shipped)
-    newest = max(file.stat().st_mtime for file in texts.rglob("*") if file.is_file())
+    newest = max(file.stat().st_mtime for file in (texts, *texts.rglob("*")) if file.is_file())
     if kept.exists() and kept.stat().st_mtime >= newest:
         say(f"--adapt: no file in {texts} is newer than the drafter in {kept}, so nothing is learnt.")
         yield
