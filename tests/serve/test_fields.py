@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -64,14 +65,23 @@ def test_another_name_is_refused_unless_any_will_do(client, lax):
     refused(lax, completion(model=3))
 
 
-def test_names_are_options_that_can_be_repeated(monkeypatch):
-    found = []
+def test_names_are_options_that_can_be_repeated_and_texts_are_learnt_while_it_serves(monkeypatch, tmp_path):
+    found, learnt = [], []
+
+    @contextmanager
+    def in_background(*given):
+        learnt.append(given[:3])
+        yield
+        learnt.append(len(found))
+
+    monkeypatch.setattr("draftwood.cli.serve.in_background", in_background)
     monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
     monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)  # the log is the process's
-    command = ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse"]
+    command = ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse", "--adapt", str(tmp_path)]
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 0, run.output
     assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
+    assert learnt == [(None, None, tmp_path), 1]
 
 
 def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):
