@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import Any, final
+from typing import Any, Final, final
 
 from torch import Tensor
 
