@@ -48,7 +48,7 @@ INNER = {
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2541, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 8241, "draft": 2880,
-    "verify": 660, "loading": 4294, "trace": 2875, "engine": 3484, "hf": 340, "train": 1724, "exactness": 1500, "tune": 455,
+    "verify": 660, "loading": 4294, "trace": 2875, "engine": 3490, "hf": 340, "train": 1724, "exactness": 1500, "tune": 455,
     "serve": 6665, "ray": 695, "cli": 3879,
 }  # fmt: skip
 NATIVE = 5_190
