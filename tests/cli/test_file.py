@@ -59,6 +59,18 @@ def test_a_finished_file_is_left_as_it_is(job):
     assert job.out.read_bytes() == before
 
 
+def test_an_error_in_the_middle_keeps_what_is_finished(job, monkeypatch):
+    real = Decoder.results
+
+    def results(*args, **more):
+        yield next(real(*args, **more))
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Decoder, "results", results)
+    assert job.fails(code=1) == "Error: Input/output error\n"
+    assert len(job.answers) == 1
+
+
 @pytest.mark.parametrize("size", ["1", "2", "3"])
 def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(job, monkeypatch, size):
     order, real = [], Decoder.results

@@ -65,6 +65,18 @@ def test_one_sentence(translated, wanted):
     assert "seed" not in result.stderr
 
 
+def test_json_is_one_object_with_the_promised_fields(translated, wanted):
+    result = translated("--json", "--compare", "--shape", "4", LINES[0])
+    assert result.stderr == ""
+    found = json.loads(result.stdout)
+    assert {"source", "text", "token_ids", "finish_reason", "lossless", "stats", "method"} <= found.keys()
+    assert (found["source"], found["text"], found["lossless"]) == (LINES[0], wanted[0], True)
+    assert "seed" not in found  # nothing is drawn
+    assert (found["method"]["method"], found["method"]["shape"], found["method"]["verifier"]) == ("block", "4", "greedy")
+    assert found["compare"]["identical"] is True
+    assert max(k for k, n in enumerate(found["stats"]["accepted"]) if n) <= 4
+
+
 def test_tolerance_is_told(translated, wanted):
     found = json.loads(translated(*LOOSE, "--json", LINES[0]).stdout)
     assert found["lossless"] is False
