@@ -429,6 +429,20 @@ def test_a_template_with_tools_but_no_calls_gets_them_as_texts_in_the_format_of_
         assert prompt_of(client, script, messages=history) == wanted
 
 
+def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of DeepSeek-R1's distilled models."""
+    call = {"id": "x", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "x", "content": "sun"}
+    history = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}, result]
+    with writing(tmp_path, monkeypatch, CALLS) as (client, script):
+        prompt = prompt_of(client, script, messages=history, tools=[TIME])
+        assert json.dumps(TIME) in prompt
+        assert hermes("get_time", "{}") in prompt
+        assert "[get_time {}]" in prompt_of(client, script, messages=history)
+
+
 def test_every_format_can_be_named() -> None:
     assert set(get_args(ToolParser)) == {"auto", *FORMATS}
 

@@ -163,7 +163,8 @@ class Chats:
         template = self._pair.template
         if template.reads("tool_responses") and not template.reads("tool_call_id"):
             return with_responses(checked(given, continues=continues))
-        if not wanted or self._options.no_tools or template.reads("tool_calls") or self._calls is None:
+        written = template.reads("tool_calls") and (self._reads_tools or not tools)
+        if not wanted or self._options.no_tools or written or self._calls is None:
             return given
         field, functions = template.reads_tools_of_messages, [tool.to_template() for tool in tools]
         shows: Final = "field" if field else "template" if self._reads_tools else "text"
