@@ -429,6 +429,13 @@ def test_a_template_with_tools_but_no_calls_gets_them_as_texts_in_the_format_of_
         assert prompt_of(client, script, messages=history) == wanted
 
 
+@pytest.mark.parametrize("arguments", ["", '{"b": "c'])
+def test_arguments_that_are_no_object_are_written_as_they_came(arguments: str) -> None:
+    """As clients send a call without any, or one that was cut."""
+    call = {"function": {"name": "a", "arguments": arguments}}
+    assert FORMATS["lfm2"].written([call]) == f"<|tool_call_start|>[a({arguments})]<|tool_call_end|>"
+
+
 def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,7 @@ class ToolFormat:
         given = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
         texts = [f"{before}{name}{middle}{json.dumps(one, ensure_ascii=False)}{after}" for name, one in given]
         if self.tags is PYTHON:
-            texts = [f"{name}({', '.join(f'{key}={value!r}' for key, value in one.items())})" for name, one in given]
+            texts = [f"{name}({_keywords(one)})" for name, one in given]
         return f"{first}{between.join(texts)}{last}" if calls else ""
 
     def lark(self, functions: Mapping[str, Any], special: Mapping[str, int], *, many: bool, answer: Any = None) -> str:
@@ -149,6 +149,11 @@ _GEMMA: Final = ToolFormat(
     close="<tool_call|>", frame=("<|tool_call>call:", "", "<tool_call|>"), outer=("", "", ""),
     signs=("<|tool_call>", "<tool_call|>", GEMMA.quote),
 )  # fmt: skip
+
+
+def _keywords(arguments: dict[str, Any] | str) -> str:
+    """Arguments as a call in Python has them; a text that is no object, as of a call that was cut, as it is."""
+    return arguments if isinstance(arguments, str) else ", ".join(f"{key}={value!r}" for key, value in arguments.items())
 
 
 class Thinking(NamedTuple):
