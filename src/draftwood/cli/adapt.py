@@ -78,7 +78,7 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
     Raises:
         ConfigError: no folder with texts, no drafter for the target in this package, or a draft of its own.
     """
-    from draftwood.train.own_texts import read_texts
+    from draftwood.train.own_texts import files_of, read_texts
 
     shipped = None if target is None or draft is not None else bundled_drafter(target, adapted=False)
     if shipped is None:
@@ -88,7 +88,7 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
         )
     read_texts([texts])
     kept = adapted_drafter(shipped)
-    newest = max(file.stat().st_mtime for file in (texts, *texts.rglob("*")) if file.is_file())
+    newest = max(file.stat().st_mtime for file in files_of(texts))
     if kept.exists() and kept.stat().st_mtime >= newest:
         say(f"--adapt: no file in {texts} is newer than the drafter in {kept}, so nothing is learnt.")
         yield

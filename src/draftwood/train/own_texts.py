@@ -27,8 +27,7 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
     """
     texts: list[Text] = []
     for path in paths:
-        files = _files_of(path) if path.is_dir() else [path]
-        for file in files:
+        for file in files_of(path):
             try:
                 content = file.read_bytes().decode("utf-8-sig")
             except OSError as error:
@@ -44,8 +43,11 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
     return texts
 
 
-def _files_of(folder: Path) -> list[Path]:
-    shown = (one for one in folder.rglob("*") if not any(part[0] == "." for part in one.relative_to(folder).parts))
+def files_of(path: Path) -> list[Path]:
+    """The files that are read of a folder; of another path itself."""
+    if not path.is_dir():
+        return [path]
+    shown = (one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts))
     return sorted(one for one in shown if one.is_file())
 
 
