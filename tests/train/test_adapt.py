@@ -8,7 +8,7 @@ import random
 import re
 import sys
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 import pytest
 import torch
@@ -90,8 +90,10 @@ def config(*texts: Path) -> AdaptConfig:
 def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_LOSS", 3.0)  # a random target says nothing of what such a drafter forgets
     assert bundled_drafter("fox") == fox
+    began = time()
     found = adapt(config(texts))
     assert found.folder == adapted_drafter(fox)
+    assert 0 <= found.folder.stat().st_mtime - began < 1, "texts that come during the run are newer"
     assert found.texts[1] > 1.02 * found.texts[0]
     assert {file.stat().st_mode & 0o777 for file in found.folder.iterdir()} == {0o600}
     assert named_or_bundled("language", "fox", None) == ("fox", found.folder)

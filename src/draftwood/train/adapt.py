@@ -6,12 +6,14 @@ the drafter's, as in :mod:`draftwood.train.hidden`. Sources: Liu et al. 2023, "O
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import time
 from typing import Any, Final, NamedTuple, final
 
 import torch
@@ -94,6 +96,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         ModelError: the target cannot be loaded.
     """
     loop.require_accelerate()
+    began = time()
     shipped, texts = shipped_drafter(config.target), read_texts(config.texts)
     kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -117,7 +120,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         before = fit_drafter(run, drafter, features, training, report, lookups)["history"][0]["report"]
         found = _best_between(drafter, first, partial(measured, report=report), before)
         if is_better(*found):
-            _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens})
+            _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens}, began)
     return Adapted(*found, kept if is_better(*found) else None)
 
 
@@ -195,8 +198,11 @@ def _report(model: Any, *, lookups: Lookups, features: Features, groups: dict[st
     return {name: figures(model, **lookups, features=features, held_out=one.held_out) for name, one in groups.items()}
 
 
-def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any]) -> None:
-    """Put a drafter in the place of the last one, readable for its user alone. After an error the last one is there."""
+def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any], began: float) -> None:
+    """Put a drafter in the place of the last one, readable for its user alone. After an error the last one is there.
+
+    Its folder has the time at which the texts were read: later ones are new to it.
+    """
     with TemporaryDirectory(prefix=f"{kept.name}.", dir=kept.parent) as folder:
         part, last = Path(folder) / "part", Path(folder) / "last"
         part.mkdir(mode=0o700)
@@ -206,6 +212,7 @@ def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[st
             shutil.copy(calibration, part)
         for file in part.iterdir():
             file.chmod(0o600)
+        os.utime(part, (began, began))
         try:
             if kept.exists():
                 kept.rename(last)
