@@ -37,7 +37,7 @@ def locked(output: Path | None, instead: str = "") -> Iterator[None]:
         lock.acquire(timeout=_PATIENCE, poll_interval=0.05)
     except Timeout:
         raise ConfigError(
-            f"{output} is being written by another run, which holds {path}: wait for it, stop it{instead}"
+            f"{output} is being written by another run, which holds {path}: wait for it, or stop it{instead}"
         ) from None
     except (OSError, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or error
