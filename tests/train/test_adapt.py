@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import sys
 from pathlib import Path
 from time import monotonic, time
@@ -176,12 +175,12 @@ def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in the place of ``draftwood adapt``: it names its threads, its priority and itself, and waits or ends
+    """A program in the place of ``draftwood adapt``: it names its threads, its priority and its group, and waits or ends
     with an error."""
     lines = (
         f"#!{sys.executable}",
         "import os, sys, time",
-        "print(os.environ['OMP_NUM_THREADS'], os.getpriority(os.PRIO_PROCESS, 0), os.getpid(), flush=True)",
+        "print(os.environ['OMP_NUM_THREADS'], os.getpriority(os.PRIO_PROCESS, 0), os.getpgrp(), flush=True)",
         f"open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))",
         f"time.sleep(60 if os.path.exists({str(tmp_path / 'slow')!r}) else 0)",
         "sys.exit(2)",
@@ -198,7 +197,7 @@ def test_alongside_a_server_a_process_of_low_priority_learns(child: Path, texts:
     with in_background("fox", None, texts, said.append):
         until(lambda: len(said) == 2)
     assert child.read_text() == f"-m draftwood adapt --target fox --texts {texts}"
-    assert re.fullmatch(r"--adapt: 1 19 \d+", said[1])
+    assert said[1] == f"--adapt: 1 19 {os.getpgrp()}", "a terminal that closes ends both"
 
 
 def test_the_process_ends_with_the_server(child: Path, texts: Path) -> None:

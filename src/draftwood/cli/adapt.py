@@ -95,7 +95,7 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
         return
     child = subprocess.Popen(
         [sys.executable, "-m", "draftwood", "adapt", "--target", str(target), "--texts", str(texts)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, creationflags=getattr(subprocess, "IDLE_PRIORITY_CLASS", 0),
     )  # fmt: skip
     if hasattr(os, "setpriority"):
