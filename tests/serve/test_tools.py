@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -567,6 +567,19 @@ def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str,
         assert content
     else:
         assert calls == [("get_weather", json.loads(CITY))]
+
+
+@pytest.mark.parametrize("seconds", [9, 0])
+def test_a_stream_is_not_silent_while_a_whole_call_is_written(
+    plain: Served, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """``seconds`` are between two pieces."""
+    client, script = plain
+    script.text = hermes("get_weather", CITY)
+    monkeypatch.setattr("draftwood.serve.openai.streams.monotonic", count(0, seconds).__next__)
+    tools = [{"name": "get_weather", "input_schema": {"type": "object"}}]
+    body = {"messages": MESSAGES, "tools": tools, "max_tokens": 800, "stream": True}
+    assert (client.post("/v1/messages", json=body).text.count('"ping"') > 3) is (seconds > 8)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])

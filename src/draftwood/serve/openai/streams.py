@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from time import monotonic
 from typing import Any, Final, TypeAlias, final
 
 from starlette.requests import ClientDisconnect
@@ -80,6 +81,7 @@ class AnswerResponse(Response):
         self.stream = stream
         self.usage = options is not None and bool(options.include_usage)
         self.counts = options is not None and bool(options.continuous_usage_stats)
+        self._sent = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._send_stream(send) if self.stream else self._send_whole(scope, receive, send)
@@ -118,10 +120,16 @@ class AnswerResponse(Response):
             yield self.wire.failed(error.to_json())
 
     def _shown(self, found: Found) -> bytes:
-        if found is None:
-            return self.wire.silence(self.shape.silence())
+        """What is sent of a piece; a silence if that is nothing for too long, as while a call is written."""
+        shown = b"" if found is None else self._piece(*found)
+        if not shown and (found is None or monotonic() - self._sent > KEEP_ALIVE_SECONDS):
+            shown = self.wire.silence(self.shape.silence())
+        self._sent = monotonic() if shown else self._sent
+        return shown
+
+    def _piece(self, index: int, text: TextDelta) -> bytes:
         self.wire.piece()
-        chunks = self.shape.chunks(*found)
+        chunks = self.shape.chunks(index, text)
         if not self.answer.left and not self.usage:
             chunks[-1] |= figures(self.answer)
         return b"".join(map(self._event, chunks))
