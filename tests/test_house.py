@@ -49,15 +49,15 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2541, "grammar": 570, "hardware": 375, "native": 510, "sampling": 1465, "runners": 8241, "draft": 2880,
     "verify": 660, "loading": 4294, "trace": 2875, "engine": 3490, "hf": 340, "train": 1724, "exactness": 1500, "tune": 455,
-    "serve": 6665, "ray": 695, "cli": 3879,
+    "serve": 6684, "ray": 695, "cli": 3879,
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_478
+TESTS = 36_514
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_500
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 100_146
+ALL_TEXT = 100_270
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

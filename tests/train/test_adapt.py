@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import draftwood
 from draftwood.cli import main
 from draftwood.cli.adapt import in_background
 from draftwood.core.errors import ConfigError
@@ -21,6 +22,7 @@ from draftwood.loading import names
 from draftwood.loading.names import ShortName, adapted_drafter, bundled_drafter, named_or_bundled
 from draftwood.train import adapt as room
 from draftwood.train.adapt import adapt, is_better, remove
+from draftwood.train.chat_files import check_tokens, read_chats
 from draftwood.train.config import AdaptConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
 from draftwood.train.own_texts import examples, read_texts
@@ -92,7 +94,8 @@ def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monk
     began = time()
     found = adapt(config(texts))
     assert found.folder == adapted_drafter(fox)
-    assert 0 <= found.folder.stat().st_mtime - began < 1, "texts that come during the run are newer"
+    written = (found.folder / "metrics.json").stat().st_mtime
+    assert began - 0.01 <= found.folder.stat().st_mtime < written - 0.1, "texts that come during the run are newer"
     assert found.texts[1] > 1.02 * found.texts[0]
     assert {file.stat().st_mode & 0o777 for file in found.folder.iterdir()} == {0o600}
     assert named_or_bundled("language", "fox", None) == ("fox", found.folder)
@@ -233,6 +236,18 @@ def test_a_server_without_texts_or_a_drafter_to_train_is_refused(child: Path, te
         with pytest.raises(ConfigError, match=message), in_background(target, draft, folder, print):
             pass
     assert not child.exists()
+
+
+def test_one_example_of_four_is_a_chat_and_chats_come_with_the_package() -> None:
+    folder = Path(draftwood.__file__).parent / "drafters" / "smollm2"
+    chats, vocab = read_chats(folder / "chats"), json.loads((folder / "config.json").read_text())["vocab_size"]
+    assert (len(chats), all(any(chat.answered) for chat in chats)) == (128, True)
+    check_tokens(chats, folder, vocab)
+    known = range(1000, 1116)
+    for texts, share in ((9, 0.25), (60, 0.25), (600, 0.16)):
+        mixed = room._mixed(range(texts), known)
+        assert {*mixed} == {*range(texts), *known}
+        assert sum(number in known for number in mixed) / len(mixed) == pytest.approx(share, abs=0.01)
 
 
 def test_of_a_chat_the_answers_are_learnt(tmp_path: Path) -> None:
