@@ -17,7 +17,7 @@ from draftwood.cli.group import Commands
         "divergence": ("benchmarks.commands:divergence", "Measure what inputs of 8 bits change in a file's model."),
         "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),
         "edits": ("benchmarks.commands:edits", "Write files again with a renamed symbol, as agents edit."),
-        "schemas": ("benchmarks.schemas:command", "Hold grammars against JSON Schema's official test suite."),
+        "schemas": ("benchmarks.commands:schemas", "Hold grammars against JSON Schema's official test suite."),
         "inflate": ("benchmarks.commands:inflate", "Write a copy of a model that costs more."),
         "serve-load": ("benchmarks.serving.commands:load", "Measure the server's speed and latencies under load."),
         "serve-soak": ("benchmarks.serving.commands:soak", "Account for many requests with clients that leave."),

@@ -114,3 +114,14 @@ def _report(folder: Path, name: str, document: dict[str, Any], report: str) -> N
 
     save(folder, name, document, report)
     click.echo(report)
+
+
+@click.command(name="schemas")
+def schemas() -> None:
+    """Hold grammars against JSON Schema's official test suite, and print the report.
+
+    Asked by docs/sampling.md.
+    """
+    from benchmarks.schemas import markdown, suite
+
+    click.echo(markdown(suite()))

@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import click
-
 from benchmarks.report import table
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.grammar import Grammar, guidance
@@ -82,12 +80,3 @@ def markdown(groups: Iterable[tuple[str, dict[str, Any]]]) -> str:
     said = table([*counts], [[str(count) for count in counts.values()]])
     refused = table(["what of a schema is refused", "schemas"], [[why, str(count)] for why, count in reasons.most_common()])
     return "\n".join(["# JSON schemas", "", said, "", *lines, "", refused, ""])
-
-
-@click.command(name="schemas")
-def command() -> None:
-    """Hold grammars against JSON Schema's official test suite, and print the report.
-
-    Asked by docs/sampling.md.
-    """
-    click.echo(markdown(suite()))

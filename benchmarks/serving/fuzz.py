@@ -50,7 +50,12 @@ def problem(path: str, status: int, body: bytes, json_of: Callable[[], Any]) -> 
     wanted = next(keys for beginning, keys in _KEYS.items() if path.startswith(beginning))
     if path.startswith(_OLLAMA):
         error = {"message": error, **dict.fromkeys(wanted - {"message"})}
-    if not isinstance(error, dict) or set(error) != wanted or not isinstance(error["message"], str) or not error["message"]:
+    if (
+        not isinstance(error, dict)
+        or error.keys() - {"details"} != wanted
+        or not isinstance(error["message"], str)
+        or not error["message"]
+    ):
         return f"status {status}: an error of another shape"
     return None
 

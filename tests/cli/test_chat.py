@@ -441,12 +441,14 @@ def test_a_chat_that_is_full_says_what_to_do(talk, tmp_path):
     assert len(re.findall(SPEED, shown.stderr)) == 1
 
 
-def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run, tmp_path):
+def test_a_template_without_system_prompts_has_them_in_the_users_message(run, tmp_path):
     template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
     save_chat(tmp_path, tokenizer=chat_tokenizer(template))
     shown = run("chat", "--target", tmp_path, *GREEDY, "--system", "a hen", stdin="a\n")
-    assert shown.exit_code == 2
-    assert "no system role" in shown.stderr
+    assert shown.exit_code == 0
+    joined = run("chat", "--target", tmp_path, *GREEDY, "a hen\n\na")
+    assert joined.exit_code == 0
+    assert shown.stdout.split() == joined.stdout.split()
 
 
 def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(talk, folder, pair, monkeypatch):
