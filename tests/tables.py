@@ -1,13 +1,19 @@
 """Toy models: a table of scores, indexed by the last tokens of the text."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import final
 
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, check_count
-from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.runners.protocols import ReadsAtOnce, Runner
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -21,28 +27,30 @@ class TableRunner(ReadsAtOnce):
     kind = CAUSAL
     pads = True
 
-    def __init__(self, table):
+    def __init__(self, table: Float[Tensor, "*context vocab"]) -> None:
         self.table = table
         self.vocab_size = table.shape[-1]
-        self.max_length = None
+        self.max_length: int | None = None
         self.device = table.device
         self.forward_seconds = 0.0
         self.clear()
 
-    def clear(self):
+    def clear(self) -> None:
         self.set_rows([])
 
-    def set_rows(self, rows):
+    def set_rows(self, rows: Sequence[Row]) -> None:
         self._rows = list(rows)
-        self._nodes = [[] for _ in rows]
+        self._nodes: list[list[int]] = [[] for _ in rows]
 
-    def scores(self, text):
+    def scores(self, text: Sequence[int]) -> Float[Tensor, "vocab"]:
         """Scores after ``text``."""
         order = self.table.dim() - 1
         context = ([0] * order + list(text))[-order:] if order else []
         return self.table[tuple(context)]
 
-    def extend(self, tokens, depths, ancestors):
+    def extend(
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
+    ) -> Scores:
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes.extend(new)
         # Ancestors precede descendants, so a mask row lists its path in order.
@@ -52,7 +60,7 @@ class TableRunner(ReadsAtOnce):
             out.append(torch.stack([self.scores(row.tokens[:-1] + path) for path in paths]))
         return Scores(torch.stack(out))
 
-    def commit(self, nodes, hidden=None):
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         self._nodes = [[] for _ in self._rows]
 
 
@@ -67,35 +75,37 @@ class BlockTableRunner(ReadsAtOnce):
     kind = DraftKind(name="table", scores_block=True)
     pads = True
 
-    def __init__(self, table):
+    def __init__(self, table: Float[Tensor, "token depth vocab"]) -> None:
         self.table = table
         self.block = int(table.shape[1])
         self.vocab_size = int(table.shape[2])
-        self.max_length = None
+        self.max_length: int | None = None
         self.device = table.device
         self.forward_seconds = 0.0
         self._round = BlockRound()
 
-    def clear(self):
+    def clear(self) -> None:
         self._round.clear()
 
-    def set_rows(self, rows):
+    def set_rows(self, rows: Sequence[Row]) -> None:
         """The scores depend on the root alone."""
 
-    def score_block(self, root, count):
+    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         check_count(count, self.block)
         return self.table[root, :count]
 
-    def longer(self, block):
+    def longer(self, block: int) -> BlockTableRunner:
         return self
 
-    def extend(self, tokens, depths, ancestors):
+    def extend(
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
+    ) -> Scores:
         return self._round.scores_of(self, tokens, depths)
 
-    def commit(self, nodes, hidden=None):
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         self._round.clear()
 
 
-def toy(block=0):
+def toy(block: int = 0) -> Runner:
     """A model with one token, to validate settings; a draft model of blocks of this length if it is not 0."""
     return BlockTableRunner(torch.zeros(1, block, 1)) if block else TableRunner(torch.zeros(1))

@@ -19,14 +19,6 @@ FORMATS = [torch.float32, torch.bfloat16]
 TEXT = [random.Random(0).randrange(VOCAB) for _ in range(270)]  # more than go through all layers together
 PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
 BAD = next(token for token in range(VOCAB) if token not in TEXT[:80])
-*OTHERS, BEST = instruction_sets()
-EACH = [
-    (isa, kind, dtype)
-    for i, (kind, dtype) in enumerate(product(NATIVE, FORMATS))
-    for isa in (BEST, *(OTHERS if kind == "llama" else OTHERS[(i + i // 2) % max(1, len(OTHERS)) :][:1]))
-]
-"""Every family and format with the best instruction set and with another one in turn, and Llama with all of them. The code
-of families is the same for all sets, and ``driver.cpp`` looks at the bits of trees with more of them."""
 
 
 @pytest.fixture(params=instruction_sets())
@@ -81,7 +73,7 @@ def path(node):
     return [*path(PARENTS[node]), node] if node else [0]
 
 
-@pytest.mark.parametrize(("isa", "kind", "dtype"), EACH, indirect=["isa"])
+@pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
 def test_a_text_has_the_same_bits_in_any_portions(isa, kind, dtype):
     runner = runner_of(kind, dtype)
     alone = one_by_one(runner, TEXT)
@@ -108,7 +100,7 @@ def test_so_has_one_of_more_heads_with_the_same_keys_than_a_tile_has_rows(isa, d
     assert torch.equal(score(runner, [text], [max(0, i - 1) for i in range(70)])[0], alone)
 
 
-@pytest.mark.parametrize(("isa", "kind", "dtype"), EACH, indirect=["isa"])
+@pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))
 def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(isa, kind, dtype, monkeypatch):
     runner, tokens = runner_of(kind, dtype), TEXT[40 : 40 + len(PARENTS)]
     for length in (1, 16, 63, 64, 250):

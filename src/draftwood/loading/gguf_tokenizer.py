@@ -90,8 +90,9 @@ def _tokenizer(header: Header) -> Any:
     found: dict[str, Any] = {name: value for name, key in _NAMES.items() if (value := header.value(_PART + key)) is not None}
     if "tokens" not in found:
         raise ValueError("it holds no tokens")
-    kinds = zip(found["tokens"], found.get("token_type") or (), strict=False)
-    found["token_type"] = [_CONTROL if kind == _USER and _MARK.fullmatch(token) else kind for token, kind in kinds]
+    if "token_type" in found:
+        kinds = zip(found["tokens"], found["token_type"], strict=False)
+        found["token_type"] = [_CONTROL if kind == _USER and _MARK.fullmatch(token) else kind for token, kind in kinds]
     numbers = {name: found.get(f"{name}_token_id") for name in ("bos", "eos", "unk", "pad")}
     named = {f"{name}_token": None if at is None else str(found["tokens"][at]) for name, at in numbers.items()}
     backend, more = _backend(header, found, named)
