@@ -69,8 +69,7 @@ def load(
     methods learn are kept for the next process, unless it is ``none``. The native engine runs copies of models
     (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
-    With ``device_map``, accelerate spreads the target over devices. With ``tensor_parallel``, processes of ``torchrun``
-    share it. Only that of rank 0 returns from here. The others follow it, and end with it.
+    With ``device_map``, accelerate spreads the target over devices.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
@@ -96,10 +95,6 @@ def load_session(cls: type[S], target: str | Path | None, draft: str | Path | No
 
 def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions, *, named: bool) -> S:
     """A session. A head of the target's that was not named is left out, with a note, where it cannot be used."""
-    if options.tensor_parallel:
-        from draftwood.loading.shared import join  # it imports transformers
-
-        join()
     plan = plan_for(target, draft, options)
     if plan.kind.reads_source != (cls.kind == "translation"):
         raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")

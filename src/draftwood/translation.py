@@ -21,7 +21,7 @@ from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
 _CAUSAL_ONLY: Mapping[str, tuple[Any, ...]] = {  # option -> permitted values
-    "profile": ("auto", "none"), "weights": ("same",), "tensor_parallel": (False,), "device_map": (None,),
+    "profile": ("auto", "none"), "weights": ("same",), "device_map": (None,),
 }  # fmt: skip
 
 

@@ -8,16 +8,67 @@ import torch
 from click.testing import CliRunner
 
 import draftwood
-from draftwood import LoadOptions
+from draftwood import Limits, LoadOptions, Method, Request
 from draftwood.cli import main
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.methods import METHODS
+from draftwood.core.verifiers import VERIFIERS
 from draftwood.runners.cache import TreeCache
+from draftwood.sampling.settings import Sampling
 from tests.helpers import tiny_hidden
-from tests.runners.shared_cases import SOME, loaded, texts
 from tests.tiny_chat import save_chat
 
 REST = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
 SPLIT = {**REST, "model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "cpu"}
+PROMPTS = ["the fox", "a hen and a cow and", "an owl", "the the the a the the the a", "b"]
+CHAT = [{"role": "user", "content": "the fox"}]
+
+
+def loaded(folder, draft="draft", **more):
+    options = {"dtype": "float64", "backend": "torch", "profile": "none", "threads": 1, **more}
+    return draftwood.load(folder / "target", folder / draft, options=LoadOptions(**options))
+
+
+def texts(pair):
+    """Token ids by what made them."""
+    found = {}
+    for name in ("chain", "rsd-s", "adaptive"):
+        drawn = [one for one in METHODS[name].verifiers if not VERIFIERS[one].greedy_only]
+        for verifier, temperature in [("auto", 0.0), *((verifier, 1.0) for verifier in drawn)]:
+            method = Method(method=name, verifier=verifier)
+            made = pair.generate(PROMPTS[0], method=method, seed=3, temperature=temperature, max_new_tokens=7)
+            found[f"{name} {verifier} {temperature}"] = made.token_ids
+    for method in (Method(method="rsd-s", shape="2x3"), Method(method="shared-noise", nodes=6)):
+        results = pair.generate(PROMPTS, method=method, seed=5, temperature=1.0, max_new_tokens=7)
+        found[f"batch {method.method}"] = [one.token_ids for one in results]
+    return found | come_and_go(pair)
+
+
+def come_and_go(pair):
+    """Rows that end at different times, and prompts that are read in parts while others go on; chats; a prompt's scores."""
+    prompts = [pair.encode(text * (20 if i == 2 else 1)) for i, text in enumerate(PROMPTS)]
+    requests = [Request(prompt=ids, seed=i, limits=Limits(max_new_tokens=3 + 4 * i)) for i, ids in enumerate(prompts)]
+    decoder = pair.decoder(Method(method="chain", shape="3"), temperature=1.0)
+    written = {}
+    with decoder.batch(rows=2, chunk=8) as batch:
+        for request in requests:
+            batch.add(request, Sampling(temperature=1.0))
+        while len(batch):
+            for piece in batch.step():
+                written.setdefault(piece.row, []).extend(piece.tokens)
+    chat, answers = list(CHAT), []
+    for _ in range(2):
+        answers.append(pair.chat(chat, max_new_tokens=8, temperature=0.0, method="adaptive"))
+        chat += [{"role": "assistant", "content": answers[-1].text}, *CHAT]
+    scores = [one.logprob for one in pair.prompt_logprobs("a hen and a cow") if one is not None]
+    with pytest.raises(CacheError) as refused:
+        pair.generate("the fox " * 300, max_new_tokens=4)
+    return {
+        "rows": [written[row] for row in sorted(written)],
+        "chats": [one.token_ids for one in answers],
+        "scores": [round(score, 6) for score in scores],
+        "refused": str(refused.value),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +81,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(folder):
-    return texts(loaded(folder), SOME)
+    return texts(loaded(folder))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +95,7 @@ def alone(folder):
 def test_texts_are_those_of_one_device(folder, alone, device_map, engine):
     pair = loaded(folder, backend="auto", device_map=device_map)
     assert (pair.target.engine, pair.draft.engine) == (engine, "torch")
-    assert texts(pair, SOME) == alone
+    assert texts(pair) == alone
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -96,7 +147,6 @@ def test_maps_that_are_refused(folder, device_map, said):
         ({"backend": "native"}, "backend 'native' is impossible with device_map: PyTorch"),
         ({"device": "cpu"}, "device 'cpu' is impossible with device_map: the map names them"),
         ({"weights": "int8"}, "weights 'int8' are impossible with device_map"),
-        ({"tensor_parallel": True}, "device_map is impossible with tensor_parallel"),
     ],
 )
 def test_options_that_exclude_it(more, said):

@@ -53,8 +53,6 @@ def command(**options: Any) -> None:
     """
     models, loading = pick(Models, options), pick(LoadOptions, options)
     sizes, amount = pick(Sizes, options), pick(Amount, options)
-    if amount.transformers and loading.tensor_parallel:
-        raise ConfigError("--transformers calls the whole model: leave it or --tensor-parallel out")
     texts = pick(PromptFile, options).prompts(sizes.prompts)
     if amount.json is not None:
         check_writable(amount.json, "--json")

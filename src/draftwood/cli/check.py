@@ -77,8 +77,6 @@ def _check(
         raise ConfigError(
             f"check compares texts with the model's original weights, but --weights is {options.weights}: leave it out"
         )
-    if options.tensor_parallel:
-        raise ConfigError("check calls the whole model for comparison: run it in one process, without --tensor-parallel")
     check_fit(models, method, sampling.temperature)
     pair = load_fixed(models, replace(options, activations=16))  # as the model that scores the texts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -98,10 +97,6 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            if "--tensor-parallel" in ctx.args and "RANK" in os.environ:
-                from draftwood.loading.shared import join
-
-                join()  # before anything is read, written or refused, which only rank 0 does
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("") from None

@@ -20,7 +20,6 @@ from draftwood.serve.http.settings import ServeOptions, name_of, read_keys
 
 SERVE_SECTIONS: Sections = {"Cluster": (Fleet,), **one_server.SECTIONS, "Models": (Models, LoadOptions)}
 WRITE_SECTIONS: Sections = {"Cluster": (Fleet,), **SECTIONS}
-_ALONE = ["tensor_parallel", *DisplayOptions.__dataclass_fields__]  # what processes of Ray that write a file have no use for
 
 
 @click.group(name="ray")
@@ -31,7 +30,7 @@ def group() -> None:
 @group.command(name="serve", cls=Sectioned, sections=SERVE_SECTIONS, short_help="Serve a model with several replicas.")
 @section_options(
     SERVE_SECTIONS,
-    leave_out=("tensor_parallel", "keep_alive", "beta", "tau"),
+    leave_out=("keep_alive", "beta", "tau"),
     changes={"port": {"help": "port of Ray's proxies"}},
 )
 def serve(**options: Any) -> None:
@@ -53,7 +52,7 @@ def serve(**options: Any) -> None:
 
 
 @group.command(name="write", cls=Sectioned, sections=WRITE_SECTIONS, short_help="Continue every prompt of a file.")
-@section_options(WRITE_SECTIONS, leave_out=_ALONE)
+@section_options(WRITE_SECTIONS, leave_out=DisplayOptions.__dataclass_fields__)
 @click.pass_context
 def write(ctx: click.Context, /, **options: Any) -> None:
     """Continue every prompt of a file (--input), as 'draftwood generate --input' does, with several processes.
@@ -63,7 +62,7 @@ def write(ctx: click.Context, /, **options: Any) -> None:
     progress, and repeats what a lost one has not finished.
     """
     spec = _spec(options, ServeOptions())
-    settings = Settings.of({**options, **dict.fromkeys(_ALONE, False)}, given(ctx))
+    settings = Settings.of({**options, **dict.fromkeys(DisplayOptions.__dataclass_fields__, False)}, given(ctx))
     check_input(settings, None, single=False)
     if settings.files.output is None:
         raise ConfigError("there is no --output: Ray reports on standard output, so the texts go to a file")

@@ -82,10 +82,8 @@ def command(**options: Any) -> None:
     for target, draft in models.values():
         check_fit(Models(target=target, draft=draft), method, 1.0)
         check_models("language", target, draft)
-    if given.several and (settings.name or settings.adapt or loading.tensor_parallel):
-        raise ConfigError(
-            "there are several targets: name each as --target NAME=TARGET, without --name, --adapt and --tensor-parallel"
-        )
+    if given.several and (settings.name or settings.adapt):
+        raise ConfigError("there are several targets: name each as --target NAME=TARGET, without --name and --adapt")
     try:
         with loading_libraries():
             from draftwood.loading.models import quiet_loading

@@ -23,7 +23,7 @@ SECTIONS: Sections = {
     "Display": (DisplayOptions, LogprobOptions),
 }
 # for language models only
-_LEFT_OUT = ("profile", "weights", "activations", "tensor_parallel", "device_map", "stop", "stop_token_ids", "ignore_eos")
+_LEFT_OUT = ("profile", "weights", "activations", "device_map", "stop", "stop_token_ids", "ignore_eos")
 _CHANGES: Changes = {
     "target": {"help": "encoder-decoder model that translates; default: the bundled one"},
     "draft": {"help": "a block drafter made for the target, or another model with its tokenizer"},

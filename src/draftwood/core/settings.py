@@ -58,9 +58,6 @@ class LoadOptions:
         "on every processor, or 16, closer to the file's numbers and slower",
     )
     threads: int | None = setting(None, "threads of the library that runs the models; by default the number of free cores")
-    tensor_parallel: bool = setting(
-        False, "share the target among the processes that 'torchrun --nproc-per-node N -m draftwood' starts (PyTorch only)"
-    )
     device_map: str | Mapping[str, str | int] | None = setting(
         None,
         "spread the target over devices by accelerate: auto, balanced, balanced_low_0, sequential, or JSON such as "
@@ -85,12 +82,9 @@ class LoadOptions:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
-        for name in ("trust_remote_code", "tensor_parallel"):
-            flag(name, getattr(self, name))
-        if self.tensor_parallel and self.device_map is not None:
-            raise ConfigError("device_map is impossible with tensor_parallel: leave one of them out")
-        if self.tensor_parallel or self.device_map is not None:
-            self._check_divided()
+        flag("trust_remote_code", self.trust_remote_code)
+        if self.device_map is not None:
+            self._check_spread()
         if self.backend == "torch":
             check_weights(self.weights)
         if self.backend == "native" and self.dtype in ("float16", "float64"):
@@ -98,17 +92,16 @@ class LoadOptions:
                 f"dtype {self.dtype} is impossible with --backend native: use float32 or bfloat16, or --backend torch"
             )
 
-    def _check_divided(self) -> None:
-        """Raise a ConfigError for options that a target over several processes or devices cannot have."""
-        option, own = ("tensor_parallel", "each process takes its own")
-        if self.device_map is not None:
-            option, own = ("device_map", "the map names them")
-        for name, given, allowed in (("backend", self.backend, ("auto", "torch")), ("device", self.device, ("auto",))):
+    def _check_spread(self) -> None:
+        """Raise a ConfigError for options that a target over several devices cannot have."""
+        for name, given, allowed, why in (
+            ("backend", self.backend, ("auto", "torch"), "PyTorch runs a divided target"),
+            ("device", self.device, ("auto",), "the map names them"),
+        ):
             if given not in allowed:
-                why = "PyTorch runs a divided target" if name == "backend" else own
-                raise ConfigError(f"{name} {given!r} is impossible with {option}: {why}, so leave {name} out")
+                raise ConfigError(f"{name} {given!r} is impossible with device_map: {why}, so leave {name} out")
         if self.weights != "same":
-            raise ConfigError(f"weights {self.weights!r} are impossible with {option}: leave one of them out")
+            raise ConfigError(f"weights {self.weights!r} are impossible with device_map: leave one of them out")
 
 
 def check_weights(weights: Weights) -> None:

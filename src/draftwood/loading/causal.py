@@ -49,19 +49,15 @@ _NOTES: Final = ("_from_model_config", "transformers_version")
 
 
 def load_target(plan: Plan) -> Any:
-    """The target of a plan: with an encoder, divided among processes or devices, or as :func:`load_causal` loads it."""
+    """The target of a plan: with an encoder, spread over devices, or as :func:`load_causal` loads it."""
     name, options = plan.target, plan.options
     if plan.kind.reads_source:
         return load_model(name, options, plan.device, plan.dtype, class_of(plan.kind))
-    # Divided parts stay whole for a drafter that reads them. An MTP head is left out later: only the native engine reads it.
-    reads = plan.draft_kind is not None and plan.draft_kind.reads_hidden and plan.draft_kind is not MTP_HEAD
-    if options.tensor_parallel:
-        from draftwood.loading.shared import load_shared  # here and below: it imports transformers
-
-        return load_shared(name, options, whole=reads)
     if options.device_map is not None:
-        from draftwood.loading.spread import load_spread
+        from draftwood.loading.spread import load_spread  # it imports transformers
 
+        # An MTP head is left out later: only the native engine reads it.
+        reads = plan.draft_kind is not None and plan.draft_kind.reads_hidden and plan.draft_kind is not MTP_HEAD
         return load_spread(name, str(plan.draft) if reads else None, options, plan.dtype)
     return load_causal(name, plan)
 

@@ -79,13 +79,13 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     cls: type[Any] | None = None,
-    spread: Mapping[str, Any] | None = None,
+    device_map: str | Mapping[str, str | int] | None = None,
 ) -> Any:
     """A model of ``transformers`` in evaluation mode on ``device``; that of a GGUF file holds its numbers.
 
     Args:
         cls: a class with ``from_pretrained``; a causal language model by default.
-        spread: how ``transformers`` divides it among processes or devices; by default all of it is on ``device``.
+        device_map: how accelerate spreads it over devices; by default all of it is on ``device``.
 
     Raises:
         ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
@@ -103,14 +103,14 @@ def load_model(
                 trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, by name
-                **(spread or {}),
+                device_map=device_map,
             )
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)
     note_untied(name, model)
     forget_default_end(name, model, raw_config(name, options))
-    return model.eval() if spread and "device_map" in spread else model.eval().to(device)
+    return model.eval().to(device) if device_map is None else model.eval()
 
 
 def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:

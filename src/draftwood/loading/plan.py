@@ -81,7 +81,7 @@ def plan_for(target: str | Path, draft: str | Path | None, options: LoadOptions)
     """
     device = choose_device(options.device)
     kind, dtype = SEQ2SEQ if is_encoder_decoder(target, options) else CAUSAL, choose_dtype(options.dtype, device)
-    if options.tensor_parallel or options.device_map is not None:
+    if options.device_map is not None:
         engine = EngineChoice(names=("torch",), named="the target is divided")
     else:
         stated = kind is CAUSAL and header_of(target) is None

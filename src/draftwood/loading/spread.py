@@ -37,7 +37,7 @@ def load_spread(name: str | Path, reader: str | None, options: LoadOptions, dtyp
             f"the draft {reader!r} reads the target's hidden states, which device_map leaves on several devices: leave "
             "device_map out, or take a draft model of its own"
         )
-    model = load_model(name, options, choose_device("auto"), dtype, spread={"device_map": devices})
+    model = load_model(name, options, choose_device("auto"), dtype, device_map=devices)
     known = {module for module, _ in model.named_modules()} | {weight for weight, _ in model.named_parameters()}
     if isinstance(devices, dict) and (unknown := sorted(devices.keys() - known)):
         raise ConfigError(f"device_map names {unknown[0]!r}, which is no module of this model: correct it, or take auto")

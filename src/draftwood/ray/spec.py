@@ -31,7 +31,7 @@ class ReplicaSpec:
         serving: of the server. A file of keys is read by each replica, so every node has one at this path.
 
     Raises:
-        ConfigError: an unknown argument, or a target that several processes share.
+        ConfigError: an unknown argument.
     """
 
     target: str | None = None
@@ -41,8 +41,6 @@ class ReplicaSpec:
     serving: ServeOptions = field(default_factory=ServeOptions)
 
     def __post_init__(self) -> None:
-        if self.loading.tensor_parallel:
-            raise ConfigError("tensor_parallel is for processes of torchrun, but Ray starts these: leave it out")
         keys = self.serving.api_key_file
         found = {
             "target": _full(self.target),

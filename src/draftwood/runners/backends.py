@@ -104,10 +104,9 @@ def _masked_block(model: Any, **_: Any) -> Runner:
 
 
 def _torch(model: Any, **settings: Any) -> TargetRunner:
-    from draftwood.runners.parallel import ParallelRunner, is_shared
     from draftwood.runners.torch_runner import TorchRunner
 
-    return ParallelRunner(model, **settings) if is_shared(model) else TorchRunner(model, **settings)
+    return TorchRunner(model, **settings)
 
 
 BACKENDS: Final[Mapping[str, Library]] = {
