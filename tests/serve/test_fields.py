@@ -70,18 +70,19 @@ def test_names_are_options_that_can_be_repeated_and_texts_are_learnt_while_it_se
 
     @contextmanager
     def in_background(*given):
-        learnt.append(given[:3])
+        learnt.append(given[:2])
         yield
         learnt.append(len(found))
 
     monkeypatch.setattr("draftwood.cli.serve.in_background", in_background)
+    monkeypatch.setattr("draftwood.cli.serve.is_new", lambda *_: True)
     monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
     monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)  # the log is the process's
     command = ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse", "--adapt", str(tmp_path)]
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 0, run.output
     assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
-    assert learnt == [(None, None, tmp_path), 1]
+    assert learnt == [(None, tmp_path), 1]
 
 
 def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from click.testing import CliRunner
 
 import draftwood
 from draftwood.cli import main
-from draftwood.cli.adapt import in_background
+from draftwood.cli.adapt import in_background, is_new
 from draftwood.core.errors import ConfigError
 from draftwood.core.lock import locked
 from draftwood.loading import names
@@ -25,7 +27,7 @@ from draftwood.train.adapt import adapt, is_better, remove
 from draftwood.train.chat_files import check_tokens, read_chats
 from draftwood.train.config import AdaptConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
-from draftwood.train.own_texts import examples, read_texts
+from draftwood.train.own_texts import examples, read_texts, state_file, state_of
 from tests.faults.folders import tiny_llama
 from tests.serve.conftest import until
 from tests.tiny_chat import chat_tokenizer
@@ -91,26 +93,26 @@ def config(*texts: Path) -> AdaptConfig:
 def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_LOSS", 3.0)  # a random target says nothing of what such a drafter forgets
     assert bundled_drafter("fox") == fox
-    began = time()
     found = adapt(config(texts))
     assert found.folder == adapted_drafter(fox)
-    written = (found.folder / "metrics.json").stat().st_mtime
-    assert began - 0.01 <= found.folder.stat().st_mtime < written - 0.1, "texts that come during the run are newer"
     assert found.texts[1] > 1.02 * found.texts[0]
     assert {file.stat().st_mode & 0o777 for file in found.folder.iterdir()} == {0o600}
     assert named_or_bundled("language", "fox", None) == ("fox", found.folder)
     assert bundled_drafter("fox", adapted=False) == fox
     monkeypatch.setattr(room, "_EPOCHS", 0.5)
     assert adapt(config(texts)).texts[0] == pytest.approx(found.texts[1], abs=0.01)  # it goes on from there, as bfloat16
+    assert not is_new("fox", None, texts, [].append)
     assert remove("fox")
     assert bundled_drafter("fox") == fox
     assert not remove("fox")
+    assert is_new("fox", None, texts, [].append)
 
 
 def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_EPOCHS", 0.2)
     monkeypatch.setattr(room, "_BETTER", 9.0)
     assert adapt(config(texts)).folder is None
+    assert not is_new("fox", None, texts, [].append)
     assert bundled_drafter("fox") == fox
 
 
@@ -136,6 +138,16 @@ def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, mo
         adapt(config(texts))
     assert bundled_drafter("fox") == fox
     assert not list(tmp_path.glob("draftwood-adapt-*"))
+
+
+def test_chats_of_a_package_that_nobody_may_write_are_copied_without_their_modes(fox: Path, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    shutil.copytree(fox / "chats", known)
+    for path in (*known.iterdir(), known):
+        path.chmod(0o500)
+    room._write_examples(read_chats(known)[:2], known, tmp_path / "chats", 1_000)
+    known.chmod(0o700)
+    assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "chats", *(tmp_path / "chats").iterdir()))
 
 
 def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
@@ -170,7 +182,7 @@ def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
         return CliRunner().invoke(main, ["adapt", *options]).output
 
     assert "no text in" in run("--target", "fox", "--texts", str(tmp_path))
-    assert "cannot be read" in run("--target", "fox", "--texts", str(tmp_path / "no"))
+    assert "No such file" in run("--target", "fox", "--texts", str(tmp_path / "no"))
     assert "There was nothing to remove." in run("--target", "fox", "--remove")
     assert "no drafter for" in run("--target", f"{fox.parent.parent / 'fox'}/", "--remove")
     assert "give 2000 or more" in run("--target", "fox", "--tokens", "1")
@@ -182,10 +194,10 @@ def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with an error."""
     lines = (
         f"#!{sys.executable}",
-        "import os, sys, time",
+        "import os, sys",
         "print(os.environ['OMP_NUM_THREADS'], os.getpriority(os.PRIO_PROCESS, 0), os.getpgrp(), flush=True)",
         f"open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))",
-        f"time.sleep(60 if os.path.exists({str(tmp_path / 'slow')!r}) else 0)",
+        f"os.path.exists({str(tmp_path / 'slow')!r}) and sys.exit(sys.stdin.read() or 130)",
         "sys.exit(2)",
     )
     program = tmp_path / "program"
@@ -197,9 +209,9 @@ def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_alongside_a_server_a_process_of_low_priority_learns(child: Path, texts: Path) -> None:
     said: list[str] = []
-    with in_background("fox", None, texts, said.append):
+    with in_background("fox", texts, said.append):
         until(lambda: len(said) == 2)
-    assert child.read_text() == f"-m draftwood adapt --target fox --texts {texts}"
+    assert child.read_text() == f"-m draftwood adapt --target fox --texts {texts} --with-input"
     assert said[1] == f"--adapt: 1 19 {os.getpgrp()}", "a terminal that closes ends both"
 
 
@@ -207,35 +219,45 @@ def test_the_process_ends_with_the_server(child: Path, texts: Path) -> None:
     said: list[str] = []
     (child.parent / "slow").touch()
     began = monotonic()
-    with in_background("fox", None, texts, said.append):
+    with in_background("fox", texts, said.append):
         until(lambda: child.exists())
     assert monotonic() - began < 30
     assert len(said) == 1, "a stopped process says nothing"
 
 
+def test_a_run_ends_in_order_with_its_input() -> None:
+    code = "import draftwood.cli.adapt as room, time\nwith room._ended_in_order(True):\n while True: time.sleep(0.01)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(1)
+        assert "KeyboardInterrupt" in run.communicate(timeout=200)[1]
+
+
 def test_nothing_is_learnt_twice(child: Path, texts: Path, fox: Path) -> None:
     said: list[str] = []
-    adapted_drafter(fox).mkdir(parents=True)
+    state = state_file(adapted_drafter(fox))
+    state.parent.mkdir(parents=True)
+    state.write_text(state_of([texts]))
     (texts / ".hidden").touch()
-    os.utime(texts / ".hidden", (4e9, 4e9))  # years from now
-    for one in (texts, texts / "1.txt"):
-        with in_background("fox", None, one, said.append):
-            pass
-        assert "so nothing is learnt" in said.pop()
-    assert not child.exists()
+    assert not is_new("fox", None, texts, said.append)
+    assert "so nothing is learnt" in said.pop()
+    (texts / "1.txt").write_text("Other text.")
+    assert is_new("fox", None, texts, said.append)
+    assert not said
 
 
-def test_a_server_without_texts_or_a_drafter_to_train_is_refused(child: Path, texts: Path, tmp_path: Path) -> None:
+def test_a_server_without_texts_or_a_drafter_to_train_is_refused_before_its_model_is_loaded(
+    fox: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "empty").mkdir()
-    for target, draft, folder, message in (
-        ("fox", None, tmp_path / "empty", "no text in"),
-        ("fox", None, tmp_path / "no", "cannot be read"),
-        ("fox", "other", texts, "'fox' is 'other'"),
-        (None, None, texts, "leave --adapt out"),
+    monkeypatch.setattr("draftwood.cli.serve.load_session", None)
+    for more, folder, message in (
+        (["--target", "fox"], tmp_path / "empty", "no text in"),
+        (["--target", "fox"], tmp_path / "no", "No such file"),
+        (["--target", "fox", "--draft", str(fox)], texts, "and the drafter of 'fox' is"),
+        (["--target", str(fox)], texts, "leave --adapt out"),
     ):
-        with pytest.raises(ConfigError, match=message), in_background(target, draft, folder, print):
-            pass
-    assert not child.exists()
+        assert message in CliRunner().invoke(main, ["serve", *more, "--adapt", str(folder)]).output
 
 
 def test_one_example_of_four_is_a_chat_and_chats_come_with_the_package() -> None:

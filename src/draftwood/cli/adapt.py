@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
@@ -25,12 +26,14 @@ _END_SECONDS: Final = 30.0  # for a child that removes its temporary folder
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """What ends a process ends it as Ctrl-C does, which removes the temporary folder."""
+def _ended_in_order(with_input: bool) -> Iterator[None]:
+    """What ends a process ends it as Ctrl-C does, which removes the temporary folder; so does the end of its input."""
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, signal.default_int_handler)
+    if with_input:
+        threading.Thread(target=_wait_for_the_end, daemon=True).start()
     try:
         yield
     finally:
@@ -38,10 +41,18 @@ def _ended_in_order() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def _wait_for_the_end() -> None:
+    """Read the input, which ends when the process at its other end has gone, however it did."""
+    while os.read(0, 1):
+        pass
+    _thread.interrupt_main(signal.SIGTERM)
+
+
 @click.command(name="adapt")
 @dataclass_options(AdaptConfig)
 @click.option("--remove", is_flag=True, help="Remove what was learnt: the drafter of this package is used again.")
-def command(remove: bool, **options: Any) -> None:
+@click.option("--with-input", is_flag=True, hidden=True)
+def command(remove: bool, with_input: bool, **options: Any) -> None:
     """Train the drafter of a model further on your own texts, and keep it if it drafts better there.
 
     Texts are files of plain text, or .jsonl files with "messages" or "text" in each line. The texts and the drafter stay on
@@ -59,7 +70,7 @@ def command(remove: bool, **options: Any) -> None:
         click.echo("It is removed: the drafter of this package is used." if found else "There was nothing to remove.")
         return
     quiet_loading()
-    with _ended_in_order():
+    with _ended_in_order(with_input):
         result = adapt.adapt(config)
     for name, (before, after) in (("your texts", result.texts), ("chats of the model", result.chats)):
         click.echo(f"Tokens of a pass on held-out {name}: {before:.3f} before, {after:.3f} now.")
@@ -69,16 +80,13 @@ def command(remove: bool, **options: Any) -> None:
         click.echo(f"The drafter is in {result.folder}, and is used from now on; --remove takes it back.")
 
 
-@contextmanager
-def in_background(target: str | None, draft: str | None, texts: Path, say: Callable[[str], object]) -> Iterator[None]:
-    """Run this command on a folder of texts in a process of one thread and the lowest priority, which ends with the block.
-
-    Nothing runs if no file of the folder is newer than the drafter that was kept. ``say`` is called with what it came to.
+def is_new(target: str | None, draft: str | None, texts: Path, say: Callable[[str], object]) -> bool:
+    """Whether a target's drafter has something to learn from a folder of texts. ``say`` is called if it has not.
 
     Raises:
-        ConfigError: no folder with texts, no drafter for the target in this package, or a draft of its own.
+        ConfigError: no such folder, no file in it, no drafter for the target in this package, or a draft of its own.
     """
-    from draftwood.train.own_texts import files_of, read_texts
+    from draftwood.train.own_texts import state_file, state_of
 
     shipped = None if target is None or draft is not None else bundled_drafter(target, adapted=False)
     if shipped is None:
@@ -86,18 +94,23 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
             f"--adapt is for a target whose drafter this package holds, and the drafter of {target or 'the bundled pair'!r} "
             f"is {draft or 'none of these'!r}: give --target smollm2 without --draft, or leave --adapt out"
         )
-    read_texts([texts])
-    kept = adapted_drafter(shipped)
-    newest = max(file.stat().st_mtime for file in files_of(texts))
-    if kept.exists() and kept.stat().st_mtime >= newest:
-        say(f"--adapt: no file in {texts} is newer than the drafter in {kept}, so nothing is learnt.")
-        yield
-        return
+    known, state = state_file(adapted_drafter(shipped)), state_of([texts])
+    if known.is_file() and known.read_text(encoding="utf-8") == state:
+        say(f"--adapt: no file in {texts} has changed since the last run, so nothing is learnt.")
+        return False
+    return True
+
+
+@contextmanager
+def in_background(target: str | None, texts: Path, say: Callable[[str], object]) -> Iterator[None]:
+    """Run this command on a folder of texts in a process of one thread and the lowest priority, which ends with the block,
+    and with this process if that is killed. ``say`` is called with what it came to."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "draftwood", "adapt", "--target", str(target), "--texts", str(texts)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, "-m", "draftwood", "adapt", "--target", str(target), "--texts", str(texts), "--with-input"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, creationflags=getattr(subprocess, "IDLE_PRIORITY_CLASS", 0),
     )  # fmt: skip
+    assert child.stdin is not None
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, child.pid, _LEAST)
     say(f"--adapt: a process of low priority learns from {texts}, for the next start of this server.")
@@ -106,7 +119,7 @@ def in_background(target: str | None, draft: str | None, texts: Path, say: Calla
     try:
         yield
     finally:
-        child.terminate()
+        child.stdin.close()
         try:
             child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import click
 
-from draftwood.cli.adapt import in_background
+from draftwood.cli.adapt import in_background, is_new
 from draftwood.cli.options import Sectioned, Sections, pick, section_options
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Models, check_fit, load_session
@@ -84,6 +84,7 @@ def command(**options: Any) -> None:
         check_models("language", target, draft)
     if given.several and (settings.name or settings.adapt):
         raise ConfigError("there are several targets: name each as --target NAME=TARGET, without --name and --adapt")
+    learnt = settings.adapt if settings.adapt and is_new(target, draft, settings.adapt, _say) else None
     try:
         with loading_libraries():
             from draftwood.loading.models import quiet_loading
@@ -96,13 +97,13 @@ def command(**options: Any) -> None:
         quiet_loading()
         registry = Registry(models, loading, settings, method)
     else:
-        [(name, (target, draft))] = models.items()
+        [name] = models
         pair = load_session("language", Models(target=target, draft=draft), loading)
         registry = Registry.of(Service(pair, settings, name=name, method=method))
     start_log(settings.log)
     with ExitStack() as stack:
-        if settings.adapt is not None:
-            stack.enter_context(in_background(target, draft, settings.adapt, _say))
+        if learnt is not None:
+            stack.enter_context(in_background(target, learnt, _say))
         serve(registry, keys, _say)
 
 

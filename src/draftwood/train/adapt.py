@@ -6,20 +6,19 @@ the drafter's, as in :mod:`draftwood.train.hidden`. Sources: Liu et al. 2023, "O
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import time
 from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.core.lock import locked
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.drafts import load_hidden_drafter
@@ -35,7 +34,7 @@ from draftwood.train.drafter import Lookups, fit_drafter, lookups_of
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import figures
 from draftwood.train.number_format import number_format
-from draftwood.train.own_texts import Text, examples, read_texts
+from draftwood.train.own_texts import Text, examples, read_texts, state_file, state_of
 
 _BETTER: Final = 1.02  # ratio of tokens of a pass on held-out texts from which a drafter is kept
 _LOSS: Final = 0.03  # tokens of a pass that it may lose on chats of the target
@@ -79,6 +78,7 @@ def shipped_drafter(target: str) -> Path:
 def remove(target: str) -> bool:
     """Remove what :func:`adapt` has kept for a target; False if there is nothing. Raises as :func:`shipped_drafter`."""
     folder = adapted_drafter(shipped_drafter(target))
+    state_file(folder).unlink(missing_ok=True)
     if not folder.exists():
         return False
     with locked(folder):
@@ -96,8 +96,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         ModelError: the target cannot be loaded.
     """
     loop.require_accelerate()
-    began = time()
-    shipped, texts = shipped_drafter(config.target), read_texts(config.texts)
+    shipped, state, texts = shipped_drafter(config.target), state_of(config.texts), read_texts(config.texts)
     kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(kept), TemporaryDirectory(prefix="draftwood-adapt-") as folder:
@@ -120,7 +119,8 @@ def adapt(config: AdaptConfig) -> Adapted:
         before = fit_drafter(run, drafter, features, training, report, lookups)["history"][0]["report"]
         found = _best_between(drafter, first, partial(measured, report=report), before)
         if is_better(*found):
-            _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens}, began)
+            _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens})
+        replace_file(state_file(kept), state)
     return Adapted(*found, kept if is_better(*found) else None)
 
 
@@ -176,7 +176,9 @@ def _examples(texts: Sequence[Text], tokenizer: Any, config: AdaptConfig) -> lis
 
 def _write_examples(own: Sequence[Chat], known: Path, chats: Path, vocab: int) -> dict[str, _Group]:
     """Write known chats of the target and the user's own texts into a folder; their numbers there."""
-    shutil.copytree(known, chats)
+    chats.mkdir()
+    for file in known.iterdir():
+        shutil.copyfile(file, chats / file.name)  # not its mode: a package may be read-only
     begin = len(read_chats(chats))
     part = len(list(chats.glob("[0-9]*.npz")))
     for number, at in enumerate(range(0, len(own), _PART), part):
@@ -198,11 +200,8 @@ def _report(model: Any, *, lookups: Lookups, features: Features, groups: dict[st
     return {name: figures(model, **lookups, features=features, held_out=one.held_out) for name, one in groups.items()}
 
 
-def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any], began: float) -> None:
-    """Put a drafter in the place of the last one, readable for its user alone. After an error the last one is there.
-
-    Its folder has the time at which the texts were read: later ones are new to it.
-    """
+def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[str, Any]) -> None:
+    """Put a drafter in the place of the last one, readable for its user alone. After an error the last one is there."""
     with TemporaryDirectory(prefix=f"{kept.name}.", dir=kept.parent) as folder:
         part, last = Path(folder) / "part", Path(folder) / "last"
         part.mkdir(mode=0o700)
@@ -212,7 +211,6 @@ def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[st
             shutil.copy(calibration, part)
         for file in part.iterdir():
             file.chmod(0o600)
-        os.utime(part, (began, began))
         try:
             if kept.exists():
                 kept.rename(last)

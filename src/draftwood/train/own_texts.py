@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,20 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     shown = (one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts))
     return sorted(one for one in shown if one.is_file())
+
+
+def state_of(paths: Sequence[Path]) -> str:
+    """A digest of the names, sizes and times of the files. Raises a ConfigError if there are none."""
+    stats = {file.absolute(): file.stat() for path in paths for file in files_of(path)}
+    if not stats:
+        raise ConfigError(f"no text in {', '.join(map(str, paths))}: give files or folders of texts")
+    found = [(bytes(file), one.st_size, one.st_mtime_ns) for file, one in stats.items()]
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def state_file(kept: Path) -> Path:
+    """Where the state of the texts is that were last learnt, whether the drafter was kept or not."""
+    return kept.with_name(f"{kept.name}.texts")
 
 
 def _texts_of(file: Path, content: str) -> Iterator[Text]:
