@@ -69,6 +69,46 @@ def test_a_system_text_begins_the_users_where_the_template_has_none(tmp_path, te
     assert ids(pair, system[:1]) == written(pair, [user("the hen")])
 
 
+FIRST = "{% for m in messages[1:] %}{% if m['role'] == 'system' %}{{ raise_exception('first') }}{% endif %}{% endfor %}"
+ORDER = (
+    "{% for m in messages %}{% if (m['role'] == 'user') != loop.index0 is even %}{{ raise_exception('must alternate') }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("first", [FIRST, "{% set messages = messages | rejectattr('role', 'eq', 'system') | list %}"])
+def test_a_later_text_of_the_system_begins_the_users_where_the_template_writes_the_first_alone(tmp_path, first):
+    """As Qwen3.5 and Mistral refuse it, and SmolLM3 leaves it out."""
+    begins = "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{% endif %}" * ("refuse" not in first)
+    pair = pair_of(tmp_path, FIRST + TEMPLATE if first == FIRST else begins + first + TEMPLATE)
+    system, answer = {"role": "system", "content": "the hen"}, {"role": "assistant", "content": "a dog"}
+    assert ids(pair, [USER, answer, system, USER]) == written(pair, [USER, answer, user("the hen\n\nthe fox ran")])
+    assert ids(pair, [system, system, USER]) == written(pair, [{**system, "content": "the hen\n\nthe hen"}, USER])
+
+
+def test_messages_of_any_order_are_written_where_the_template_only_refuses_it(tmp_path):
+    """As those of Gemma and Mistral do: agents send a text after the results of tools."""
+    pair = pair_of(tmp_path, ORDER + TEMPLATE)
+    pair.tokenizer.chat_template, chat = TEMPLATE, [USER, user("a dog")]
+    wanted = written(pair, chat)
+    pair.tokenizer.chat_template = ORDER + TEMPLATE
+    assert ids(pair, chat) == wanted
+    pair = pair_of(tmp_path / "other", ORDER.replace("alternate", "end") + TEMPLATE)
+    with pytest.raises(ConfigError, match="refuses these messages: must end"):
+        pair.chat_request(chat)
+
+
+def test_thoughts_are_parts_of_the_content_where_the_template_reads_them_there(tmp_path):
+    """As those of Ministral 3 and Magistral."""
+    pair = pair_of(tmp_path, (
+        "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for b in m['content'] %}"
+        "{% if b['type'] == 'thinking' %}({{ b['thinking'] }}){% else %}{{ b['text'] }}{% endif %}{% endfor %}{% endif %}"
+        "{% endfor %}"
+    ))  # fmt: skip
+    answers = [{"role": "assistant", "content": text, "reasoning_content": "the hen"} for text in (" ran", "")]
+    assert pair.tokenizer.decode(ids(pair, [USER, *answers, USER])) == "the fox ran(the hen) ran(the hen)the fox ran"
+
+
 @pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
 def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path, template, role):
     pair = pair_of(tmp_path, template)

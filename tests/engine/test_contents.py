@@ -9,7 +9,8 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, decoders, m
 from transformers import PreTrainedTokenizerFast
 
 from draftwood import ConfigError, LoadOptions, load
-from draftwood.engine.chat import ChatTemplate, SpecialNames
+from draftwood.engine.chat import ChatTemplate
+from draftwood.engine.special_names import SpecialNames
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 calm = settings(deadline=None, derandomize=True, max_examples=30)

@@ -450,6 +450,37 @@ def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(
         assert "[get_time {}]" in prompt_of(client, script, messages=history)
 
 
+ONCE = "{% if m['tool_calls'] | length > 1 %}{{ raise_exception('only single tool-calls') }}{% endif %}"
+NINE = "{% if call.id|length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ call.id }}"
+
+
+@pytest.mark.parametrize(("refuses", "wanted"), [
+    (ONCE, "<s>assistant\n[get_time {}]<end>\n<s>tool\n12 a23456789<end>\n"
+     "<s>assistant\n[get_weather {}]<end>\n<s>tool\nsun toolu_1<end>\n"),
+    (NINE, "<s>assistant\n[get_time {}]a23456789[get_weather {}]4838a0c25<end>\n"
+     "<s>tool\nsun 4838a0c25<end>\n<s>tool\n12 a23456789<end>\n"),
+])  # fmt: skip
+def test_calls_of_a_history_are_as_their_template_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, wanted: str
+) -> None:
+    """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, whoever made them."""
+    names = {"a23456789": "get_time", "toolu_1": "get_weather"}
+    calls = [{"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}} for id, name in names.items()]
+    said = {"toolu_1": "sun", "a23456789": "12"}
+    results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in said.items()]
+    shown = "{% endfor %}{{ ' ' + m['tool_call_id'] if m['tool_call_id'] }}<end>"
+    template = NATIVE + CALLS.replace("{% endfor %}<end>", refuses + shown, 1) + "{# <tool_call> #}"
+    with writing(tmp_path, monkeypatch, template) as (client, script):
+        history = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+        assert wanted in prompt_of(client, script, messages=history, tools=TOOLS)
+
+
+def test_a_template_that_names_tools_and_writes_none_gets_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first one of SmolLM3, which reads ``xml_tools``: the model saw no function."""
+    with writing(tmp_path, monkeypatch, NATIVE.replace("tools", "xml_tools") + TEMPLATE) as served:
+        assert json.dumps(TIME) in prompt_of(*served, tools=[TIME])
+
+
 def test_every_format_can_be_named() -> None:
     assert set(get_args(ToolParser)) == {"auto", *FORMATS}
 

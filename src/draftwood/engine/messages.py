@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from draftwood.core.checks import short_repr
@@ -37,6 +37,33 @@ def checked(messages: object, *, continues: bool = False) -> list[dict[str, Any]
         )
     if continues and not ends:
         raise ConfigError("continue_final_message is True, but the last message is no assistant's: leave it out")
+    return found
+
+
+def joined(messages: Sequence[Message], *, first: bool) -> list[Message]:
+    """Messages in which texts of the system begin the user's next message, as the template of Gemma 3 has it.
+
+    Args:
+        first: those at the beginning of the chat stay the system's, as one message.
+    """
+    found: list[Message] = []
+    for one in messages:
+        ends = not found or found[-1]["role"] != "system" or (first and len(found) == 1 and one["role"] == "user")
+        if ends or one["role"] not in ("system", "user"):
+            found.append(one)
+        else:
+            found[-1] = {**one, "content": f"{found[-1]['content']}\n\n{one['content']}"}
+    head, rest = found[:first], found[first:]
+    return [*head, *({**one, "role": "user"} if one["role"] == "system" else one for one in rest)]
+
+
+def with_thoughts(messages: Sequence[Message]) -> list[Message]:
+    """Messages whose thoughts are parts of their contents, as templates of Mistral's thinking models read them."""
+    found: list[Message] = []
+    for one in messages:
+        thought = one["role"] == "assistant" and (one.get("reasoning_content") or one.get("reasoning"))
+        said = [{"type": "text", "text": one["content"]}] if one["content"] else []
+        found.append({**one, "content": [{"type": "thinking", "thinking": thought}, *said]} if thought else one)
     return found
 
 

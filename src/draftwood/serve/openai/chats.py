@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import Any, Final, final
+from typing import Any, final
 
 from torch import Tensor
 
@@ -20,7 +20,13 @@ from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.formats import FORMATS, THINK, Thinking, ToolFormat, format_of, thinking_of
-from draftwood.serve.openai.histories import in_channels, with_responses, written_out
+from draftwood.serve.openai.histories import (
+    in_channels,
+    with_responses,
+    with_short_ids,
+    with_single_calls,
+    written_out,
+)
 from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
 from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held
@@ -40,8 +46,8 @@ class Chats:
 
     @property
     def _reads_tools(self) -> bool:
-        """Whether the chat template writes tools itself; else a text of the server says how to call."""
-        return self._pair.template.reads("tools")
+        """Whether the chat template writes tools; else a text of the server says how to call."""
+        return self._pair.template.shows_tools != "text"
 
     @cached_property
     def _special(self) -> dict[str, int]:
@@ -156,19 +162,19 @@ class Chats:
         return True if marks.begin in end and marks.end not in end else None
 
     def _messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], *, continues: bool) -> list[dict[str, Any]]:
-        given = [message.to_template() for message in messages]
+        given = checked([message.to_template() for message in messages], continues=continues)
         if self._channels:
-            return in_channels(checked(given, continues=continues))
+            return in_channels(given)
         wanted = tools or any(one["role"] == "tool" or "tool_calls" in one for one in given)
         template = self._pair.template
         if template.reads("tool_responses") and not template.reads("tool_call_id"):
-            return with_responses(checked(given, continues=continues))
+            return with_responses(given)
+        given = with_single_calls(given) if template.reads("single tool-calls") else given
+        given = with_short_ids(given) if template.reads("length != 9") else given
         written = template.reads("tool_calls") and (self._reads_tools or not tools)
         if not wanted or self._options.no_tools or written or self._calls is None:
             return given
-        field, functions = template.reads_tools_of_messages, [tool.to_template() for tool in tools]
-        shows: Final = "field" if field else "template" if self._reads_tools else "text"
-        return written_out(checked(given, continues=continues), functions, self._calls, shows)
+        return written_out(given, [tool.to_template() for tool in tools], self._calls, template.shows_tools)
 
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from draftwood.serve.openai.formats import ToolFormat
@@ -12,20 +14,40 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def in_channels(messages: Messages) -> list[dict[str, Any]]:
-    """Messages for templates of channels: one call each, followed by its result; what precedes it is one thought."""
+    """Messages for templates of channels, with single calls; what precedes a call is one thought."""
+    found = []
+    for message in with_single_calls(messages):
+        one = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+        thought, calls = message.get("reasoning_content") or message.get("reasoning") or "", "tool_calls" in one
+        if calls and one.get("content"):
+            thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
+        found.append({**one, "thinking": thought} if thought and calls else one)
+    return found
+
+
+def with_single_calls(messages: Messages) -> list[dict[str, Any]]:
+    """Messages of one call each, followed by its result, for templates that write no more, such as those of Llama 3."""
     found: list[dict[str, Any]] = []
     for message, results in _answered(messages):
-        one = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
-        thought = message.get("reasoning_content") or message.get("reasoning") or ""
         *before, last = message.get("tool_calls") or [None]
-        if last is not None and one.get("content"):
-            thought, one["content"] = f"{thought}\n{one['content']}".lstrip(), ""
-        one |= {"thinking": thought} if thought and last is not None else {}
         for call in before:
             own = next((result for result in results if result.get("tool_call_id") == call.get("id")), None)
-            found += [{**one, "tool_calls": [call]}, *([] if own is None else [own])]
-            one, results = {"role": one["role"], "content": ""}, [each for each in results if each is not own]
-        found += [one if last is None else {**one, "tool_calls": [last]}, *results]
+            found += [{**message, "tool_calls": [call]}, *([] if own is None else [own])]
+            message, results = {"role": message["role"], "content": ""}, [one for one in results if one is not own]
+        found += [message if last is None else {**message, "tool_calls": [last]}, *results]
+    return found
+
+
+def with_short_ids(messages: Messages) -> list[dict[str, Any]]:
+    """Messages whose calls have ids of nine letters, as the first templates of Mistral want them; other ids become such."""
+
+    def short(one: Mapping[str, Any], name: str) -> dict[str, Any]:
+        id = str(one.get(name, ""))
+        return {**one, name: id if re.fullmatch("[A-Za-z0-9]{9}", id) else sha256(id.encode()).hexdigest()[:9]}
+
+    found = [short(message, "tool_call_id") if message["role"] == "tool" else dict(message) for message in messages]
+    for message in found:
+        message |= {"tool_calls": [short(call, "id") for call in message["tool_calls"]]} if "tool_calls" in message else {}
     return found
 
 
@@ -76,8 +98,8 @@ def written_out(
     """Messages whose calls are texts, for a chat template that writes none.
 
     Args:
-        shows: what shows the functions: a system text, which says how to call in the format of Hermes, and results are texts
-            of the user; a field of the system message, ``tools``, as for Phi-4-mini; or the template, as for Granite 3.3.
+        shows: what shows the functions: a text of the system, which says how to call in the format of Hermes, where results
+            are texts of the user; a field of the system's message, as for Phi-4-mini; or the template, as for Granite 3.3.
     """
     found: list[dict[str, Any]] = []
     for message, results in _answered(messages):
