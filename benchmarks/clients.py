@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -22,6 +22,7 @@ import click
 from benchmarks.lists import chosen
 from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 
 EXAMPLES: Final = Path(__file__).parents[1] / "examples" / "clients"
@@ -76,12 +77,10 @@ class ClientsConfig:
         ConfigError: an unknown client, or a server for agents.
     """
 
-    url: str | None = field(
-        default=None, metadata={"help": f"a running server such as {URL}; without it one with {MODEL} is started"}
-    )
-    agents: bool = field(default=False, metadata={"help": "those of examples/agents, with a model that writes a script"})
-    only: str = field(default="all", metadata={"help": "files of the folder, comma-separated"})
-    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the report"})
+    url: str | None = setting(None, f"a running server such as {URL}; without it one with {MODEL} is started")
+    agents: bool = setting(False, "those of examples/agents, with a model that writes a script")
+    only: str = setting("all", "files of the folder, comma-separated")
+    output: Path = setting(Path("draftwood-bench"), "folder for the report")
 
     def __post_init__(self) -> None:
         if self.agents and self.url is not None:

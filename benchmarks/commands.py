@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.config import CostConfig, DivergenceConfig, InflateConfig
-from benchmarks.edits_config import EditsConfig
+from benchmarks.config import CostConfig, DivergenceConfig, EditsConfig, InflateConfig
 from benchmarks.opening import open_pair, quiet
 from benchmarks.start.config import StartConfig
 from draftwood.cli.options import dataclass_options

@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from benchmarks.edits_config import EditsConfig
+from benchmarks.config import EditsConfig
 from benchmarks.record import head_of, machine_lines
 from benchmarks.report import table
 from draftwood.api import Pair

@@ -1,13 +1,20 @@
-"""Comma-separated options."""
+"""Numbers and comma-separated options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from draftwood.core.errors import ConfigError
 
 T = TypeVar("T")
+
+
+def at_least(config: Any, least: int, *names: str) -> None:
+    """Check numbers that were given; raises a ConfigError for the first one that is too small."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and value < least:
+            raise ConfigError(f"{name} is {value}: give {least} or more")
 
 
 def listed(name: str, text: str, read: Callable[[str], T]) -> tuple[T, ...]:
@@ -50,3 +57,18 @@ def whole_numbers(name: str, text: str, *, minimum: int, example: str) -> tuple[
         return int(part)
 
     return listed(name, text, read)
+
+
+def numbers(name: str, text: str, example: str, *, positive: bool = False) -> tuple[float, ...]:
+    """Entries that all have to be numbers from 0 on, or above 0.
+
+    Raises:
+        ConfigError: one that is not.
+    """
+    try:
+        found = listed(name, text, float)
+    except ValueError:
+        found = (-1.0,)
+    if not all((value > 0.0 if positive else value >= 0.0) and value < 1e6 for value in found):
+        raise ConfigError(f"{name} is {text!r}: give numbers {'above' if positive else 'from'} 0, for example {example}")
+    return found

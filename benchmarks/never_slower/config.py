@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from benchmarks.config import BackendName, DTypeName, backends
-from benchmarks.lists import chosen, listed, whole_numbers
+from benchmarks.config import BackendName, Models, backends
+from benchmarks.lists import at_least, chosen, numbers, whole_numbers
+from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Backend
 from draftwood.grammar.grammar import Grammar
@@ -18,42 +19,31 @@ STATES: Final = ("new", "known")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class NeverSlowerConfig:
+class NeverSlowerConfig(Models):
     """What is compared, and how often.
 
     Raises:
         ConfigError: a value out of range, an unknown draft or state.
     """
 
-    target: str | None = field(
-        default=None, metadata={"help": "target model, a folder or a hub name; the bundled pair without it"}
+    device: str = setting("auto", "cpu, cuda or cuda:1; auto takes CUDA if there is one")
+    backend: BackendName = setting("native", "native, torch or both of them")
+    drafts: str = setting(
+        ",".join(DRAFTS), "comma-separated; own: the pair's, none: without, random: one layer with random weights"
     )
-    draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
-    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
-    backend: BackendName = field(default="native", metadata={"help": "native, torch or both of them"})
-    drafts: str = field(
-        default=",".join(DRAFTS),
-        metadata={"help": "comma-separated; own: the pair's, none: without, random: one layer with random weights"},
+    states: str = setting(
+        ",".join(STATES), "comma-separated; new: nothing is known of the machine, known: an earlier process has learnt"
     )
-    states: str = field(
-        default=",".join(STATES),
-        metadata={"help": "comma-separated; new: nothing is known of the machine, known: an earlier process has learnt"},
-    )
-    batch: str = field(default="1,4,8", metadata={"help": "texts that are continued together, comma-separated"})
-    temperatures: str = field(default="0,1", metadata={"help": "comma-separated"})
-    max_new_tokens: int = field(default=48, metadata={"help": "new tokens of every text"})
-    json_schema: Path | None = field(
-        default=None, metadata={"help": "all texts are JSON that follows the schema in this file, and end with it"}
-    )
-    repeats: int = field(default=3, metadata={"help": "times that both write every text"})
-    seed: int = field(default=0, metadata={"help": "seed of the texts and of the order"})
-    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for never-slower.json and .md"})
+    batch: str = setting("1,4,8", "texts that are continued together, comma-separated")
+    temperatures: str = setting("0,1", "comma-separated")
+    max_new_tokens: int = setting(48, "new tokens of every text")
+    json_schema: Path | None = setting(None, "all texts are JSON that follows the schema in this file, and end with it")
+    repeats: int = setting(3, "times that both write every text")
+    seed: int = setting(0, "seed of the texts and of the order")
+    output: Path = setting(Path("draftwood-bench"), "folder for never-slower.json and .md")
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "repeats"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {value}: give 1 or more")
+        at_least(self, 1, "max_new_tokens", "repeats")
         self.draft_names()
         self.state_names()
         self.batch_sizes()
@@ -90,10 +80,4 @@ class NeverSlowerConfig:
 
     def temperature_values(self) -> tuple[float, ...]:
         """Temperatures, 0 or more."""
-        try:
-            found = listed("temperatures", self.temperatures, float)
-        except ValueError:
-            found = (-1.0,)
-        if not all(0.0 <= value < 100.0 for value in found):
-            raise ConfigError(f"temperatures is {self.temperatures!r}: give numbers from 0 on, for example 0,1")
-        return found
+        return numbers("temperatures", self.temperatures, "0,1")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
-from benchmarks.config import DTypeName
-from benchmarks.lists import chosen, listed, whole_numbers
-from draftwood.core.errors import ConfigError
+from benchmarks.config import Models
+from benchmarks.lists import at_least, chosen, numbers, whole_numbers
+from draftwood.core.checks import setting
 from draftwood.core.methods import MethodName
 from draftwood.core.settings import BackendName
 
@@ -17,46 +17,15 @@ SYSTEMS: Final = ("off", "automatic", "fixed", "transformers", "transformers-bat
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class Served(Models):
     """The server that is measured, and where the results go."""
 
-    target: str | None = field(
-        default=None, metadata={"help": "target model, a folder or a hub name; the bundled pair without it"}
-    )
-    draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
-    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    backend: BackendName = field(default="auto", metadata={"help": "what runs the models of the server"})
-    method: MethodName = field(default="auto", metadata={"help": "drafting method of the server"})
-    shape: str | None = field(
-        default=None, metadata={"help": "shape of the method's tree; without it a method that measures may draft nothing"}
-    )
-    url: str | None = field(
-        default=None, metadata={"help": "a running server such as http://127.0.0.1:8000; without it one is started"}
-    )
-    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the JSON document and the report"})
-    seed: int = field(default=0, metadata={"help": "seed of the requests and of their order"})
-
-
-def at_least(config: Any, least: int, *names: str) -> None:
-    """Check whole numbers; raises ConfigError for the first one that is too small."""
-    for name in names:
-        if (value := getattr(config, name)) < least:
-            raise ConfigError(f"{name} is {value}: give {least} or more")
-
-
-def numbers(name: str, text: str, example: str, *, positive: bool = False) -> tuple[float, ...]:
-    """Comma-separated numbers from 0 on, or above 0.
-
-    Raises:
-        ConfigError: something else.
-    """
-    try:
-        found = listed(name, text, float)
-    except ValueError:
-        found = (-1.0,)
-    if not all((value > 0.0 if positive else value >= 0.0) and value < 1e6 for value in found):
-        raise ConfigError(f"{name} is {text!r}: give numbers {'above' if positive else 'from'} 0, for example {example}")
-    return found
+    backend: BackendName = setting("auto", "what runs the models of the server")
+    method: MethodName = setting("auto", "drafting method of the server")
+    shape: str | None = setting(None, "shape of the method's tree; without it a method that measures may draft nothing")
+    url: str | None = setting(None, "a running server such as http://127.0.0.1:8000; without it one is started")
+    output: Path = setting(Path("draftwood-bench"), "folder for the JSON document and the report")
+    seed: int = setting(0, "seed of the requests and of their order")
 
 
 @final
@@ -68,20 +37,18 @@ class LoadConfig:
         ConfigError: a value out of range, an unknown system.
     """
 
-    systems: str = field(
-        default="off,automatic,fixed,transformers",
-        metadata={
-            "help": f"comma-separated, of {', '.join(SYSTEMS)}; off, automatic and fixed are ways of drafting, "
-            "transformers is 'transformers serve', batched with continuous batching"
-        },
+    systems: str = setting(
+        "off,automatic,fixed,transformers",
+        f"comma-separated, of {', '.join(SYSTEMS)}; off, automatic and fixed are ways of drafting, "
+        "transformers is 'transformers serve', batched with continuous batching",
     )
-    fixed: MethodName = field(default="chain", metadata={"help": "method of the system 'fixed', in its default shape"})
-    concurrency: str = field(default="1,2,4,8,16", metadata={"help": "clients with one request each at any time"})
-    rates: str = field(default="1,4", metadata={"help": "requests per second that arrive at random, comma-separated"})
-    requests: int = field(default=32, metadata={"help": "requests of every system at every level and repeat"})
-    repeats: int = field(default=3, metadata={"help": "times that every system gets the requests of every level"})
-    max_new_tokens: int = field(default=64, metadata={"help": "tokens of the longest answers; others have a part of them"})
-    temperatures: str = field(default="0,0.7,1", metadata={"help": "of the requests, in turn, comma-separated"})
+    fixed: MethodName = setting("chain", "method of the system 'fixed', in its default shape")
+    concurrency: str = setting("1,2,4,8,16", "clients with one request each at any time")
+    rates: str = setting("1,4", "requests per second that arrive at random, comma-separated")
+    requests: int = setting(32, "requests of every system at every level and repeat")
+    repeats: int = setting(3, "times that every system gets the requests of every level")
+    max_new_tokens: int = setting(64, "tokens of the longest answers; others have a part of them")
+    temperatures: str = setting("0,0.7,1", "of the requests, in turn, comma-separated")
 
     def __post_init__(self) -> None:
         at_least(self, 1, "requests", "repeats")
@@ -117,11 +84,9 @@ class SoakConfig:
         ConfigError: a value out of range.
     """
 
-    requests: int = field(default=2000, metadata={"help": "short requests, a part of which the client leaves"})
-    clients: int = field(default=12, metadata={"help": "requests at a time"})
-    growth: float = field(
-        default=0.02, metadata={"help": "part by which memory may grow between the end of the first tenth and of the last"}
-    )
+    requests: int = setting(2000, "short requests, a part of which the client leaves")
+    clients: int = setting(12, "requests at a time")
+    growth: float = setting(0.02, "part by which memory may grow between the end of the first tenth and of the last")
 
     def __post_init__(self) -> None:
         at_least(self, 10, "requests")
@@ -138,10 +103,10 @@ class FuzzConfig:
         ConfigError: a value out of range.
     """
 
-    requests: int = field(default=10_000, metadata={"help": "mutated bodies"})
-    clients: int = field(default=8, metadata={"help": "requests at a time"})
-    seconds: float = field(default=30.0, metadata={"help": "an answer that takes longer is a hang"})
-    cases: int = field(default=100, metadata={"help": "most cases of schemathesis per route and phase; 0 leaves it out"})
+    requests: int = setting(10_000, "mutated bodies")
+    clients: int = setting(8, "requests at a time")
+    seconds: float = setting(30.0, "an answer that takes longer is a hang")
+    cases: int = setting(100, "most cases of schemathesis per route and phase; 0 leaves it out")
 
     def __post_init__(self) -> None:
         at_least(self, 0, "requests", "cases")
@@ -157,10 +122,10 @@ class PrefixConfig:
         ConfigError: a value out of range.
     """
 
-    tokens: int = field(default=1500, metadata={"help": "tokens of the first turn of a chat, at least"})
-    repeats: int = field(default=9, metadata={"help": "chats that are measured, after one that warms up"})
-    max_new_tokens: int = field(default=40, metadata={"help": "tokens of an answer"})
-    most: float = field(default=1.3, metadata={"help": "the most that a second turn may take, by a new chat"})
+    tokens: int = setting(1500, "tokens of the first turn of a chat, at least")
+    repeats: int = setting(9, "chats that are measured, after one that warms up")
+    max_new_tokens: int = setting(40, "tokens of an answer")
+    most: float = setting(1.3, "the most that a second turn may take, by a new chat")
 
     def __post_init__(self) -> None:
         at_least(self, 64, "tokens")

@@ -8,9 +8,9 @@ from tests.benchmarks.tiny import call
 
 REFUSED = [
     ("generate --repeats 0", "repeats is 0"),
-    ("generate --temperatures 0,warm", "'warm'"),
-    ("generate --temperatures ,", "comma-separated"),
-    ("generate --temperatures=-1", "'-1'"),
+    ("generate --temperatures 0,warm", "temperatures is '0,warm': give numbers from 0"),
+    ("generate --temperatures ,", "temperatures is ','"),
+    ("generate --temperatures=-1", "temperatures is '-1': give numbers from 0"),
     ("generate --methods chain,beam", "'beam': choose from ar, chain"),
     ("generate --data x --prompts y", "both given"),
     ("generate --data x --chat", "chat puts prompts into a chat template"),
@@ -29,7 +29,7 @@ REFUSED = [
     ("never-slower --drafts own,other", "'other'"),
     ("never-slower --states old", "'old'"),
     ("never-slower --batch 0", "batch holds '0'"),
-    ("never-slower --temperatures warm", "temperatures is 'warm': give numbers from 0 on"),
+    ("never-slower --temperatures warm", "temperatures is 'warm': give numbers from 0"),
     ("never-slower --repeats 0", "repeats is 0: give 1 or more"),
     ("never-slower --json-schema x", "json_schema is 'x'"),
     ("serve-load --systems x", "systems holds 'x'"),
