@@ -5,9 +5,7 @@ A row reads and writes at its own position, so a finished chat is replaced at on
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,66 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftwood.train.chat_files import Chat
-from draftwood.train.chat_template import Template
-from draftwood.train.chats import ANOTHER_TURN, LONGEST_TURN, MIN_P, USER_TEMPERATURE
+from draftwood.train.chats import OpenChat, Turns
 
-TEMPERATURES: Final = (0.0, 0.6, 1.0, 1.0)  # of answers, equally likely
-MOST: Final = 384  # tokens of an answer: longer ones repeat themselves at low temperatures
-_OWN_TURNS = 0.5  # share of chats whose first user turn the model writes
-_STEPS = 8  # between two looks for finished rows
-
-
-@final
-@dataclass
-class _Job:
-    """A chat up to the turn that is written next."""
-
-    tokens: list[int]
-    answered: list[bool]
-    temperature: float  # of its answers
-    answering: bool
-
-
-@final
-class Chats:
-    """The turns of chats: what a row writes next.
-
-    Args:
-        template: of the target.
-        turns: first user turns as token ids.
-        longest: tokens of a chat, at most.
-    """
-
-    def __init__(self, template: Template, turns: Sequence[Sequence[int]], longest: int, seed: int) -> None:
-        self.template, self.turns, self.longest = template, turns, longest
-        self.rng = random.Random(seed)
-
-    def new(self) -> _Job:
-        """The beginning of a chat."""
-        head, temperature = self.template.head, self.rng.choice(TEMPERATURES)
-        if self.turns and self.rng.random() > _OWN_TURNS:
-            begun = [*head, *self.rng.choice(self.turns), *self.template.to_answer]
-            return _Job(begun, [False] * len(begun), temperature, answering=True)
-        return _Job(list(head), [False] * len(head), temperature, answering=False)
-
-    def limit(self, job: _Job) -> int:
-        """The most tokens of the turn that is written next."""
-        return min(MOST if job.answering else LONGEST_TURN, self.longest - len(job.tokens))
-
-    def written(self, job: _Job, tokens: list[int]) -> bool:
-        """Append a turn, and begin the next one; whether the chat is finished."""
-        template, ended = self.template, tokens[-1] in self.template.ends
-        job.tokens += tokens
-        job.answered += [job.answering] * len(tokens)
-        if job.answering and not (ended and self.rng.random() < ANOTHER_TURN):
-            return True
-        given = template.to_user[1:] if job.answering else template.to_answer[1 if ended else 0 :]
-        if len(job.tokens) + len(given) + 2 * LONGEST_TURN > self.longest:
-            return True
-        job.tokens += given
-        job.answered += [False] * len(given)
-        job.answering = not job.answering
-        return False
+_STEPS: Final = 8  # between two looks for finished rows
 
 
 @final
@@ -183,22 +124,22 @@ def _turned(x: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def write(rows: Rows, chats: Chats) -> Iterator[Chat]:
+def write(rows: Rows, chats: Turns) -> Iterator[Chat]:
     """Finished chats; an endless iterator."""
     count, ends = len(rows.last), np.array(sorted(chats.template.ends))
-    jobs: list[_Job | None] = [None] * count
+    jobs: list[OpenChat | None] = [None] * count
     turns: list[list[int]] = [[] for _ in range(count)]
-    waiting = [chats.new() for _ in range(count)]
+    waiting = [chats.begin() for _ in range(count)]
     free = list(range(count))
     while True:
-        begun = [(row, waiting.pop() if waiting else chats.new()) for row in free]
+        begun = [(row, waiting.pop() if waiting else chats.begin()) for row in free]
         for start in range(0, len(begun), 128):
             part = begun[start : start + 128]
             rows.begin(
                 [row for row, _ in part],
                 [job.tokens for _, job in part],
-                [job.temperature if job.answering else USER_TEMPERATURE for _, job in part],
-                [0.0 if job.answering else MIN_P for _, job in part],
+                [job.sampling.temperature for _, job in part],
+                [job.sampling.min_p for _, job in part],
             )
         for row, new in begun:
             jobs[row], turns[row] = new, []
@@ -214,7 +155,8 @@ def write(rows: Rows, chats: Chats) -> Iterator[Chat]:
             if min(stop, left) > recent.shape[1]:
                 continue
             free.append(row)
-            if chats.written(job, turns[row]):
-                yield Chat(job.tokens, job.answered)
-            else:
+            job.add(turns[row], written=True)
+            if chats.goes_on(job):
                 waiting.append(job)
+            else:
+                yield chats.end(job)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -37,15 +38,19 @@ from draftwood.runners.hidden.model import HiddenBlockDrafter  # noqa: E402
 from draftwood.runners.pairing import vocabulary_digest  # noqa: E402
 from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
 from draftwood.train.chat_template import Template, text_turns  # noqa: E402
+from draftwood.train.chats import Turns  # noqa: E402
 from draftwood.train.config import DrafterConfig  # noqa: E402
-from draftwood.train.features import KEPT  # noqa: E402
-from draftwood.train.hidden import EVERY, accepted, block_loss, new_drafter  # noqa: E402
+from draftwood.train.drafter import Lookups, lookups_of  # noqa: E402
+from draftwood.train.features import KEPT, examples_of  # noqa: E402
+from draftwood.train.hidden import block_loss, figures, new_drafter  # noqa: E402
 from draftwood.train.hidden_batches import near_batches  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from recipes import answers  # noqa: E402
 from recipes.muon import MuonAdamW  # noqa: E402
 
 HELD_OUT = 64  # chats of each kind
+TEMPERATURES: Final = (0.0, 0.6, 1.0, 1.0)  # of answers, equally likely
+MOST: Final = 384  # tokens of an answer: longer ones repeat themselves at low temperatures
 
 
 class Read(NamedTuple):
@@ -102,41 +107,6 @@ def batch_of(found: Read, anchors: Tensor, layers: Sequence[int], block: int) ->
     }  # fmt: skip
 
 
-def possible(found: Read) -> Tensor:
-    """Whether a token can be an anchor [row, token]: the target wrote the next one."""
-    may = torch.zeros_like(found.answered)
-    may[:, 1:-1] = found.answered[:, 2:]
-    return may
-
-
-class Heads(NamedTuple):
-    """The target's embeddings, and its output weights of the draft's vocabulary."""
-
-    embed: Any
-    head: Tensor
-
-
-@torch.no_grad()
-def chain(drafter: Any, target: Any, heads: Heads, chats: Sequence[Chat], ids: Tensor) -> dict[str, Any]:
-    """Acceptance by slot and the expected tokens of a pass with a chain, as ``hidden.figures`` has them."""
-    block, total, count = drafter.config.block, 0.0, 0
-    accepted_sum = torch.zeros(block, dtype=torch.float64, device=target.device)
-    slots_sum = torch.zeros_like(accepted_sum)
-    for chat in chats:
-        found = read(target, [chat], ids)
-        anchors = possible(found)[0].nonzero().flatten()[::EVERY][None]
-        if not anchors.numel():
-            continue
-        batch = batch_of(found, anchors, drafter.config.target_layers, block)
-        found_slots = accepted(drafter, heads.embed, heads.head, batch)
-        total += float((1 + found_slots.cumprod(-1).sum(-1)).sum())
-        count += len(found_slots)
-        accepted_sum += found_slots.sum(0).double()
-        slots_sum += batch["real"][0].sum(0).double()
-    rejected = (1 - accepted_sum / slots_sum.clamp(min=1)).tolist()
-    return {"chain": round(total / max(count, 1), 4), "rejection": [round(value, 4) for value in rejected]}
-
-
 def batches(chats: Sequence[Chat], size: int, rng: np.random.Generator) -> Iterator[list[Chat]]:
     """Endless batches of chats of nearly equal lengths."""
     lengths = [len(chat.tokens) for chat in chats]
@@ -150,10 +120,13 @@ def written(given: argparse.Namespace, target: Any, tokenizer: Any) -> list[Chat
     """Chats that the target writes within ``--write-seconds``."""
     template = Template.of(tokenizer, eos_of(target, tokenizer, target.lm_head.weight.shape[0]))
     texts = text_turns(given.data, given.turns, given.seed)
-    turns = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    turns = [turn for turn in turns if len(turn) < given.longest - answers.MOST]
-    print(f"{len(turns):,} first turns", flush=True)
-    chats = answers.Chats(template, turns, given.longest, given.seed)
+    first = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    first = [turn for turn in first if len(turn) < given.longest - MOST]
+    print(f"{len(first):,} first turns", flush=True)
+    chats = Turns(
+        template=template, first=first, longest=given.longest, temperatures=TEMPERATURES, rng=random.Random(given.seed),
+        from_text=0.5, answer=MOST,
+    )  # fmt: skip
     found, began, said = [], perf_counter(), perf_counter()
     for chat in answers.write(answers.Rows(target, given.rows, given.longest), chats):
         found.append(chat)
@@ -174,8 +147,12 @@ def train(
     Returns:
         The number of steps and of blocks, and the figures on the held-out chats at each report.
     """
-    ids = next(iter(drafters.values())).draft_tokens.long()
-    heads = Heads(target.get_input_embeddings(), target.lm_head.weight[ids].clone())
+    some_drafter = next(iter(drafters.values()))
+    ids, lookups = some_drafter.draft_tokens.long(), lookups_of(some_drafter, target)
+    shown = {
+        name: {kind: examples_of(target, one.config.target_layers, part) for kind, part in held_out.items()}
+        for name, one in drafters.items()
+    }
     optimizers = {name: optimizer(name, one, given.learning_rate) for name, one in drafters.items()}
     history: list[dict[str, Any]] = []
     began, step, reported = perf_counter(), 0, -1.0
@@ -184,16 +161,21 @@ def train(
         if done >= min(1.0, reported + given.report_every):
             reported = done
             for name, one in drafters.items():
-                figures = {kind: chain(one, target, heads, part, ids) for kind, part in held_out.items()}
-                history.append({"step": step, "seconds": round(perf_counter() - began, 1), "drafter": name, **figures})
+                with torch.no_grad():
+                    found = {
+                        kind: figures(one, **lookups, features=part, held_out=range(len(part)))
+                        for kind, part in shown[name].items()
+                    }
+                history.append({"step": step, "seconds": round(perf_counter() - began, 1), "drafter": name, **found})
                 print(json.dumps(history[-1]), flush=True)
         if done >= 1:
             break
-        found = read(target, some, ids)
-        anchors = chosen_anchors(found, given.anchors)
+        batch = read(target, some, ids)
+        anchors = chosen_anchors(batch, given.anchors)
         rate = given.learning_rate * min(1.0, (step + 1) / given.warmup) * (1 - done)
         for name, one in drafters.items():
-            update(one, optimizers[name], rate, heads, batch_of(found, anchors, one.config.target_layers, one.config.block))
+            layers, block = one.config.target_layers, one.config.block
+            update(one, optimizers[name], rate, lookups, batch_of(batch, anchors, layers, block))
         step += 1
     return {"steps": step, "blocks": step * given.batch * given.anchors, "history": history}
 
@@ -206,16 +188,17 @@ def optimizer(name: str, drafter: Any, rate: float) -> torch.optim.Optimizer:
 
 
 def chosen_anchors(found: Read, count: int) -> Tensor:
-    """Random anchors [row, anchor], with repetition."""
-    may = possible(found).float()
+    """Random anchors [row, anchor] before tokens that the target wrote, with repetition."""
+    may = torch.zeros_like(found.answered, dtype=torch.float32)
+    may[:, 1:-1] = found.answered[:, 2:]
     may[may.sum(1) == 0, 1] = 1.0  # a chat without an answer: its blocks count nothing
     return torch.multinomial(may, count, replacement=True)
 
 
-def update(drafter: Any, using: torch.optim.Optimizer, rate: float, heads: Heads, batch: dict[str, Tensor]) -> None:
+def update(drafter: Any, using: torch.optim.Optimizer, rate: float, lookups: Lookups, batch: dict[str, Tensor]) -> None:
     """One step of a drafter."""
     with autocast(drafter.device):
-        loss: Any = block_loss(drafter, heads.embed, heads.head, batch)
+        loss: Any = block_loss(drafter, lookups["embed"], lookups["head"], batch)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
     for group in using.param_groups:

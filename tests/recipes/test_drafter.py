@@ -1,12 +1,14 @@
 """Chats of a target in rows of one static memory, and drafters trained on them as it reads them; on the CPU here."""
 
 import argparse
+import random
 from itertools import count, islice
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from draftwood.train import chats as turns
 from draftwood.train.chat_template import Template
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden import new_drafter
@@ -32,11 +34,12 @@ def target():
 @pytest.fixture(scope="module")
 def chats(target):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "MOST", 30)
-        patch.setattr(answers, "LONGEST_TURN", 8)
-        patch.setattr(answers, "TEMPERATURES", (0.0,))
-        turns = answers.Chats(TEMPLATE, [[11, 12, 13], [20, 21, 22, 23, 24, 25]], 160, 0)
-        return list(islice(answers.write(answers.Rows(target, 5, 160), turns), 25))
+        patch.setattr(turns, "LONGEST_TURN", 8)
+        given = turns.Turns(
+            template=TEMPLATE, first=[[11, 12, 13], [20, 21, 22, 23, 24, 25]], longest=160, temperatures=(0.0,),
+            rng=random.Random(0), from_text=0.5, answer=30,
+        )  # fmt: skip
+        return list(islice(answers.write(answers.Rows(target, 5, 160), given), 25))
 
 
 def test_answers_at_temperature_0_are_the_target_s_likeliest_tokens(target, chats):

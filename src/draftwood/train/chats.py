@@ -41,17 +41,16 @@ from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
 from draftwood.verify.recursive import Recursive
 
-MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
-USER_TEMPERATURE = 0.9
+_MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
+_USER_TEMPERATURE = 0.9
 LONGEST_TURN = 64  # most tokens of a sampled user turn
 _PART = 64  # chats in one file
-_FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
-ANOTHER_TURN = 0.3  # probability of another user turn after an answer
+_ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 @final
 @dataclass(kw_only=True)
-class _Chat:
+class OpenChat:
     """A chat in progress: its tokens so far, which of them are answers, and whose turn it is."""
 
     tokens: list[int]
@@ -64,32 +63,99 @@ class _Chat:
         self.tokens += tokens
         self.answered += [written and self.answering] * len(tokens)
 
+    @property
+    def sampling(self) -> Sampling:
+        """Of its present turn."""
+        if self.answering:
+            return Sampling(temperature=self.temperature)
+        return Sampling(temperature=_USER_TEMPERATURE, min_p=_MIN_P)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """How chats begin, how long their turns are, and when they end.
+
+    Attributes:
+        template: of the target.
+        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
+        longest: tokens of a chat, at most.
+        temperatures: of answers, equally likely; a chat has one.
+        rng: draws all that is random.
+        from_text: share of chats whose first turn is one of ``first``.
+        answer: tokens of an answer, at most; None for no limit of its own.
+    """
+
+    template: Template
+    first: Sequence[Sequence[int]]
+    longest: int
+    temperatures: Sequence[float]
+    rng: random.Random
+    from_text: float = 0.3
+    answer: int | None = None
+
+    def begin(self) -> OpenChat:
+        """The beginning of a chat."""
+        head, to_answer = self.template.head, self.template.to_answer
+        temperature = self.rng.choice(self.temperatures)
+        if not self.template.has_turns:
+            given, answering = [*head, *(self.rng.choice(self.first) if self.first else ())], True
+        elif self.first and self.rng.random() < self.from_text:
+            given, answering = [*head, *self.rng.choice(self.first), *to_answer], True
+        else:
+            given, answering = list(head), False
+        return OpenChat(tokens=given, answered=[False] * len(given), temperature=temperature, answering=answering)
+
+    def limit(self, chat: OpenChat) -> int:
+        """The most tokens of a chat's present turn."""
+        room, most = self.longest - len(chat.tokens), self.answer if chat.answering else LONGEST_TURN
+        return room if most is None else min(most, room)
+
+    def goes_on(self, chat: OpenChat) -> bool:
+        """Append the template's tokens after a turn; returns whether the chat has room for another one."""
+        template, ended = self.template, chat.tokens[-1] in self.template.ends
+        if not chat.answering:
+            given = template.to_answer[1 if ended else 0 :]
+        else:
+            full = len(chat.tokens) + len(template.to_user) + LONGEST_TURN > self.longest
+            if not ended or not template.has_turns or full or self.rng.random() > _ANOTHER_TURN:
+                return False
+            given = template.to_user[1:]
+        chat.add(given, written=False)
+        chat.answering = not chat.answering
+        return len(chat.tokens) < self.longest
+
+    def end(self, chat: OpenChat) -> Chat:
+        """A chat that does not go on."""
+        return Chat(chat.tokens[: self.longest], chat.answered[: self.longest])
+
 
 @final
 class Writer:
     """Writes chats, many at a time.
 
     Args:
-        turns: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
+        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
     """
 
     def __init__(
-        self, runner: Runner, template: Template, turns: Sequence[Sequence[int]], config: ChatsConfig, seed: int
+        self, runner: Runner, template: Template, first: Sequence[Sequence[int]], config: ChatsConfig, seed: int
     ) -> None:
         prefixes = PrefixCache()
         prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
         self._decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
-        self._template, self._turns, self._config = template, turns, config
-        self._rng = random.Random(seed)
+        self._rows, self._turns = config.rows, Turns(
+            template=template, first=first, longest=config.longest, temperatures=config.temperature,
+            rng=random.Random(seed),
+        )  # fmt: skip
 
     def chats(self) -> Iterator[Chat]:
         """Finished chats; an endless iterator. It needs the runner until it is closed."""
-        longest = self._config.longest
-        writing: dict[int, _Chat] = {}
-        with self._decoder.batch(reuse=self._template.has_turns) as batch:
+        turns, writing = self._turns, dict[int, OpenChat]()
+        with self._decoder.batch(reuse=turns.template.has_turns) as batch:
             while True:
-                while len(writing) < self._config.rows:
-                    chat = self._new_chat()
+                while len(writing) < self._rows:
+                    chat = turns.begin()
                     writing[self._begin_turn(batch, chat)] = chat
                 for piece in batch.step():
                     chat = writing[piece.row]
@@ -97,44 +163,15 @@ class Writer:
                     if piece.finish_reason is None:
                         continue
                     del writing[piece.row]
-                    if self._goes_on(chat):
+                    if turns.goes_on(chat):
                         writing[self._begin_turn(batch, chat)] = chat
                     else:
-                        yield Chat(chat.tokens[:longest], chat.answered[:longest])
+                        yield turns.end(chat)
 
-    def _new_chat(self) -> _Chat:
-        head, to_answer = self._template.head, self._template.to_answer
-        temperature = self._rng.choice(self._config.temperature)
-        if not self._template.has_turns:
-            given, answering = [*head, *(self._rng.choice(self._turns) if self._turns else ())], True
-        elif self._turns and self._rng.random() < _FROM_TEXT:
-            given, answering = [*head, *self._rng.choice(self._turns), *to_answer], True
-        else:
-            given, answering = list(head), False
-        return _Chat(tokens=given, answered=[False] * len(given), temperature=temperature, answering=answering)
-
-    def _begin_turn(self, batch: Batch, chat: _Chat) -> int:
+    def _begin_turn(self, batch: Batch, chat: OpenChat) -> int:
         """Let the model write the next turn of a chat; returns the row's number."""
-        room = self._config.longest - len(chat.tokens)
-        limits = Limits(max_new_tokens=room if chat.answering else min(LONGEST_TURN, room))
-        answer, user = Sampling(temperature=chat.temperature), Sampling(temperature=USER_TEMPERATURE, min_p=MIN_P)
-        request = Request(prompt=list(chat.tokens), seed=self._rng.getrandbits(32), limits=limits)
-        return batch.add(request, answer if chat.answering else user)
-
-    def _goes_on(self, chat: _Chat) -> bool:
-        """Append the template's tokens after a turn; returns whether the chat has room for another one."""
-        template, longest = self._template, self._config.longest
-        ended = chat.tokens[-1] in template.ends
-        if not chat.answering:
-            given = template.to_answer[1 if ended else 0 :]
-        else:
-            full = len(chat.tokens) + len(template.to_user) + LONGEST_TURN > longest
-            if not ended or not template.has_turns or full or self._rng.random() > ANOTHER_TURN:
-                return False
-            given = template.to_user[1:]
-        chat.add(given, written=False)
-        chat.answering = not chat.answering
-        return len(chat.tokens) < longest
+        limits, seed = Limits(max_new_tokens=self._turns.limit(chat)), self._turns.rng.getrandbits(32)
+        return batch.add(Request(prompt=list(chat.tokens), seed=seed, limits=limits), chat.sampling)
 
 
 def chats_for(config: DrafterConfig) -> Path:
