@@ -31,20 +31,21 @@ def assert_same_drawing(stored, drawn):
 
 
 def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
-    shown = one_round.shown(draftwood.load(options={"backend": "torch"}))
-    svg = (IMAGES / "one-round.svg").read_text(encoding="utf-8")
-    assert svg == one_round.draw(shown), "run python -m scripts.pages"
-    words = [node.token.strip() for node in shown.nodes]
-    assert texts(svg, "code middle") == [*words, *words, *(token.strip() for token in shown.committed)]
-    assert texts(svg, "code") == words
-    kept = [node.token for node in shown.nodes[1:] if node.fate == "accepted"]
-    assert shown.committed[:-1] == kept
-    rejected = [node for node in shown.nodes if node.fate == "rejected"]
+    trace = one_round.recorded(draftwood.load(options={"backend": "torch"}))
+    svg, made = (IMAGES / "one-round.svg").read_text(encoding="utf-8"), trace.rounds[one_round.ROUND]
+    assert svg == one_round.draw(trace), "run python -m scripts.pages"
+    words, out = (
+        [trace.texts[token].strip() for token in some] for some in ([one.token for one in made.nodes], made.tokens)
+    )
+    assert texts(svg, "code") == [*words, *words, *words, *out]
+    kept = [one.token for one in made.nodes if one.verdict == "accepted"]
+    assert made.tokens[:-1] == kept
+    rejected = [one for one in made.nodes if one.verdict == "rejected"]
     assert [svg.count(sign) for sign in ("✓", "✗")] == [len(kept), len(rejected)]
     assert rejected  # and its next sibling was tried
     for node in rejected:
-        assert any(other.parent == node.parent and other.fate == "accepted" for other in shown.nodes[1:])
-        assert node.target < node.draft
+        assert any(other.parent == node.parent and other.verdict == "accepted" for other in made.nodes)
+        assert node.target_prob < node.draft_prob
 
 
 def test_the_engine_makes_a_round_of_the_published_shape():

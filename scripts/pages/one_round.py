@@ -2,88 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Final, final
 
 import draftwood
-from scripts.pages.svg import box, line, picture, text
+from draftwood.trace.figures.canvas import PILL, Canvas
+from draftwood.trace.figures.scene import children_of
+from draftwood.trace.labels import number
+from draftwood.trace.records import Trace
 
 PROMPT, SEED, SHAPE = "Once upon a time", 3, "3x3"
 ROUND = 5  # counted from 0: one that rejects a sibling, accepts the next one and ends with a token of the target's own
-_PILL, _STEP, _ROW = 62, 84, 54  # width of a token; from level to level; from node to node
-_TOP = 84
+_PILL, _STEP, _ROW, _TOP = 62, 84, 54, 96  # width of a token; from level to level; from node to node; the first row
+_LOOKS: Final = {"root": "c3", "accepted": "c3", "rejected": "c2", "not tried": "plain"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """One node of the tree: its token, its place in the drawing, and what the round made of it.
-
-    Attributes:
-        token: its text.
-        parent: the number of its parent.
-        column, row: its place; the root has column 0.
-        draft, target: the probabilities that both models give to it at its parent; None at the root.
-        fate: ``accepted``, ``rejected``, or ``untried``.
-    """
-
-    token: str
-    parent: int
-    column: int
-    row: float
-    draft: float | None
-    target: float | None
-    fate: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A round, ready to be drawn: the nodes, the root first, and the tokens that it committed."""
-
-    nodes: list[Node]
-    committed: list[str]
-
-
-def shown(pair: draftwood.Pair) -> Shown:
-    """Round :data:`ROUND` of the example text."""
+def recorded(pair: draftwood.Pair) -> Trace:
+    """The example text with its rounds."""
     method = draftwood.Method(method="rsd-s", shape=SHAPE)
-    for number, piece in enumerate(pair.stream(PROMPT, seed=SEED, max_new_tokens=24, method=method)):
-        if number == ROUND:
-            return _shown(piece.round, pair.tokenizer)
-    raise ValueError(f"the text ended before round {ROUND}: choose another seed")
+    trace = pair.generate(PROMPT, seed=SEED, max_new_tokens=24, method=method, trace=True).trace
+    assert trace is not None
+    return trace
 
 
-def _shown(made: draftwood.Round, tokenizer: Any) -> Shown:
-    tree, words = made.tree, made.tree.host.tokens[0]
-    draft, target = tree.draft_logp, made.target.settled.dense()
-    assert draft is not None
-    fates, rows = _fates(tree.children[0], made.paths[0]), _rows(tree.children[0])
-    nodes = []
-    for node, token in enumerate(words):
-        parent = tree.host.parents[0][node]
-        nodes.append(
-            Node(
-                token=tokenizer.decode([token]),
-                parent=parent,
-                column=int(tree.depths[0, node]),
-                row=rows[node],
-                draft=None if node == 0 else float(draft[0, parent, token].exp()),
-                target=None if node == 0 else float(target[0, parent, token].exp()),
-                fate=fates.get(node, "untried"),
-            )
-        )
-    return Shown(nodes=nodes, committed=[tokenizer.decode([token]) for token in made.tokens[0]])
-
-
-def _fates(children: list[list[int]], path: list[int]) -> dict[int, str]:
-    """Siblings are tried in draw order, until one is accepted."""
-    fates, node = {0: "accepted"}, 0
-    for accepted in path:
-        for child in children[node]:
-            fates[child] = "accepted" if child == accepted else "rejected"
-            if child == accepted:
-                break
-        node = accepted
-    return {**fates, **dict.fromkeys(children[node], "rejected")}
+def draw(trace: Trace) -> str:
+    """Draft, target, verify, output: from left to right."""
+    return _Picture(trace).drawn()
 
 
 def _rows(children: list[list[int]]) -> list[float]:
@@ -104,80 +47,73 @@ def _rows(children: list[list[int]]) -> list[float]:
     return rows
 
 
-def draw(made: Shown) -> str:
-    """Draft, target, verify, output: from left to right."""
-    leaves = int(max(node.row for node in made.nodes)) + 1
-    bottom = max(_TOP + leaves * _ROW, _TOP + len(made.nodes) * 30 + 22)
-    new = made.committed
-    parts = [
-        text(24, 34, "1  draft", "title"),
-        text(24, 54, "a small model grows a tree", "small quiet"),
-        *_tree(made, 24, verified=False),
-        text(388, 34, "2  target", "title"),
-        text(388, 54, "one forward scores every node", "small quiet"),
-        *_target(made, 388, bottom),
-        text(596, 34, "3  verify", "title"),
-        text(596, 54, "keep one path: the target's own distribution", "small quiet"),
-        *_tree(made, 596, verified=True),
-        text(948, 34, "4  output", "title"),
-        text(948, 54, f"{len(new)} tokens, 1 forward", "small quiet"),
-        *_output(made, 948),
-        line([(989, bottom + 8), (989, bottom + 30), (55, bottom + 30), (55, bottom + 10)], arrow=True),
-        text(520, bottom + 50, f"feedback: {new[-1].strip()!r} is the next root", "small quiet middle"),
-    ]
-    words = f"The target scores {len(made.nodes) - 1} drafted tokens in one forward pass; {len(new)} tokens are kept."
-    return picture(1084, bottom + 66, "One round of speculative decoding with a draft tree", words, parts)
+@final
+class _Picture:
+    """The round on a canvas."""
 
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.made = trace, trace.rounds[ROUND]
+        words = f"The target scores {len(self.made.nodes) - 1} drafted tokens in one forward pass; "
+        words += f"{len(self.made.tokens)} tokens are kept."
+        self.canvas = Canvas("One round of speculative decoding with a draft tree", words, "dw-one-round")
+        self.rows = _rows(children_of(self.made))
 
-def _short(probability: float) -> str:
-    return f"{probability:.2f}" if probability >= 0.005 else "<0.01"
+    def drawn(self) -> str:
+        """The file."""
+        canvas, new = self.canvas, self.made.tokens
+        bottom = _TOP - 12 + max((max(self.rows) + 1) * _ROW, len(self.made.nodes) * 30 + 22)
+        for left, head, says in (
+            (24, "1  draft", "a small model grows a tree"),
+            (388, "2  target", "one forward scores every node"),
+            (596, "3  verify", "keep one path: the target's own distribution"),
+            (948, "4  output", f"{len(new)} tokens, 1 forward"),
+        ):
+            canvas.text(left, 34, head, "head-line", size=15)
+            canvas.text(left, 54, says, "note")
+        self._tree(24, verified=False)
+        self._target(388, bottom)
+        self._tree(596, verified=True)
+        for row, token in enumerate(new):
+            last = row == len(new) - 1
+            self._token(948, _TOP + row * _ROW, 82, token, "own" if last else "c3")
+            canvas.text(989, _TOP + 28 + row * _ROW, "drawn from q" if last else "", "note", anchor="middle")
+        canvas.line([(989, bottom + 8), (989, bottom + 30), (55, bottom + 30), (55, bottom + 10)], arrow=True)
+        said = f"feedback: {self._text(new[-1])!r} is the next root"
+        canvas.text(520, bottom + 50, said, "note", anchor="middle")
+        return canvas.finish(1084, bottom + 66)
 
+    def _text(self, token: int) -> str:
+        return self.trace.texts[token].strip()
 
-def _place(node: Node, left: float) -> tuple[float, float]:
-    return left + node.column * _STEP, _TOP + node.row * _ROW
+    def _token(self, x: float, y: float, width: float, token: int, kind: str) -> None:
+        group = self.canvas.group("accepted" if kind == "c3" else "token")
+        self.canvas.rect(x, y - PILL / 2, width, PILL, f"pill {kind}", within=group, radius=PILL / 2)
+        self.canvas.text(x + width / 2, y + 4, self._text(token), within=group, anchor="middle")
 
+    def _tree(self, left: float, *, verified: bool) -> None:
+        places = [(left + one.depth * _STEP, _TOP + row * _ROW) for one, row in zip(self.made.nodes, self.rows, strict=True)]
+        for one, (x, y) in zip(self.made.nodes, places, strict=True):
+            self._token(x, y, _PILL, one.token, _LOOKS[one.verdict] if verified else "plain")
+            if one.parent is None:
+                continue
+            px, py = places[one.parent]
+            kept = verified and one.verdict == "accepted"
+            self.canvas.line([(px + _PILL, py), (x, y)], "path" if kept else "line")
+            if not verified and one.draft_prob is not None:
+                self.canvas.text(x + _PILL / 2, y + 25, f"p {number(one.draft_prob)}", "quiet", anchor="middle")
+            elif verified and one.verdict != "not tried":
+                sign, look = ("✓", "yes") if kept else ("✗", "no")
+                self.canvas.text(x + _PILL / 2, y + 26, sign, look, anchor="middle")
 
-def _tree(made: Shown, left: float, *, verified: bool) -> list[str]:
-    parts = []
-    for node in made.nodes[1:]:
-        (x, y), (px, py) = _place(node, left), _place(made.nodes[node.parent], left)
-        kept = verified and node.fate == "accepted"
-        parts.append(line([(px + _PILL, py + 12), (x, y + 12)], "line path" if kept else "line"))
-    looks = {"accepted": "good", "rejected": "bad", "untried": "pill"}
-    for node in made.nodes:
-        x, y = _place(node, left)
-        parts.append(box(x, y, _PILL, 24, looks[node.fate] if verified else "pill", 12))
-        parts.append(text(x + _PILL / 2, y + 16.5, node.token.strip(), "code middle"))
-        if node.draft is None:
-            continue
-        if not verified:
-            parts.append(text(x + _PILL / 2, y + 37, f"p {_short(node.draft)}", "small quiet middle"))
-        elif node.fate != "untried":
-            sign, look = ("✓", "yes") if node.fate == "accepted" else ("✗", "no")
-            parts.append(text(x + _PILL / 2, y + 38, sign, f"middle {look}"))
-    return parts
-
-
-def _target(made: Shown, left: float, bottom: float) -> list[str]:
-    """Every node, in the order in which the target reads them, with the probability that it gives to it."""
-    parts = [box(left - 10, _TOP - 12, 180, bottom - _TOP + 12, "box", 10)]
-    for number, node in enumerate(made.nodes):
-        y = _TOP + number * 30
-        parts.append(text(left, y + 16, node.token.strip(), "code"))
-        if node.target is None:
-            parts.append(text(left + 66, y + 16, "root", "small quiet"))
-        else:
-            parts.append(box(left + 66, y + 6, max(1.0, 50 * node.target), 11, "own", 2))
-            parts.append(text(left + 160, y + 16, f"q {_short(node.target)}", "small quiet end"))
-    return parts
-
-
-def _output(made: Shown, left: float) -> list[str]:
-    parts = []
-    for number, token in enumerate(made.committed):
-        last, y = number == len(made.committed) - 1, _TOP + number * _ROW
-        parts.append(box(left, y, 82, 24, "own" if last else "good", 12))
-        parts.append(text(left + 41, y + 16.5, token.strip(), "code middle"))
-        if last:
-            parts.append(text(left + 41, y + 40, "drawn from q", "small quiet middle"))
-    return parts
+    def _target(self, left: float, bottom: float) -> None:
+        """Every node, in the order in which the target reads them, with the probability that it gives to it."""
+        group = self.canvas.group("target-model")
+        self.canvas.rect(left - 10, _TOP - 24, 180, bottom - _TOP + 24, "sbs", within=group, radius=10)
+        for place, one in enumerate(self.made.nodes):
+            y = _TOP + 4 + place * 30
+            self.canvas.text(left, y, self._text(one.token), within=group)
+            if one.target_prob is None:
+                self.canvas.text(left + 66, y, "root", "quiet", within=group)
+            else:
+                self.canvas.rect(left + 66, y - 10, max(1.0, 44 * one.target_prob), 11, "own", within=group, radius=2)
+                self.canvas.text(left + 160, y, f"q {number(one.target_prob)}", "quiet", within=group, anchor="end")
