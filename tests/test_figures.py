@@ -6,15 +6,16 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from matplotlib.text import Text
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from scripts.pages import charts, one_round, published_round, speeds
+from draftwood.trace.labels import sans_width
+from scripts.pages import one_round, published_round, speeds
 from scripts.pages.__main__ import TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(svg, kind):
@@ -60,43 +61,48 @@ def test_the_engine_makes_a_round_of_the_published_shape():
 
 
 def test_the_chart_and_the_tables_are_those_of_the_stored_runs():
-    svg = (IMAGES / "speeds.svg").read_text(encoding="utf-8")
-    texts = [re.findall(r"<text[^>]*>([^<]*)</text>", one) for one in (svg, speeds.draw(ROOT))]
-    assert texts[0] == texts[1], "run python -m scripts.pages"
+    assert (IMAGES / "speeds.svg").read_text(encoding="utf-8") == speeds.draw(ROOT), "run python -m scripts.pages"
     for name, machines in TABLES.items():
         page = (ROOT / name).read_text(encoding="utf-8")
         assert with_tables(page, machines) == page, "run python -m scripts.pages"
 
 
+def chart():
+    return ET.fromstring(speeds.draw(ROOT))
+
+
 def test_a_bar_is_as_long_as_its_value():
-    values = [10.0, 20.0, 8.0, 0.0]
-    bars = [charts.Bar(label=f"{value:.0f}", value=value, shown=str(value), marked=value == 20) for value in values]
-    svg = charts.draw_bars("speeds", {"T = 0": bars[:2], "T = 1": bars[2:]}, note="tokens per second", one=1.0)
-    lengths = {"bar": [], "own": []}
-    for path in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}path"):
-        if found := re.match(r"fill: var\(--(bar|own)\)", path.get("style", "")):
-            ends = [float(number) for number in re.findall(r"-?[\d.]+", path.get("d"))][::2]
-            lengths[found[1]].append(max(ends) - min(ends))
-    scale = lengths["own"][0] / 20.0
-    assert lengths["bar"] == pytest.approx([10.0 * scale, 8.0 * scale, 0.0], abs=0.01)
+    bars = {}
+    for group in chart().iter(f"{SVG}g"):
+        if group.get("class") == "bar":
+            [rect], [_, value] = group.findall(f"{SVG}rect"), group.findall(f"{SVG}text")
+            bars.setdefault(float(value.text), []).append(float(rect.get("width")))
+    [line, other] = [path.get("d") for path in chart().iter(f"{SVG}path") if path.get("class") == "dotted"]
+    begin, rest = (float(re.search(r"M([\d.]+)", one)[1]) for one in (line, other))
+    lefts = {float(rect.get("x")) for rect in chart().iter(f"{SVG}rect") if rect.get("height") == "17.0"}
+    one = begin - min(lefts)
+    assert len(bars) > 10
+    assert (one > 10, len(lefts), rest - max(lefts)) == (True, 2, one)  # the lines stand at 1
+    for value, widths in bars.items():
+        assert widths == pytest.approx([value * one] * len(widths), abs=0.06)
 
 
-def test_no_text_of_the_chart_overlaps_another_or_leaves_it(monkeypatch):
-    figures = []
-    monkeypatch.setattr(charts, "_svg", lambda figure, name: figures.append(figure))
-    speeds.draw(ROOT)
-    [figure] = figures
-    figure.draw_without_rendering()
-    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and text.axes is not None]
-    boxes = [text.get_window_extent() for text in [*texts, figure._suptitle, figure._supxlabel]]
-    assert len(boxes) > 10
-    for box in boxes:
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
+def test_no_text_of_the_chart_overlaps_another_or_leaves_it():
+    boxes, begins = [], {"end": 1.0, "middle": 0.5}
+    for text in chart().iter(f"{SVG}text"):
+        size = float(text.get("font-size", 12))
+        width, x, y = sans_width(text.text, size), float(text.get("x")), float(text.get("y"))
+        left = x - width * begins.get(text.get("text-anchor"), 0.0)
+        boxes.append((left, y - size, left + width, y + 0.2 * size))
+    assert len(boxes) > 20
+    right, bottom = (float(chart().get(name)) for name in ("width", "height"))
+    for left, top, end, low in boxes:
+        assert left >= 0
+        assert top >= 0
+        assert end <= right
+        assert low <= bottom
     for one, other in combinations(boxes, 2):
-        assert min(one.x1, other.x1) - max(one.x0, other.x0) <= 0.5 or min(one.y1, other.y1) - max(one.y0, other.y0) <= 0.5
+        assert min(one[2], other[2]) <= max(one[0], other[0]) or min(one[3], other[3]) <= max(one[1], other[1])
 
 
 @pytest.mark.parametrize("machine", speeds.RUNS)

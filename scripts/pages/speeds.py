@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.pages.charts import Bar, draw_bars
+from draftwood.trace.figures.canvas import Canvas
 from scripts.pages.tables import Table, tables
 
 RUNS = {
@@ -24,6 +24,7 @@ NAMES = {
     "generate": "transformers `generate`",
 }
 COLUMNS = ("tokens/s", "÷ generate")
+_LEFT, _PANEL, _ROW, _ONE = 240, 560, 28, 35  # where bars begin; width of a panel; from bar to bar; width of a bar of 1.0
 
 
 def measured(root: Path, machine: str) -> dict[tuple[str, str], list[str]]:
@@ -55,18 +56,24 @@ def short_table(root: Path, machine: str = FIRST) -> str:
 
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for the chat model, at temperatures 0 and 1."""
-    cells = measured(root, FIRST)
-    panels = {
-        f"temperature {t}": _bars({name: cells[name, t][1].split()[0] for name in NAMES if name != "generate"})
-        for t in TEMPERATURES
-    }
+    cells, systems = measured(root, FIRST), [system for system in NAMES if system != "generate"]
     title = "Speed over transformers' generate (1.0), SmolLM2-135M-Instruct, 2 CPU cores"
     note = f"Green: adaptive trees. All systems use the same weights in bfloat16. Source: {RUNS[FIRST]}"
-    return draw_bars(title, panels, note=note, one=1.0)
+    canvas, bottom = Canvas(title, note, "dw-speeds"), 66 + len(systems) * _ROW
+    canvas.text(16, 28, title, "head-line", size=14)
+    for number, temperature in enumerate(TEMPERATURES):
+        left = _LEFT + number * _PANEL
+        canvas.text(left, 54, f"temperature {temperature}", "note")
+        shown = {system: cells[system, temperature][1].split()[0] for system in systems}
+        for row, (system, value) in enumerate(sorted(shown.items(), key=lambda item: -float(item[1]))):
+            _bar(canvas, left, 66 + row * _ROW, NAMES[system], value, "c3" if system == "adaptive" else "part2")
+        canvas.line([(left + _ONE, 62), (left + _ONE, bottom)], "dotted")
+    canvas.text(16, bottom + 24, note, "note")
+    return canvas.finish(2 * _PANEL, bottom + 40)
 
 
-def _bars(speeds: dict[str, str]) -> list[Bar]:
-    return [
-        Bar(label=NAMES[name], value=float(shown), shown=shown, marked=name == "adaptive")
-        for name, shown in sorted(speeds.items(), key=lambda item: -float(item[1]))
-    ]
+def _bar(canvas: Canvas, left: float, top: float, name: str, value: str, kind: str) -> None:
+    group = canvas.group("bar")
+    canvas.text(left - 6, top + 16, name, "name", within=group, anchor="end")
+    canvas.rect(left, top + 4, _ONE * float(value), 17, kind, within=group)
+    canvas.text(left + _ONE * float(value) + 6, top + 16, value, "name", within=group)
