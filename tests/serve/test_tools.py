@@ -322,8 +322,7 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
 # ---- the other formats ----
 
 
-@pytest.mark.parametrize("special", [[], sorted({sign for form in FORMATS.values() for sign in form.signs})])
-@pytest.mark.parametrize(("template", "text", "calls"), [
+WRITTEN: list[tuple[str, str, list[tuple[str, str]]]] = [
     (HERMES, hermes("get_time", "{}"), [("get_time", "{}")]),
     (LLAMA, '{"name": "get_weather", "parameters": {"city": "Bern"}}; {"name": "get_time", "parameters": {}}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
@@ -372,22 +371,27 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
       for text in ("[get_weather()]", "[get_time(", "[get_time(1)]", "[get_time(a=b)]", "[get_weather(**{})]", "no call")),
     (ARGS, '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}[TOOL_CALLS]get_time[ARGS]{}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
-])  # fmt: skip
+]  # fmt: skip
+"""Templates, what a model writes, and the calls that it holds."""
+
+
+@pytest.mark.parametrize("special", [[], sorted({sign for form in FORMATS.values() for sign in form.signs})])
+@pytest.mark.parametrize("template", dict.fromkeys(template for template, *_ in WRITTEN))
 def test_formats_are_those_of_the_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: list[str], template: str, text: str,
-    calls: list[tuple[str, str]],
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: list[str], template: str
+) -> None:
     with writing(tmp_path, monkeypatch, template, special=special) as (client, script):
-        found = told(client, script, text, trace=True)
-        assert calls_of(found) == calls
-        assert found["message"]["content"] == (None if calls else text)
+        for text, calls in [case for own, *case in WRITTEN if own == template]:
+            found = told(client, script, text, trace=True)
+            assert calls_of(found) == calls
+            assert found["message"]["content"] == (None if calls else text)
+            if "[TOOL_CALLS]" in template and calls:
+                assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
         script.text = None
         for choice in ("required", NAMED):
             held = answer(client, chat(tools=TOOLS, tool_choice=choice, max_tokens=400))["choices"][0]
             assert calls_of(held)
             assert held["finish_reason"] == "length" or valid(held)
-        if "[TOOL_CALLS]" in template and calls:
-            assert all(len(call["id"]) == 9 for call in found["message"]["tool_calls"])
 
 
 def test_phi_4_mini_reads_tools_in_its_system_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,24 +515,6 @@ def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
     assert QWEN.arguments_of("\n", schema) == {}
 
 
-def test_other_interfaces_bring_the_same_calls(plain: Served) -> None:
-    client, script = plain
-    script.text = hermes("get_weather", CITY)
-    wanted = ("get_weather", json.loads(CITY))
-    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
-    schema = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
-    text = MESSAGES[0]["content"]
-    [call] = answer(client, {"model": "tiny", "input": text, "tools": flat}, path="/v1/responses")["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", *wanted)
-    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 600, "tools": schema}
-    found = answer(client, body, path="/v1/messages")
-    assert found["stop_reason"] == "tool_use"
-    assert [(one["type"], one["name"], one["input"]) for one in found["content"]] == [("tool_use", *wanted)]
-    body = {"model": "tiny", "messages": MESSAGES, "stream": False, "tools": TOOLS}
-    [said] = answer(client, body, path="/api/chat")["message"]["tool_calls"]
-    assert (said["function"]["name"], said["function"]["arguments"]) == wanted
-
-
 def used(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, Any]], str]:
     """The text, the calls and the reason of the end in an answer of another interface, or in its stream."""
     flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -572,6 +558,15 @@ def used(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple
     assert not stream or ended == [item["arguments"] for item in calls if item["status"] == "completed"]
     text = "".join(item["content"][0]["text"] for item in done if item["type"] == "message")
     return text, [(item["name"], item["arguments"], item["status"]) for item in calls], whole["status"]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("path", "arguments", "end"), [
+    ("/v1/responses", [CITY, "completed"], "completed"), ("/v1/messages", [json.loads(CITY)], "tool_use"),
+    ("/api/chat", [json.loads(CITY)], "stop"),
+])  # fmt: skip
+def test_other_interfaces_bring_the_same_calls(plain: Served, path: str, arguments: list[Any], end: str) -> None:
+    plain[1].text = hermes("get_weather", CITY)
+    assert used(plain[0], path, stream=False, size=800) == ("", [("get_weather", *arguments)], end)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat"])
@@ -828,15 +823,16 @@ OPENS = THINKS + "{% if add_generation_prompt and quiet is not defined %}<think>
 
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
-    """Models whose templates know reasoning: that leave it to the model, that begin it, and that have special tokens."""
+    """Models whose templates know reasoning: left to the model, begun for it, with special tokens, or in channels."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("thinks")
         with (
             writing(folder / "a", patch, THINKS) as plain,
             writing(folder / "b", patch, OPENS, special=["<think>", "</think>"]) as opens,
             writing(folder / "c", patch, THINKS, reasoning_parser="none") as off,
+            writing(folder / "d", patch, HARMONY, special=list(FORMATS["harmony"].signs)) as channels,
         ):
-            yield {"plain": plain, "opens": opens, "off": off}
+            yield {"plain": plain, "opens": opens, "off": off, "channels": channels}
 
 
 @pytest.mark.parametrize(("model", "text", "thought", "content"), [
@@ -908,20 +904,17 @@ CHANNEL = "<|channel|>analysis<|message|>the hen<|end|><|start|>assistant"
     (CHANNEL[:20], {"content": ""}),
     ("the fox ran", {"content": "the fox ran"}),
 ])  # fmt: skip
-def test_thoughts_answers_and_calls_have_channels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: dict[str, Any]
-) -> None:
-    special = list(FORMATS["harmony"].signs)
-    with writing(tmp_path / "a", monkeypatch, HARMONY, special=special) as (client, script):
-        found = told(client, script, text)
-        calls = {"tool_calls": calls_of(found)} if calls_of(found) else {}
-        got = {name: found["message"][name] for name in ("content", "reasoning_content") if name in found["message"]}
-        assert got | calls == message
-        assert found["finish_reason"] == ("tool_calls" if calls else "stop")
-        used = answer(client, chat(max_tokens=800))["usage"]["completion_tokens_details"]
-        thought = text.partition("<|end|>")
-        count = len(script.pair.tokenizer(thought[0] + thought[1], add_special_tokens=False)["input_ids"])
-        assert used == {"reasoning_tokens": count + (not thought[1]) if "reasoning_content" in message else 0}
+def test_thoughts_answers_and_calls_have_channels(thinking: dict[str, Served], text: str, message: dict[str, Any]) -> None:
+    client, script = thinking["channels"]
+    found = told(client, script, text)
+    calls = {"tool_calls": calls_of(found)} if calls_of(found) else {}
+    got = {name: found["message"][name] for name in ("content", "reasoning_content") if name in found["message"]}
+    assert got | calls == message
+    assert found["finish_reason"] == ("tool_calls" if calls else "stop")
+    used = answer(client, chat(max_tokens=800))["usage"]["completion_tokens_details"]
+    thought = text.partition("<|end|>")
+    count = len(script.pair.tokenizer(thought[0] + thought[1], add_special_tokens=False)["input_ids"])
+    assert used == {"reasoning_tokens": count + (not thought[1]) if "reasoning_content" in message else 0}
 
 
 def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
