@@ -9,6 +9,12 @@ TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
+CALLS = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
+    "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+"""The same with calls of tools."""
 
 
 def chat_tokenizer(template=TEMPLATE, **special):

@@ -9,11 +9,6 @@ from tests.api.test_chat import user
 from tests.faults.folders import save_tiny
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_adding, save_chat
 
-TOOLS = (
-    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
-    "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
-    "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
 THINKS = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}"
 USER = user("the fox ran")
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": {"a": 1}}}
@@ -41,12 +36,6 @@ def written(pair, messages, **settings):
 
 
 # ---- messages ----
-
-
-@pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
-def test_an_assistants_message_without_content_is_an_empty_one(plain, message):
-    found = ids(plain, [USER, message, user("on")])
-    assert found == written(plain, [USER, {"role": "assistant", "content": ""}, user("on")])
 
 
 def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path):
@@ -114,14 +103,6 @@ def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path, templ
     pair = pair_of(tmp_path, template)
     found = ids(pair, [{"role": "developer", "content": "the hen"}, USER])
     assert found == written(pair, [{"role": role, "content": "the hen"}, USER])
-
-
-def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_path):
-    pair = pair_of(tmp_path, TOOLS)
-    messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"}]
-    wanted = [messages[0], {"role": "assistant", "content": "", "tool_calls": [CALL]}, messages[2]]
-    assert ids(pair, messages) == written(pair, wanted)
-    assert '[the {"a": 1}]' in pair.tokenizer.decode(ids(pair, messages))
 
 
 @pytest.mark.parametrize("message", [

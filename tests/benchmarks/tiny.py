@@ -1,11 +1,10 @@
 """Tiny models and a tokenizer of characters."""
 
-import torch
 from click.testing import CliRunner
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.__main__ import main
 from benchmarks.measure import Sample
+from tests.faults import folders
 
 VOCAB = 96
 
@@ -38,10 +37,6 @@ class Letters:
 
 def tiny_llama(spread):
     """A random one-layer transformer; ``spread`` makes its distributions more or less peaked."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=32, max_position_embeddings=160, initializer_range=spread, bos_token_id=None,
-        eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    sizes = {"num_key_value_heads": 1, "intermediate_size": 32, "max_position_embeddings": 160, "initializer_range": spread}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    return folders.tiny_llama(VOCAB, layers=1, **sizes, **ends).eval()

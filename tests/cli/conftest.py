@@ -5,45 +5,14 @@ import os
 import sys
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from draftwood.cli import main
+from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.other_tokens import pieces
 
-CONTEXT = 96
+SIZES = {"hidden_size": 32, "num_key_value_heads": 1, "intermediate_size": 48, "max_position_embeddings": 96}
 WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat", "once upon a time 1 2 3"]
-
-
-def _tokenizer(bos, words):
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(words, vocab_size=290, min_frequency=1, special_tokens=["<end>"], show_progress=False)
-    start = {"bos_token": "<end>"} if bos else {}
-    return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<end>", **start)
-
-
-def _model(vocab, seed, layers):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=48,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    model = LlamaForCausalLM(config)
-    model.generation_config.update(do_sample=True, top_k=0)  # as the bundled pair asks
-    return model
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +20,11 @@ def models(tmp_path_factory):
     """Folders ``target``, ``draft``, ``stranger`` (no token of the target's) and ``bare`` (no beginning-of-text token)."""
     folder = tmp_path_factory.mktemp("models")
     for name, seed, layers in (("target", 1, 2), ("draft", 1, 1), ("stranger", 3, 1), ("bare", 1, 1)):
-        tokenizer = pieces("ζξψ") if name == "stranger" else _tokenizer(name != "bare", WORDS)
-        _model(len(tokenizer), seed, layers).save_pretrained(folder / name)
+        start = {"bos_token": None} if name == "bare" else {}
+        tokenizer = pieces("ζξψ") if name == "stranger" else tiny_tokenizer(WORDS, 290, **start)
+        model = tiny_llama(len(tokenizer), layers=layers, seed=seed, **SIZES)
+        model.generation_config.update(do_sample=True, top_k=0)  # as the bundled pair asks
+        model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
 

@@ -20,6 +20,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.loading import gguf_model
 from draftwood.loading.templates import refuse_without_template
 from draftwood.runners.torch_runner import TorchRunner
+from tests.cli.test_generate import succeeded
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source, write_gguf
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
@@ -36,11 +37,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(folder):
     return draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
-
-
-def succeeded(result):
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def answers(pair, *texts, system=None, **settings):

@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat"]
 
 
-def tiny_tokenizer(**special):
+def tiny_tokenizer(words=WORDS, vocab=280, **special):
     """A byte-level tokenizer whose token 0 is ``<end>``."""
     bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(WORDS, vocab_size=280, min_frequency=1, special_tokens=["<end>"], show_progress=False)
+    bpe.train_from_iterator(words, vocab_size=vocab, min_frequency=1, special_tokens=["<end>"], show_progress=False)
     special = {"bos_token": "<end>", "eos_token": "<end>", **special}
     return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, **special)
 
@@ -21,10 +21,8 @@ def tiny_tokenizer(**special):
 def tiny_llama(vocab, *, layers=2, seed=0, **settings):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64}
-    ids = {"bos_token_id": 0, "eos_token_id": 0}
-    return LlamaForCausalLM(
-        LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.3, **{**sizes, **ids, **settings})
-    )
+    sizes |= {"initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": 0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, **{**sizes, **settings}))
 
 
 def save_tiny(folder, *, layers=2, seed=0, **settings):

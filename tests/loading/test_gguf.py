@@ -13,6 +13,7 @@ from draftwood.loading.gguf_model import convert, stored_config
 from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_sets
 from draftwood.runners.native.stored import StoredModel
+from tests.faults.folders import tiny_tokenizer
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
 
 TEXT = "the fox ran to the red hill"
@@ -108,9 +109,7 @@ def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothin
 
 
 def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file):
-    from tests.cli.conftest import _tokenizer
-
-    _tokenizer(True, ["zebras quiz vexed jocks of my big sphinx"]).save_pretrained(file.parent)
+    tiny_tokenizer(["zebras quiz vexed jocks of my big sphinx"]).save_pretrained(file.parent)
     assert draftwood.load(file, options=OPTIONS).encode(TEXT) == source()[1](TEXT)["input_ids"]
 
 

@@ -10,20 +10,6 @@ from draftwood.runners.torch_runner import TorchRunner
 from tests.runners.zoo import tiny
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "reason"),
-    [
-        ("doge", {"keep_window_size": 32}, "keep_window_size=32.*chosen by their content"),
-        ("doge", {}, "keep_window_size=2048.*chosen by their content"),
-        ("big_bird", {"is_decoder": True}, "block_sparse"),
-        ("llama", {"index_topk": 8}, "index_topk=8"),
-    ],
-)
-def test_attention_that_chooses_by_content_is_refused_by_name(kind, settings, reason):
-    with pytest.raises(ModelError, match=rf"'{kind}' cannot score a draft tree: .*{reason}"):
-        TorchRunner(tiny(kind, dtype=torch.float32, **settings))
-
-
 @pytest.mark.parametrize("layer", ["chunked_attention", "indexed_attention"])
 def test_layers_that_choose_their_keys_are_not_said_to_keep_a_state(layer):
     model = tiny("qwen3", dtype=torch.float32)

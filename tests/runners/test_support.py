@@ -22,6 +22,10 @@ from tests.runners.zoo import tiny
         ("rwkv", {"attention_hidden_size": 32}, "state"),
         ("jamba", {}, "state"),
         ("qwen3_next", {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "num_experts": 2}, "state"),
+        ("doge", {"keep_window_size": 32}, "keep_window_size=32.*chosen by their content"),
+        ("doge", {}, "keep_window_size=2048.*chosen by their content"),
+        ("big_bird", {"is_decoder": True}, "block_sparse"),
+        ("llama", {"index_topk": 8}, "index_topk=8"),
     ],
 )
 def test_architectures_without_trees_are_refused_by_name(kind, settings, reason):

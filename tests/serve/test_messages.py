@@ -5,11 +5,10 @@ import pytest
 import draftwood
 from draftwood import LoadOptions
 from draftwood.serve.openai.schemas import ToolCall
-from tests.api.test_chat_template import TOOLS
 from tests.serve import shapes
 from tests.serve.client import answer, chat, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving
-from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
+from tests.tiny_chat import CALLS, TEMPLATE, adding, chat_tokenizer, save_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}
 READS = "{{ enable_thinking }}{{ reasoning_effort }}"
@@ -18,7 +17,7 @@ READS = "{{ enable_thinking }}{{ reasoning_effort }}"
 @pytest.fixture(scope="module")
 def able(tmp_path_factory):
     """A model whose template reads tool calls, reasoning and values of its own."""
-    template = TOOLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
+    template = CALLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
     folder = save_chat(tmp_path_factory.mktemp("able") / "target", tokenizer=chat_tokenizer(template))
     options = LoadOptions(dtype="float32", device="cpu", backend="torch")
     with serving(make_service(draftwood.load(folder, options=options), method="ar")) as found:  # type: ignore[arg-type]

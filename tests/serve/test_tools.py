@@ -31,7 +31,7 @@ from draftwood.serve.openai.tools import Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, make_service, serving
-from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+from tests.tiny_chat import CALLS, TEMPLATE, chat_tokenizer, save_chat
 
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 CITY = '{"city": "Bern", "days": 2}'
@@ -52,11 +52,6 @@ TIME = {"type": "function", "function": {"name": "get_time"}}
 TOOLS = [WEATHER, TIME]
 NATIVE = "{% if tools %}<s>tools\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<end>\n{% endif %}"
 """Writes tools, and says nothing of the format of calls."""
-CALLS = (
-    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
-    "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
-    "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
 SIGNS = FORMATS["deepseek_v31"].signs
 HERMES, LLAMA, MISTRAL, ARGS, TAGGED, OTHER, GLM, DEEPSEEK_V3, DEEPSEEK, HARMONY, GEMMA, GRANITE, LFM2 = (
     NATIVE + CALLS + "{# " + sign + " #}"
