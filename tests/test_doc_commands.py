@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import draftwood
 from benchmarks.__main__ import main as benchmarks
 from draftwood import LoadOptions
-from draftwood.cli import bench, main
+from draftwood.cli import bench, comparison, main
 from draftwood.serve.run import Server
 from draftwood.tune.compare import TREES
 from tests.serve.conftest import live_server, make_service
@@ -51,7 +51,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks schemas": "--help",
     "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
     "--max-new-tokens 8",
-    "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
+    "benchmarks serve-soak": "--url {url} --requests 10 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
     "benchmarks serve-prefix": "--help",
 }
@@ -99,6 +99,7 @@ def checkout(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(cache))
     monkeypatch.setattr(Server, "main_loop", ends_at_once)
+    monkeypatch.setattr(comparison, "SECONDS", 0.0)  # one run of each
     return tmp_path
 
 

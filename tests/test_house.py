@@ -53,11 +53,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_290
+TESTS = 36_215
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_398
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 99_130
+ALL_TEXT = 99_061
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

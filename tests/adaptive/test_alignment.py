@@ -89,7 +89,7 @@ def test_an_edited_text_takes_few_passes_wherever_the_old_one_stands():
 
 @pytest.fixture(scope="module")
 def pair():
-    return draftwood.load(options=LoadOptions(profile="none"))
+    return draftwood.load(options=LoadOptions(backend="native", profile="none"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -21,7 +21,7 @@ def test_both_write_the_same_tokens_in_every_case(pair, monkeypatch):
         return results
 
     monkeypatch.setattr(Decoder, "generate", noted)
-    config = NeverSlowerConfig(backend="torch", batch="2", temperatures="0,1", max_new_tokens=6, repeats=2)
+    config = NeverSlowerConfig(backend="torch", batch="2", temperatures="0,1", max_new_tokens=6, repeats=1)
     ends = []
     results = never_slower.measure(config, pair, "torch", lambda: ends.append(1))
     assert len(results) == 3 * 2 * 3 * 2  # drafts, temperatures, texts, states
