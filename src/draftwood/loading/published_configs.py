@@ -17,6 +17,8 @@ from draftwood.core.draft_kind import DFLASH, EAGLE3, DraftKind
 from draftwood.core.errors import ModelError
 from draftwood.runners.hidden.dflash import DFlashConfig
 from draftwood.runners.hidden.eagle import Eagle3Config
+from draftwood.runners.native.layers import head_size
+from draftwood.runners.native.rotary import rotary_frequencies
 
 Published: TypeAlias = DFlashConfig | Eagle3Config
 
@@ -136,31 +138,19 @@ def _layers(values: Mapping[str, Any], part: str = "") -> dict[str, Any]:
     sliding = set(getattr(own, "layer_types", None) or ()) - {"full_attention"}
     if sliding or getattr(own, "use_sliding_window", False):
         raise _refused(f"{part}layer_types or {part}use_sliding_window asks for other attention than full_attention")
-    head_dim = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
-    frequencies, scale = _rotary(own, head_dim, part)
+    rotary = own.rope_parameters
+    if rotary.get("rope_type", rotary.get("type")) not in _ROTARY or rotary.get("partial_rotary_factor", 1) != 1:
+        raise _refused(f"{part}rope_parameters are {rotary}, and only {', '.join(_ROTARY)} of whole heads can be run")
+    frequencies, scale = rotary_frequencies(own)
     return {
         **{name: getattr(own, name) for name in _SHAPE},
-        "head_dim": head_dim,
+        "head_dim": head_size(own),
         "attention_bias": own.attention_bias,
         "mlp_bias": getattr(own, "mlp_bias", False),
         "qk_norm": kind == "qwen3",
-        "rope_frequencies": frequencies,
+        "rope_frequencies": frequencies.tolist(),
         "rope_scale": scale,
     }
-
-
-def _rotary(own: Any, head_dim: int, part: str) -> tuple[list[float], float]:
-    """Angles per token of rotary embeddings, and the factor of their cosines and sines."""
-    parameters = own.rope_parameters
-    kind = parameters.get("rope_type", parameters.get("type"))
-    if kind not in _ROTARY or parameters.get("partial_rotary_factor", 1) != 1:
-        raise _refused(f"{part}rope_parameters are {parameters}, and only {', '.join(_ROTARY)} of whole heads can be run")
-    if kind == "default":
-        return [float(parameters["rope_theta"]) ** (-i / head_dim) for i in range(0, head_dim, 2)], 1.0
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    found, scale = ROPE_INIT_FUNCTIONS[kind](own, "cpu")
-    return [float(frequency) for frequency in found], float(scale)
 
 
 def _eagle_flags(flags: _Flags, layers: Mapping[str, Any], target_layers: list[int], *, norm_output: bool) -> Eagle3Config:
