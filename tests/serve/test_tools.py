@@ -451,20 +451,23 @@ def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(
 
 ONCE = "{% if m['tool_calls'] | length > 1 %}{{ raise_exception('only single tool-calls') }}{% endif %}"
 NINE = "{% if call.id|length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ call.id }}"
+EACH = "{% for name, value in call.function.arguments|items %}{{ name }}={{ value }}{% endfor %}"
 
 
 @pytest.mark.parametrize(("refuses", "wanted"), [
+    (EACH, "[get_time {}][get_weather {\"arguments\": \"{\\\"a\"}]arguments={\"a<end>"),
     (ONCE, "<s>assistant\n[get_time {}]<end>\n<s>tool\n12 a23456789<end>\n"
-     "<s>assistant\n[get_weather {}]<end>\n<s>tool\nsun toolu_1<end>\n"),
-    (NINE, "<s>assistant\n[get_time {}]a23456789[get_weather {}]4838a0c25<end>\n"
+     "<s>assistant\n[get_weather \"{\\\"a\"]<end>\n<s>tool\nsun toolu_1<end>\n"),
+    (NINE, "<s>assistant\n[get_time {}]a23456789[get_weather \"{\\\"a\"]4838a0c25<end>\n"
      "<s>tool\nsun 4838a0c25<end>\n<s>tool\n12 a23456789<end>\n"),
 ])  # fmt: skip
 def test_calls_of_a_history_are_as_their_template_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, wanted: str
 ) -> None:
-    """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, whoever made them."""
-    names = {"a23456789": "get_time", "toolu_1": "get_weather"}
-    calls = [{"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}} for id, name in names.items()]
+    """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, whoever made them, and for Qwen3.5 a call
+    that was cut as one with an argument."""
+    named = {"a23456789": {"name": "get_time", "arguments": "{}"}, "toolu_1": {"name": "get_weather", "arguments": '{"a'}}
+    calls = [{"id": id, "type": "function", "function": function} for id, function in named.items()]
     said = {"toolu_1": "sun", "a23456789": "12"}
     results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in said.items()]
     shown = "{% endfor %}{{ ' ' + m['tool_call_id'] if m['tool_call_id'] }}<end>"

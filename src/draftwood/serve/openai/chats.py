@@ -20,13 +20,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.formats import FORMATS, THINK, Thinking, ToolFormat, format_of, thinking_of
-from draftwood.serve.openai.histories import (
-    in_channels,
-    with_responses,
-    with_short_ids,
-    with_single_calls,
-    written_out,
-)
+from draftwood.serve.openai.histories import as_read, in_channels, with_responses, written_out
 from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
 from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held
@@ -169,8 +163,7 @@ class Chats:
         template = self._pair.template
         if template.reads("tool_responses") and not template.reads("tool_call_id"):
             return with_responses(given)
-        given = with_single_calls(given) if template.reads("single tool-calls") else given
-        given = with_short_ids(given) if template.reads("length != 9") else given
+        given = as_read(given, template.reads)
         written = template.reads("tool_calls") and (self._reads_tools or not tools)
         if not wanted or self._options.no_tools or written or self._calls is None:
             return given

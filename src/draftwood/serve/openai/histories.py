@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
@@ -45,10 +45,8 @@ def with_short_ids(messages: Messages) -> list[dict[str, Any]]:
         id = str(one.get(name, ""))
         return {**one, name: id if re.fullmatch("[A-Za-z0-9]{9}", id) else sha256(id.encode()).hexdigest()[:9]}
 
-    found = [short(message, "tool_call_id") if message["role"] == "tool" else dict(message) for message in messages]
-    for message in found:
-        message |= {"tool_calls": [short(call, "id") for call in message["tool_calls"]]} if "tool_calls" in message else {}
-    return found
+    found = _with_calls(messages, lambda call: short(call, "id"))
+    return [short(message, "tool_call_id") if message["role"] == "tool" else message for message in found]
 
 
 def with_responses(messages: Messages) -> list[dict[str, Any]]:
@@ -62,6 +60,36 @@ def with_responses(messages: Messages) -> list[dict[str, Any]]:
         ]
         found.append({**message, **({"tool_responses": responses} if responses else {})})
     return found
+
+
+def with_objects(messages: Messages) -> list[dict[str, Any]]:
+    """Messages whose calls have objects as arguments, for templates that write each argument by itself; a text that is none,
+    as of a call that was cut, is an argument."""
+
+    def whole(call: Mapping[str, Any]) -> dict[str, Any]:
+        said = call["function"]["arguments"]
+        given = said if isinstance(said, Mapping) else {"arguments": said} if said else {}
+        return {**call, "function": {**call["function"], "arguments": given}}
+
+    return _with_calls(messages, whole)
+
+
+def _with_calls(messages: Messages, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls are changed."""
+    return [{**one, **{name: [*map(change, one[name])] for name in ("tool_calls",) if name in one}} for one in messages]
+
+
+_CHANGES: Final = {  # what a chat template holds, and messages as it takes them
+    "single tool-calls": with_single_calls, "length != 9": with_short_ids, "arguments|items": with_objects,
+    "_args.items": with_objects,
+}  # fmt: skip
+
+
+def as_read(messages: Messages, holds: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Messages as a chat template takes them, by what it holds."""
+    for change in (change for sign, change in _CHANGES.items() if holds(sign)):
+        messages = change(messages)
+    return [dict(message) for message in messages]
 
 
 def _answered(messages: Messages) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
