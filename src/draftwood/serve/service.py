@@ -119,14 +119,14 @@ class Service:
         """The same with the log-probabilities that its echoes want, equal prompts once; raises an ApiError if that fails."""
         if not prepared.echoes:
             return prepared
-        known: dict[tuple[int, ...], list[TokenLogprob]] = {}
+        known: dict[tuple[int, ...], tuple[TokenLogprob, ...]] = {}
         found = []
         for echo, request in zip(prepared.echoes, prepared.requests, strict=True):
             wanted, prompt = request.logprobs, tuple(request.prompt)
             if wanted is not None and prompt not in known:
                 parts = self.scheduler.work(of_prompt(self.pair.target.another(), prompt, wanted.top))
                 made = await asyncio.wrap_future(parts)
-                known[prompt] = list(chain.from_iterable(made))
+                known[prompt] = tuple(chain.from_iterable(made))
             found.append(replace(echo, logprobs=known.get(prompt)))
         return replace(prepared, echoes=found)
 

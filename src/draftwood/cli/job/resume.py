@@ -95,7 +95,6 @@ def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> d
 
 def difference(before: Facts, now: Facts) -> str | None:
     """All settings that differ, such as ``max_new_tokens 48, which is now 64``; None where they agree."""
-    before = {name: value for name, value in before.items() if name != "given"}  # options, of earlier versions
     found = [f"{name} {_shown(before[name], now.get(name))}" for name in before if _unlike(before[name], now.get(name))]
     if unnamed := [name for name in now if name not in before]:
         found.append(f"settings that it does not hold ({', '.join(unnamed)})")

@@ -13,7 +13,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
-from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.arguments import draft_ids
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
@@ -21,6 +21,7 @@ from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import max_new_tokens_of
 from draftwood.loading.infill import Infill
 from draftwood.sampling.settings import Sampling
+from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.fields import NO_LIMIT
 from draftwood.serve.http.other_fields import unsupported
@@ -39,20 +40,6 @@ _NAME = 32  # characters: longer names, roles and types count as text
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Echo:
-    """A prompt that comes back.
-
-    Attributes:
-        text: as it was sent; the text of token ids.
-        logprobs: one for every token of the prompt after the first; None where none are wanted.
-    """
-
-    text: str
-    logprobs: Sequence[TokenLogprob] | None = None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """What a request wants.
 
@@ -61,7 +48,8 @@ class Prepared:
         sampling, method: of all of them.
         prompt_tokens: tokens of all prompts, each counted once.
         choices: number of texts of each prompt, which come one after the other.
-        echoes: the prompts that come back before their texts, by request; empty if none does.
+        echoes: what comes before the texts, by request: the prompts as they were sent, with log-probabilities of all tokens
+            after the first where they are wanted; empty if no prompt comes back.
         only_scored: nothing is written after the prompts.
         warnings: what of the request was ignored.
         reading: of the answers to a chat.
@@ -72,7 +60,7 @@ class Prepared:
     method: str | None
     prompt_tokens: int
     choices: int = 1
-    echoes: Sequence[Echo] = ()
+    echoes: Sequence[TextDelta] = ()
     only_scored: bool = False
     warnings: Sequence[str] = ()
     reading: Reading = field(default_factory=Reading)
@@ -147,7 +135,8 @@ class Preparation:
         if not body.echo:
             return prepared
         texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True)]
-        return replace(prepared, echoes=[Echo(text=text) for text in texts for _ in range(prepared.choices)])
+        echoes = [TextDelta(tokens=(), text=text, finish_reason=None) for text in texts for _ in range(prepared.choices)]
+        return replace(prepared, echoes=echoes)
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str) and body.add_special_tokens is False:

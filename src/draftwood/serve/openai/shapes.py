@@ -136,24 +136,21 @@ class CompletionShape(Shape):
         """The prompt, where it comes back."""
         if not self._prepared.echoes:
             return None
-        echo = self._prepared.echoes[index]
-        return self._head(self._chunk, [self._said(index, echo.text, echo.logprobs, first=True)])
+        return self._head(self._chunk, [self._said(index, self._prepared.echoes[index], first=True)])
 
     def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
         if not self._prepared.echoes:
-            return self._said(index, text.text, text.logprobs)
-        echo = self._prepared.echoes[index]
-        entries = None if text.logprobs is None else [*(echo.logprobs or ()), *text.logprobs]
-        return self._said(index, echo.text + text.text, entries, first=True)
+            return self._said(index, text)
+        return self._said(index, TextDelta.joined([self._prepared.echoes[index], text]), first=True)
 
     def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[dict[str, Any]]:
-        return [self._said(index, event.text, event.logprobs)] if event.text or empty else []
+        return [self._said(index, event)] if event.text or empty else []
 
-    def _said(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
+    def _said(self, index: int, text: TextDelta, *, first: bool = False) -> dict[str, Any]:
         """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
         before = self._prepared.requests[index].prompt[0] if first else None
-        logprobs = None if entries is None else self._logprobs[index].part(entries, before)
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+        logprobs = None if text.logprobs is None else self._logprobs[index].part(text.logprobs, before)
+        return {"index": index, "text": text.text, "logprobs": logprobs, "finish_reason": None}
 
 
 def figures(answer: Answer) -> dict[str, Any]:
