@@ -12,7 +12,7 @@ from draftwood.cli.group import Commands
     homes={
         "generate": ("benchmarks.generate:command", "Compare methods and other programs on the same prompts."),
         "clients": ("benchmarks.clients:command", "Run the examples of real clients against the server."),
-        "never-slower": ("benchmarks.never_slower.commands:command", "Compare auto with plain decoding, text by text."),
+        "never-slower": ("benchmarks.commands:never_slower", "Compare auto with plain decoding, text by text."),
         "cost": ("benchmarks.commands:cost", "Time forwards of the target."),
         "divergence": ("benchmarks.commands:divergence", "Measure what inputs of 8 bits change in a file's model."),
         "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),

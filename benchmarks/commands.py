@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import CostConfig, DivergenceConfig, EditsConfig, InflateConfig
+from benchmarks.never_slower.config import NeverSlowerConfig
 from benchmarks.opening import open_pair, quiet
 from benchmarks.start.config import StartConfig
 from draftwood.cli.options import dataclass_options
@@ -41,6 +42,21 @@ def cost(**options: Any) -> None:
                 opened.append(open_pair(config, backend, weights=weights, activations=bits))
         document = measure(config, {pair.target.engine: pair for pair in opened}, advance)
     _report(config.output, "cost", document, markdown(document))
+
+
+@click.command(name="never-slower")
+@dataclass_options(NeverSlowerConfig)
+def never_slower(**options: Any) -> None:
+    """Compare auto with plain decoding, text by text: with the pair's draft, without one, and with a useless one.
+
+    Asked by docs/speed.md.
+    """
+    from benchmarks.never_slower.run import markdown, run
+
+    config = NeverSlowerConfig(**options)
+    config.output.mkdir(parents=True, exist_ok=True)
+    document = run(config, steps)
+    _report(config.output, "never-slower", document, markdown(document))
 
 
 @click.command(name="divergence")

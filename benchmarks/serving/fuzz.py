@@ -22,10 +22,11 @@ from benchmarks.serving.client import answer, chunks, client_of, closed_loop, er
 from benchmarks.serving.config import FuzzConfig, Served
 from benchmarks.serving.metrics import idle
 from benchmarks.serving.mutations import mutated
-from benchmarks.serving.outcome import Check, document, load, report
+from benchmarks.serving.outcome import Check, document, report
 from benchmarks.serving.right import valid
 from benchmarks.serving.routes import chatting
 from benchmarks.serving.servers import Server, serving
+from draftwood.hardware.machine import load_average
 
 STEPS: Final = 20
 MAX_LENGTH: Final = 160  # tokens of prompt and text: what remains right by chance is short
@@ -167,7 +168,7 @@ def checks(found: dict[str, Any], config: FuzzConfig) -> list[Check]:
 
 def run(served: Served, config: FuzzConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
-    before = load()
+    before = load_average()
     with chatting(served) as models, serving(models, "--max-length", str(MAX_LENGTH)) as server:
         found = asyncio.run(fuzz(server, config, served.seed, on_step))
         other = schemathesis(server, config.cases, served.seed, config.seconds) if config.cases else {"left_out": "0 cases"}

@@ -15,9 +15,10 @@ from benchmarks.report import spread_cell, table
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import Answer, answer, client_of, closed_loop, open_loop
 from benchmarks.serving.config import LoadConfig, Served
-from benchmarks.serving.outcome import document, load, report
+from benchmarks.serving.outcome import document, report
 from benchmarks.serving.servers import Server, serving, transformers_serving
 from draftwood.core.errors import ConfigError
+from draftwood.hardware.machine import load_average
 from draftwood.tune.compare import spread
 
 WARM_UP: Final = 6  # requests
@@ -165,7 +166,7 @@ def steps_of(config: LoadConfig) -> int:
 
 def run(served: Served, config: LoadConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`started` raises."""
-    before = load()
+    before = load_average()
     with started(served, config) as (servers, skipped):
         results = asyncio.run(measure(servers, config, served.seed, on_step))
     order = {name: place for place, name in enumerate(config.names())}

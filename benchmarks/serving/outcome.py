@@ -11,7 +11,6 @@ import torch
 from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import table
 from benchmarks.serving.config import Served
-from draftwood.hardware.machine import load_average
 
 
 @final
@@ -28,11 +27,6 @@ class Check:
     what: str
     found: str
     holds: bool
-
-
-def load() -> float | None:
-    """The machine's load average."""
-    return load_average()
 
 
 def document(

@@ -14,9 +14,10 @@ import httpx2
 from benchmarks.report import spread_cell, table
 from benchmarks.serving.client import CHATS, Answer, answer, client_of
 from benchmarks.serving.config import PrefixConfig, Served
-from benchmarks.serving.outcome import Check, document, load, report
+from benchmarks.serving.outcome import Check, document, report
 from benchmarks.serving.servers import Server, serving
 from draftwood.core.errors import ConfigError
+from draftwood.hardware.machine import load_average
 from draftwood.tune.compare import spread
 
 SECONDS: Final = 600.0  # that an answer may be silent
@@ -209,7 +210,7 @@ def _ratios(repeats: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def run(served: Served, config: PrefixConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
-    before = load()
+    before = load_average()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder:
         with serving(served, "--cache-dir", folder) as server:
             repeats = asyncio.run(measure(server, config, served.seed, on_step))

@@ -18,9 +18,10 @@ from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import answer, client_of, closed_loop
 from benchmarks.serving.config import Served, SoakConfig
 from benchmarks.serving.metrics import Counts, counts, idle
-from benchmarks.serving.outcome import Check, document, load, report
+from benchmarks.serving.outcome import Check, document, report
 from benchmarks.serving.routes import PLAIN, ROUTES, chatting
 from benchmarks.serving.servers import Server, serving
+from draftwood.hardware.machine import load_average
 from draftwood.tune.prompts import built_in
 
 TENTHS: Final = 10
@@ -170,7 +171,7 @@ def checks(found: dict[str, Any], config: SoakConfig) -> list[Check]:
 
 def run(served: Served, config: SoakConfig, on_step: Callable[[], object]) -> dict[str, Any]:
     """The document of a run; raises what :func:`serving` raises."""
-    before = load()
+    before = load_average()
     with chatting(served) as models, serving(models, "--max-memory", str(_MEMORY)) as server:
         found = asyncio.run(soak(server, config, served.seed, on_step))
     return document("serve-soak", served, config, before, checks(found, config), found)
