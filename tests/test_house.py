@@ -57,7 +57,7 @@ TESTS = 36_225
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_385
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 99_048
+ALL_TEXT = 99_053
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -75,6 +75,14 @@ def test_a_later_text_of_the_system_begins_the_users_where_the_template_writes_t
     assert ids(pair, [system, system, USER]) == written(pair, [{**system, "content": "the hen\n\nthe hen"}, USER])
 
 
+def test_a_developers_text_after_the_systems_is_not_lost(tmp_path):
+    """As agents send both, and the template of gpt-oss writes the first message alone."""
+    drops = "{% for m in messages %}{% if loop.first or m['role'] == 'user' %}{{ m['role'] }}{{ m['content'] }}{% endif %}"
+    pair = pair_of(tmp_path, "{# developer #}" + drops + "{% endfor %}")
+    found = ids(pair, [{"role": "system", "content": "the hen"}, {"role": "developer", "content": "a dog"}, USER])
+    assert found == written(pair, [{"role": "system", "content": "the hen\n\na dog"}, USER])
+
+
 def test_messages_of_any_order_are_written_where_the_template_only_refuses_it(tmp_path):
     """As those of Gemma and Mistral do: agents send a text after the results of tools."""
     pair = pair_of(tmp_path, ORDER + TEMPLATE)

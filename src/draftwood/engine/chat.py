@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, final
 
 from draftwood.core.checks import flag, short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.engine.messages import Message, checked, joined, with_thoughts
+from draftwood.engine.messages import SYSTEM, Message, checked, joined, with_thoughts
 from draftwood.engine.special_names import SpecialNames
 from draftwood.loading.templates import NO_TEMPLATE
 
@@ -37,6 +37,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, vocab: int) -> None:
         self._tokenizer = tokenizer
         self._vocab = vocab
+        self._written: dict[tuple[str, ...], bool] = {}
 
     def encode(
         self,
@@ -123,25 +124,22 @@ class ChatTemplate:
                     f"messages[{i}] {what}, but the target's chat template writes no tool calls: leave it out, write it as "
                     "a user's message, or take a model that uses tools"
                 )
-        if "developer" in source:
-            return list(messages)
-        found = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
+        known = "developer" in source
+        found = [{**one, "role": "system"} if one["role"] == "developer" and not known else one for one in messages]
         found = with_thoughts(found) if _PARTS.search(source) else found
-        systems = [place for place, one in enumerate(found) if one["role"] == "system"]
-        if all(self._writes_system[place > 0] for place in systems):
+        roles = [one["role"] for one in found]
+        if all(self._writes(role, roles[:place]) for place, role in enumerate(roles) if role in SYSTEM):
             return found
-        return joined(found, first=self._writes_system[0])
+        return joined(found, first=roles[0] in SYSTEM and self._writes(roles[0], []))
 
-    @cached_property
-    def _writes_system(self) -> tuple[bool, bool]:
-        """Whether the template writes messages of the system, at the beginning and later; some refuse them, or leave them
-        out."""
-        user, answer = ({"role": role, "content": "Hi"} for role in ("user", "assistant"))
-
-        def writes(before: Sequence[Message]) -> bool:
-            return self._differs(lambda text: ([*before, {"role": "system", "content": text}, user], {}))
-
-        return writes([]), writes([user, answer])
+    def _writes(self, role: str, before: Sequence[str]) -> bool:
+        """Whether the template writes a text of the system behind such roles; some refuse it, or leave it out."""
+        begins = all(one in SYSTEM for one in before)
+        key = (role, *(before[:1] if begins else ("user", "assistant")))
+        if key not in self._written:
+            chat = [{"role": one, "content": "Hi"} for one in (*key[1:], "user")]
+            self._written[key] = self._differs(lambda text: ([*chat[:-1], {"role": role, "content": text}, chat[-1]], {}))
+        return self._written[key]
 
     def _differs(self, chat: Callable[[str], tuple[Sequence[Message], dict[str, Any]]]) -> bool:
         """Whether a text in a chat and its values changes what the template writes, without an error."""

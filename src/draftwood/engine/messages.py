@@ -11,7 +11,8 @@ from draftwood.engine.arguments import check_text
 
 Message: TypeAlias = Mapping[str, Any]
 """A ``role``, a ``content``, and other fields that the chat template reads."""
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+SYSTEM: Final = ("system", "developer")
+ROLES: Final = (*SYSTEM, "user", "assistant", "tool")
 _MEDIA: Final = {"image": "images", "audio": "audio", "video": "videos", "file": "files"}  # by words of a part's type
 
 
@@ -48,13 +49,14 @@ def joined(messages: Sequence[Message], *, first: bool) -> list[Message]:
     """
     found: list[Message] = []
     for one in messages:
-        ends = not found or found[-1]["role"] != "system" or (first and len(found) == 1 and one["role"] == "user")
-        if ends or one["role"] not in ("system", "user"):
+        ends = not found or found[-1]["role"] not in SYSTEM or (first and len(found) == 1 and one["role"] == "user")
+        if ends or one["role"] not in (*SYSTEM, "user"):
             found.append(one)
         else:
-            found[-1] = {**one, "content": f"{found[-1]['content']}\n\n{one['content']}"}
+            role = found[-1]["role"] if one["role"] in SYSTEM else "user"
+            found[-1] = {**one, "role": role, "content": f"{found[-1]['content']}\n\n{one['content']}"}
     head, rest = found[:first], found[first:]
-    return [*head, *({**one, "role": "user"} if one["role"] == "system" else one for one in rest)]
+    return [*head, *({**one, "role": "user"} if one["role"] in SYSTEM else one for one in rest)]
 
 
 def with_thoughts(messages: Sequence[Message]) -> list[Message]:
