@@ -3,6 +3,7 @@
 import json
 import re
 
+import jsonschema
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -16,6 +17,12 @@ from tests.serve.conftest import make_service, serving
 PARTS = [("text",), ("reasoning", "text"), ("calls",), ("reasoning", "text", "calls")]
 EVENTS = TypeAdapter(ResponseStreamEvent)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+ALWAYS = """\
+    background completed_at created_at error frequency_penalty id incomplete_details instructions max_output_tokens
+    max_tool_calls metadata model object output parallel_tool_calls presence_penalty previous_response_id prompt_cache_key
+    reasoning safety_identifier service_tier status store temperature text tool_choice tools top_logprobs top_p truncation
+    usage
+"""  # what a response has by the document of Open Responses
 
 
 # ---- answers of chats as they were recorded ----
@@ -227,8 +234,9 @@ def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(
     assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
     last = found[-1]
     assert last["type"] == "response.completed"
-    assert last["response"] == answer_of(responses(), *parts)
+    assert last["response"] | {"completed_at": 0} == answer_of(responses(), *parts) | {"completed_at": 0}
     Response.model_validate(last["response"], strict=True)
+    assert {*ALWAYS.split()} <= {*last["response"]}
     done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
     assert done == last["response"]["output"]
     for index, item in enumerate(done):
@@ -414,22 +422,30 @@ def test_unknown_fields_are_remarked_on_as_in_chats(client, path):
 
 
 @pytest.mark.parametrize(("path", "message"), [
-    (RESPONSES, lambda error: error["error"]["message"]), (MESSAGES_ROUTE, lambda error: error["error"]["message"]),
-    (OLLAMA, lambda error: error["error"]), (GENERATE, lambda error: error["error"]),
+    (CHAT, lambda error: error["error"]["message"]), (RESPONSES, lambda error: error["error"]["message"]),
+    (MESSAGES_ROUTE, lambda error: error["error"]["message"]), (OLLAMA, lambda error: error["error"]),
+    (GENERATE, lambda error: error["error"]),
 ])  # fmt: skip
-def test_errors_have_the_shape_of_their_interface(client, path, message):
-    for body, status, said in (({"model": "none"}, 404, "not here"), ({"temperature": -1}, 400, "temperature")):
-        response = client.post(path, json={**BODIES[path], **body})
-        assert response.status_code == status
-        assert said in message(response.json())
-    if path in (RESPONSES, MESSAGES_ROUTE):
-        missing = client.post(path, json={"model": "tiny"})
-        assert (missing.status_code, "is missing" in message(missing.json())) == (400, True)
-    gone = client.get(path)
-    assert (gone.status_code, "there is no" in message(gone.json())) == (405, True)
+def test_errors_have_the_shape_of_their_interface_which_the_document_describes(client, path, message):
+    document = client.get("/openapi.json").json()
+    content = document["paths"][path]["post"]["responses"]["default"]["content"]["application/json"]
+    schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
+
+    def check(response, status, said):
+        jsonschema.validate(response.json(), schema)
+        assert (response.status_code, said in message(response.json())) == (status, True), response.text
+        assert isinstance(response.json()["request_id"], str)
+
+    body = BODIES.get(path) or chat()
+    check(client.post(path, json={**body, "model": "none"}), 404, "not here")
+    check(client.post(path, json={**body, "temperature": -1}), 400, "temperature")
+    check(client.get(path), 405, "there is no")
+    if path in (CHAT, RESPONSES, MESSAGES_ROUTE):
+        check(client.post(path, json={"model": "tiny"}), 400, "is missing")
     if path == MESSAGES_ROUTE:
-        error = client.post(path, json={**BODIES[path], "model": "none"}).json()
+        error = client.post(path, json={**body, "model": "none"}).json()
         assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
+        check(client.post(path, json={**body, "thread": "a"}), 400, "thread")
 
 
 @pytest.mark.parametrize("path", ["/api/embed", "/v1/embeddings"])
@@ -449,6 +465,7 @@ def test_the_openai_client_gets_responses_and_their_streams(api, pair):
     assert found.output_text == wanted.text
     assert found.usage is not None
     assert (found.status, found.usage.output_tokens) == ("completed", len(wanted.token_ids))
+    assert (found.temperature, found.top_p, found.completed_at) == (1, 1, pytest.approx(found.created_at, abs=200))
     stream = list(api.responses.create(**settings, stream=True))
     assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == wanted.text
     with api.responses.stream(**settings) as events:

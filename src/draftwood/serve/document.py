@@ -24,6 +24,7 @@ LEASES: Final = "draftwood.leases"
 UNREAD_SECONDS: Final = 60.0
 """After so long a client that has not read 48 KiB of what waits for it counts as gone."""
 _OWN: Final[tuple[type[Body], ...]] = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+_ERRORS: Final = {"/v1/messages": "MessagesError", "/api/": "OllamaError"}
 _FAILED: Final = {"description": "An error: docs/serve.md says which status means what."}
 
 
@@ -82,11 +83,11 @@ def document(routes: Iterable[BaseRoute], names: Sequence[str], options: ServeOp
     for name, made in schemas["$defs"].items():
         if name not in others and options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
             made["additionalProperties"] = False
-    schemas["$defs"]["Error"] = _error()
-    error = _FAILED | {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    schemas["$defs"] |= _errors()
     paths: dict[str, Any] = {}
     for route in described:
-        failed = error if route.body is None or route.body in _OWN else _FAILED
+        error = next((name for start, name in _ERRORS.items() if route.path.startswith(start)), "Error")
+        failed = _FAILED | {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}}
         good = {"description": route.summary, "content": {kind: dict[str, Any]() for kind in route.media}}
         found = {"summary": route.summary, "responses": {"200": good, "default": failed}}
         if route.body is None:
@@ -115,12 +116,19 @@ def _other(name: str) -> dict[str, Any]:
     return {"description": f"Refused otherwise: {other.why}.", "enum": [*other.neutral, None]}
 
 
-def _error() -> dict[str, Any]:
+def _errors() -> dict[str, Any]:
+    """The schemas of errors, in the shapes of :mod:`draftwood.serve.http.errors`."""
     text: dict[str, Any] = {"type": "string"}
     maybe = {"type": ["string", "null"]}
-    inner = {"message": text, "type": text, "param": maybe, "code": maybe}
+    known = _object({"message": text, "type": text, "param": maybe, "code": maybe})
+    anthropic = _object({"message": text, "type": text}, details=_object({"error_code": text}))
     return {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"type": "object", "required": list(inner), "properties": inner}, "request_id": text},
+        "Error": _object({"error": known}, request_id=text),
+        "MessagesError": _object({"error": anthropic, "type": {"const": "error"}}, request_id=text),
+        "OllamaError": _object({"error": text}, request_id=text),
     }
+
+
+def _object(always: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The schema of an object with these fields, and sometimes more."""
+    return {"type": "object", "required": list(always), "properties": always | more, "additionalProperties": False}

@@ -118,7 +118,7 @@ class Messages(Dialect):
     def _message(self, content: list[Json]) -> Json:
         return {
             "id": self.head["id"], "type": "message", "role": "assistant", "model": self.head["model"], "content": content,
-            "stop_reason": None, "stop_sequence": None, "usage": _usage(self.usage),
+            "stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None, "usage": _usage(self.usage),
         }  # fmt: skip
 
 
@@ -207,15 +207,18 @@ def _form(form: Any) -> Any:
 def _block(part: Part) -> Json:
     """A part as a content block."""
     if part.kind == "call":
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.text or "{}")}
+        said = {"id": part.id, "name": part.name, "input": json.loads(part.text or "{}")}
+        return {"type": "tool_use", **said, "caller": {"type": "direct"}}
     if part.kind == "reasoning":
         return {"type": "thinking", "thinking": part.text, "signature": ""}
-    return {"type": "text", "text": part.text}
+    return {"type": "text", "text": part.text, "citations": None}
 
 
 def _usage(usage: Json) -> Json:
     cached = usage["prompt_tokens_details"]["cached_tokens"]
+    thoughts = usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     return {
         "input_tokens": usage["prompt_tokens"] - cached, "output_tokens": usage["completion_tokens"],
-        "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached, "cache_creation": None, "inference_geo": None,
+        "output_tokens_details": {"thinking_tokens": thoughts}, "server_tool_use": None, "service_tier": "standard",
     }  # fmt: skip

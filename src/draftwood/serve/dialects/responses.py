@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from time import time
 from typing import Any, ClassVar, Final, Literal, final
 
 from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, without
@@ -24,6 +25,7 @@ _PARTS: Final = {
     "text": ("msg", "output_text"),
     "call": ("fc", "function_call_arguments"),
 }
+_FUNCTION: Final = dict.fromkeys(("description", "parameters", "strict"))  # which a tool has, if only as null
 
 
 class ResponsesBody(RouteBody):
@@ -158,17 +160,21 @@ class Responses(Dialect):
 
     def _response(self, status: str) -> Json:
         """The response without its output."""
-        body, sent = self._body, self._body.model_extra or {}
+        body, sent, used = self._body, self._body.model_extra or {}, self.sampling
         return {
             "id": self.head["id"], "object": "response", "created_at": self.head["created"], "status": status, "error": None,
+            "completed_at": int(time()) if status == "completed" else None, "background": False,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions, "model": self.head["model"], "output": [],
             "max_output_tokens": body.max_output_tokens, "metadata": sent.get("metadata") or {},
             "parallel_tool_calls": sent.get("parallel_tool_calls") is not False, "previous_response_id": None,
             "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None}, "store": False,
-            "temperature": sent.get("temperature"), "top_p": sent.get("top_p"), "truncation": body.truncation or "disabled",
+            "temperature": used.temperature, "top_p": used.top_p, "presence_penalty": used.presence_penalty,
+            "frequency_penalty": used.frequency_penalty, "top_logprobs": body.top_logprobs or 0, "service_tier": "default",
             "text": {"format": (body.text or {}).get("format") or {"type": "text"}}, "usage": None,
-            "tools": body.tools or [], "tool_choice": body.tool_choice or "auto",
+            "truncation": body.truncation or "disabled", "tool_choice": body.tool_choice or "auto",
+            "tools": [_FUNCTION | tool if tool.get("type") == "function" else tool for tool in body.tools or []],
+            **{name: sent.get(name) for name in ("safety_identifier", "prompt_cache_key", "max_tool_calls")},
         }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
@@ -37,6 +38,8 @@ class Wire:
     """What was left out of the request."""
     truncates = False
     """Whether a conversation that is too long loses its beginning."""
+    sampling = Sampling()
+    """How the text is drawn."""
 
     def __init__(self) -> None:
         self._gathered: dict[int, list[TextDelta]] = {}
@@ -76,6 +79,7 @@ class AnswerResponse(Response):
 
     def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, wire: Wire, *, stream: bool) -> None:
         self.wire = wire
+        self.wire.sampling = answer.prepared.sampling
         self.answer = answer
         self.shape = shape
         self.stream = stream
