@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from draftwood.loading.gguf_header import Header
 from draftwood.loading.gguf_keys import OWN_SCALE, require, rotary_scaling, unread
 from draftwood.loading.gguf_layers import (
+    EXPERTS,
     GEMMA4_NEEDED,
     GEMMA4_READ,
     INNER,
@@ -24,7 +25,6 @@ from draftwood.runners.native.states import TILED
 from draftwood.runners.windows import FULL, SLIDING
 
 LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
-_EXPERT, _EXPERTS = "expert_feed_forward_length", ("expert_count", "expert_used_count")
 _INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _ROTATES: Final = "rope.scaling.finetuned"  # as Granite's files mean it
 _SECTIONS, _AHEAD = "rope.dimension_sections", "nextn_predict_layers"
@@ -135,8 +135,9 @@ def _lfm2_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, An
 
 
 def _granite_moe(header: Header, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    count, used = (int(values.get(name, 0)) for name in _EXPERTS)
-    require(header, values, (INNER, *((*_EXPERTS, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
+    counts = EXPERTS[:2]
+    count, used = (int(values.get(name, 0)) for name in counts)
+    require(header, values, (INNER, *((*counts, _SHARED_EXPERT) if count or header.architecture == "granitemoe" else ())))
     return {
         "num_local_experts": count, "num_experts_per_tok": used,
         "shared_intermediate_size": int(values[_SHARED_EXPERT if count else INNER]),
@@ -210,8 +211,8 @@ _GRANITE: Final = {
     "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
     "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
 }  # fmt: skip
-_LOCAL: Final = {"num_local_experts": _EXPERTS[0], "num_experts_per_tok": _EXPERTS[1]}
-_SPARSE: Final = {"num_experts": _EXPERTS[0], "num_experts_per_tok": _EXPERTS[1], "moe_intermediate_size": _EXPERT}
+_LOCAL: Final = dict(zip(("num_local_experts", "num_experts_per_tok"), EXPERTS[:2], strict=True))
+_SPARSE: Final = dict(zip(("num_experts", "num_experts_per_tok", "moe_intermediate_size"), EXPERTS, strict=True))
 _EVERY: Final = {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1}  # layer is a mixture
 _QWEN35: Final = Said(
     fixed={TILED: True}, needed=(*_RULE, INNER), read=(*_RULE, _INTERVAL, _RECURRENT, _SECTIONS, _AHEAD), more=_qwen35
@@ -234,7 +235,7 @@ SAID: Final = {
     "qwen3_moe": Said(_SPARSE, _EVERY, ()),
     "qwen3_5_text": _QWEN35, "qwen3_5_moe_text": _QWEN35_MOE,
     "qwen3_next": _QWEN35_MOE._replace(fixed={**_EVERY, TILED: False}),
-    "gpt_oss": Said({**_LOCAL, "intermediate_size": _EXPERT, "sliding_window": WINDOW}, SWIGLU, (), more=_gpt_oss),
+    "gpt_oss": Said({**_LOCAL, "intermediate_size": EXPERTS[2], "sliding_window": WINDOW}, SWIGLU, (), more=_gpt_oss),
     "lfm2": _LFM2,
     "lfm2_moe": Said(
         {**_LFM2.settings, **_SPARSE}, {**_LFM2.fixed, **_EVERY, "use_expert_bias": True, "routed_scaling_factor": 1.0},

@@ -18,10 +18,8 @@ ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llam
 _WIDE_SIZE, _NEAR_SIZE, _NEAR_VALUES = (f"attention.{name}" for name in ("key_length", "key_length_swa", "value_length_swa"))
 _NEAR_TURNED, _LENT = "rope.dimension_count_swa", "attention.shared_kv_layers"
 _LAYER_INPUT: Final = "embedding_length_per_layer_input"
-_EXPERTS: Final = {
-    "num_experts": "expert_count", "top_k_experts": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-}  # fmt: skip
+EXPERTS: Final = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+_OF_EXPERTS: Final = ("num_experts", "top_k_experts", "moe_intermediate_size")
 _STILL: Final = 1e20  # radians are divided by at least that: such a number of a head does not turn
 GEMMA4_NEEDED: Final = (_WIDE_SIZE, _NEAR_SIZE, WINDOW, PATTERN, _LAYER_INPUT, INNER)
 GEMMA4_READ: Final = (SHARED, INNER, _NEAR_SIZE, _NEAR_VALUES, TURNED_SIZE, _NEAR_TURNED, _LENT, _LAYER_INPUT)
@@ -57,7 +55,7 @@ def gemma4(header: Header, values: Mapping[str, Any], config: Mapping[str, Any])
     if twice and values[INNER] != [small] * (layers - lent) + [2 * small] * lent:
         raise unread(header, INNER, values[INNER])
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    experts = {setting: int(values.get(key, 0)) for setting, key in _EXPERTS.items()}
+    experts = {setting: int(values.get(key, 0)) for setting, key in zip(_OF_EXPERTS, EXPERTS, strict=True)}
     sliding = {"rope_type": "default", "rope_theta": float(values.get("rope.freq_base_swa", 10000.0))}
     full = {"rope_type": "proportional", "partial_rotary_factor": _turned_part(header, tensors, wide)}
     return {

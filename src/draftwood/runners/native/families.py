@@ -166,7 +166,6 @@ _QWEN35: Final = Family(
 )  # fmt: skip
 _QWEN35_MOE: Final = _QWEN35._replace(
     name="Qwen3_5MoeForCausalLM", experts={**_NORMALISED, "normalise_experts": True}, gguf="qwen35moe", whole="qwen3_5_moe",
-    stems={**_QWEN35.stems, "gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
     shared="shared_expert_intermediate_size",
     names={part: f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
 )  # fmt: skip
@@ -198,7 +197,6 @@ FAMILIES: Final = {
         factors=_GRANITE, experts=_LOCAL, shared="shared_intermediate_size", ungated=True, rotary="position_embedding_type",
         fused={"shared_mlp.input_linear": ("gate", "up")}, gguf="granitemoe", hybrid="granitehybrid", turned=True,
         states=dict.fromkeys(("linear_attention", "mamba"), MAMBA),
-        stems={"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp"},
         names={
             "gate": "shared_mlp.gate_proj", "up": "shared_mlp.up_proj", "down": "shared_mlp.output_linear",
             "router": "block_sparse_moe.router.weight", "experts_gate_up": "block_sparse_moe.experts.gate_up_proj",

@@ -15,14 +15,20 @@ from draftwood.runners.native.families import FAMILIES, FUSED, PRODUCTS, ROUTER,
 from draftwood.runners.native.layers import kinds_of
 from draftwood.runners.native.states import TILED, mixed_rows
 
+_PARTS: Final = ("gate_up", "gate", "up", "down")
 _STEMS: Final = {
     **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
     "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
     "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
     "input_gate": "inp_gate", "input_projection": "proj", "input_norm": "post_norm", "dense_norm": "post_ffw_norm_1",
-    "mixture_norm": "post_ffw_norm_2", "experts_norm": "pre_ffw_norm_2",
+    "mixture_norm": "post_ffw_norm_2", "experts_norm": "pre_ffw_norm_2", "router": "ffn_gate_inp.weight",
+    "router_bias": "ffn_gate_inp.bias", "shared_gate": "ffn_gate_inp_shexp.weight",
+    **{f"experts_{part}": f"ffn_{part}_exps.weight" for part in _PARTS},
+    **{f"experts_{part}_bias": f"ffn_{part}_exps.bias" for part in _PARTS},
 }  # fmt: skip
 """Names in GGUF files, by the engine's name."""
+_SHARED_STEMS: Final = {part: f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
+"""The same of an expert that all tokens have."""
 _STATE_STEMS: Final = {
     LayerSource.DELTA_RULE: {
         "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
@@ -41,13 +47,6 @@ _STATE_STEMS: Final = {
 }  # fmt: skip
 """The same of weights of layers with a running state."""
 _FUSED_STEMS: Final = dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
-_EXPERT_STEMS: Final = {
-    "router": "ffn_gate_inp.weight", "experts_gate_up": "ffn_gate_up_exps.weight", "experts_gate": "ffn_gate_exps.weight",
-    "experts_up": "ffn_up_exps.weight", "experts_down": "ffn_down_exps.weight", "shared_gate": "ffn_gate_inp_shexp.weight",
-    "router_bias": "ffn_gate_inp.bias", "experts_gate_up_bias": "ffn_gate_up_exps.bias",
-    "experts_gate_bias": "ffn_gate_exps.bias", "experts_up_bias": "ffn_up_exps.bias",
-    "experts_down_bias": "ffn_down_exps.bias",
-}  # fmt: skip
 MTP_STEMS: Final = {
     "nextn.eh_proj": "fc", "nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden",
     "nextn.shared_head_norm": "norm", "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "lm_head",
@@ -59,9 +58,9 @@ def gguf_names(kind: str) -> dict[str, str]:
     """Names in GGUF files of the modules of this model type, and of weights of experts and of running states."""
     own = FAMILIES[kind]
     products, norms = own.modules()
-    modules = {**products, **norms, "last_norm": own.last_norm().removesuffix(".weight")}
-    named = {module: {**_STEMS, **own.stems}[name] for name, module in modules.items()}
-    named |= {module: {**_EXPERT_STEMS, **own.stems}[name] for name, module in {**own.mixture(), **own.halves()}.items()}
+    last, stems = own.last_norm().removesuffix(".weight"), {**_STEMS, **(_SHARED_STEMS if own.shared else {}), **own.stems}
+    modules = {**products, **norms, "last_norm": last, **own.mixture(), **own.halves()}
+    named = {module: stems[name] for name, module in modules.items()}
     named |= {SINKS: "attn_sinks.weight", SCALAR: "layer_output_scale.weight"}
     named |= zip(ROUTER.values(), ("ffn_gate_inp.scale", "ffn_down_exps.scale"), strict=True)
     for layer in own.states.values():
