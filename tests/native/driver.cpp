@@ -1,7 +1,8 @@
 // Uses every function of the C interface with random weights: for sanitizers, and for processors that may have no Python. Every node
 // of a tree must have the bits of its path as a chain, and of its path as text; and everything the same bits on other threads, also
-// of several callers at a time. Arguments: an instruction set; "trees" or "codes" for these parts alone. Prints digests:
-// 56 of trees, 20 of trees of models in codes with inputs of 8 bits, and two of the rest.
+// of several callers at a time. Arguments: an instruction set; "all", or "trees" or "codes" for these parts alone; and the longest
+// text behind which the paths of all nodes are read, not of the deepest one alone: that takes most of the time, and changes no digest.
+// Prints digests: 56 of trees, 20 of trees of models in codes with inputs of 8 bits, and two of the rest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -260,11 +261,13 @@ Ints text(int length) {
     return found;
 }
 
+int every_path_until = 64;
+
 // A digest of the scores of a tree behind a text, each node of which has the bits of its path: behind long texts the deepest one.
 uint64_t tree(Tiny& model, int length) {
     void* row = draftwood_row(model.handle);
     const Floats scores = model.read({row}, {text(length)}, TOKENS, PARENTS, 1);
-    for (size_t node = length > 64 ? TOKENS.size() - 1 : 0; node < TOKENS.size(); node++) {
+    for (size_t node = length > every_path_until ? TOKENS.size() - 1 : 0; node < TOKENS.size(); node++) {
         Ints path, kept, parents, whole = text(length);
         for (int i = node; i; i = PARENTS[i]) kept.insert(kept.begin(), i);
         kept.insert(kept.begin(), 0);
@@ -390,9 +393,10 @@ void rest() {
     for (uint64_t digest : alone) printf("%016llx\n", (unsigned long long)digest);
 }
 
-int main(int count, char** arguments) {
+int main(int, char** arguments) {
     if (draftwood_use(arguments[1])) return puts(draftwood_error()), 1;
-    const std::string part = count > 2 ? arguments[2] : "all";
+    const std::string part = arguments[2];
+    every_path_until = atoi(arguments[3]);
     if (part != "codes") trees_of_numbers();
     trees_of_codes();
     if (part == "all") rest();

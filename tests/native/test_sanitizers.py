@@ -25,7 +25,8 @@ def check_compiler(kind):
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind, tmp_path):
     check_compiler(kind)
-    flags = ["-O1", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
+    # For addresses a higher level takes longer to compile than it saves.
+    flags = ["-O1" if kind == "thread" else "-O0", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
     sets = {BEST} if kind == "thread" else {"avx2", BEST} & {*instruction_sets()}
     made = build.build(tmp_path / "sanitized.so", flags, only=sorted(sets | {"generic"} if kind != "thread" else sets))
     for isa in sets:  # what is not in trees has the same sums, so one instruction set computes it
