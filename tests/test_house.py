@@ -53,11 +53,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_242
+TESTS = 36_235
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_385
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 99_091
+ALL_TEXT = 99_088
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

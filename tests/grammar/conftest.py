@@ -1,8 +1,3 @@
 """Exactness is that of trees, so the adaptive tree drafts in every round."""
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def _drafts(always_drafts):
-    """Every test of this folder uses :func:`tests.conftest.always_drafts`."""
+from tests.ladder.conftest import _drafts  # noqa: F401  # a fixture

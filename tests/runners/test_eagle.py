@@ -14,12 +14,11 @@ from draftwood.sampling.settings import Sampling
 from tests.differences import difference
 from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
 from tests.runners.test_hidden_states import plain_hidden
-from tests.runners.zoo import read_tokens, tiny
+from tests.runners.zoo import BY_ENGINE, read_tokens, tiny
 
 VOCAB = 11
 FLAGS = [{}, {"norm_output": True, "fc_norm": True}, {"norm_before_fc": True, "norm_before_residual": True, "qk_norm": True}]
 PATH = [4, 7, 2]
-ENGINES = pytest.mark.parametrize("engine", ["torch", "native"])
 CLOSE = {"torch": 1e-9, "native": 0.0}  # of a fresh reading: the native engine computes the same bits
 
 
@@ -68,7 +67,7 @@ TARGETS = {
 HIDDEN = torch.randn(800, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
 
-@ENGINES
+@BY_ENGINE
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("ends", [[699], [1, 699], [5, 9, 10, 640, 699], [600, 601, 605, 699]])
 def test_scores_are_those_of_a_fresh_reading_after_any_rounds(ends, flags, engine):
@@ -85,7 +84,7 @@ def test_scores_are_those_of_a_fresh_reading_after_any_rounds(ends, flags, engin
     assert is_fresh(runner, scored(runner, text[-1:], PATH)[0], text, HIDDEN)
 
 
-@ENGINES
+@BY_ENGINE
 def test_nodes_of_several_depths_in_one_call_are_those_level_by_level(engine):
     text, runner = some(12), runner_of(engine)
     runner.set_rows([Row(tokens=text)])
@@ -95,7 +94,7 @@ def test_nodes_of_several_depths_in_one_call_are_those_level_by_level(engine):
     assert is_fresh(runner, together, text, HIDDEN)
 
 
-@ENGINES
+@BY_ENGINE
 @pytest.mark.parametrize(("proposes", "tokens"), [(None, None), (4, [0, 1, 2, 3])])
 def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens, engine):
     runner = runner_of(engine, proposes=proposes)
@@ -111,7 +110,7 @@ def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens, engine)
     assert torch.isfinite(after.logits).all()
 
 
-@ENGINES
+@BY_ENGINE
 def test_a_text_whose_reading_ahead_was_interrupted_is_read_on(engine):
     row, runner = Row(tokens=some(12)), runner_of(engine)
 
@@ -128,7 +127,7 @@ def test_a_text_whose_reading_ahead_was_interrupted_is_read_on(engine):
     assert is_fresh(runner, scored(runner, row.tokens[-1:], PATH)[0], row.tokens, HIDDEN)
 
 
-@ENGINES
+@BY_ENGINE
 def test_a_prompt_may_be_read_ahead_token_by_token(engine):
     row, runner = Row(tokens=some(4)), runner_of(engine)
     for end in (1, 2, 3):
@@ -138,7 +137,7 @@ def test_a_prompt_may_be_read_ahead_token_by_token(engine):
     assert is_fresh(runner, scored(runner, row.tokens[-1:], PATH)[0], row.tokens, HIDDEN)
 
 
-@ENGINES
+@BY_ENGINE
 def test_control_hidden_states_of_another_token_are_seen(engine):
     text, runner = some(12), runner_of(engine)
     runner.set_rows([Row(tokens=text)])
@@ -161,7 +160,7 @@ def passes_of(runner):
     return passes
 
 
-@ENGINES
+@BY_ENGINE
 def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(engine):
     target, draft = published_pair(TARGETS[engine], "eagle3", engine)
     engine = decoder(target, draft, "rsd-s", "2x2", greedy=True)

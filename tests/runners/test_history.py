@@ -9,10 +9,9 @@ from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import WINDOW, WINDOWED, cached, plain_scores, read_tokens, runner_of, tiny
+from tests.runners.zoo import BY_ENGINE, WINDOW, WINDOWED, cached, plain_scores, read_tokens, runner_of, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
-BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 
 
 class Chat(Walk):

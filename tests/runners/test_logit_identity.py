@@ -10,7 +10,7 @@ from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.differences import difference
 from tests.helpers import ancestors_of, begin, rows_of
-from tests.runners.zoo import ENGINES, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
+from tests.runners.zoo import BY_ENGINE, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
 
 
 class Walk:
@@ -100,9 +100,6 @@ def walk(kind, lengths, engine="torch", *, seed=0, drafts=False, **settings):
 
 def tolerance(kind, engine):
     return 1e-9 if engine == "torch" and kind not in SLIDING else 1e-4  # attention that slides has float32 weights
-
-
-BY_ENGINE = pytest.mark.parametrize("engine", ENGINES)
 
 
 @BY_ENGINE

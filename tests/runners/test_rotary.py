@@ -6,7 +6,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from draftwood.runners.context import context
 from tests.runners.test_logit_identity import Walk, check_the_last_tokens
-from tests.runners.zoo import ENGINES, plain_scores, runner_of, tiny
+from tests.runners.zoo import BY_ENGINE, plain_scores, runner_of, tiny
 
 _SHORT = 32  # tokens of the short range, or of the context
 _PAIRS = 4  # frequencies of a head
@@ -47,7 +47,7 @@ def test_every_kind_that_transformers_knows_is_tried():
     assert set(ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@BY_ENGINE
 @pytest.mark.parametrize("kind", ROPES)
 def test_a_tree_is_scored_as_its_paths(kind, engine):
     model = rotary(kind)
@@ -55,7 +55,7 @@ def test_a_tree_is_scored_as_its_paths(kind, engine):
     assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@BY_ENGINE
 @pytest.mark.parametrize("kind", BY_LENGTH)
 def test_nodes_beyond_the_change_leave_other_scores_alone(kind, engine):
     check_the_last_tokens(runner_of(engine, rotary(kind)), rotary(kind))

@@ -14,7 +14,7 @@ from tests.runners.test_block_runners import BLOCK, EXACT, SOURCES, masked_round
 from tests.runners.test_logit_identity import Walk, walk
 from tests.runners.test_logit_identity import tolerance as causal_tolerance
 from tests.runners.test_seq2seq import SourceWalk, tolerance, with_decoder
-from tests.runners.zoo import ENGINES
+from tests.runners.zoo import BY_ENGINE
 
 WRONG = 1e-2
 
@@ -78,7 +78,7 @@ def test_scores_of_blocks():
     assert blocks_that_come_and_go(masked_rounds()) < EXACT
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@BY_ENGINE
 def test_a_new_batch_begins_wherever_the_last_one_ended(engine):
     """In the middle of a round, as after a stream that was closed early."""
     rows = walk("llama", [5, 1], engine)

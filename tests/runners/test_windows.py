@@ -11,13 +11,12 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import Window, mask_argument, sliding_window
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
+from tests.runners.zoo import BY_ENGINE, WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
 
 CLOSE = 1e-4  # float32, scores of up to 10
 WRONG = 1e-2  # a negative control must be at least this far off
 LENGTHS = [5, 20, 40, 0]  # tokens of the first texts; all of them outgrow the window
 MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some layers slide, others do not
-BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 
 
 def walk(kind, lengths=LENGTHS, engine="torch", **settings):

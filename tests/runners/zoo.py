@@ -35,7 +35,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
 }
 SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
 SLIDING = ["gemma2", "gemma3_text"]
-ENGINES = ["torch", "native"]
+BY_ENGINE = pytest.mark.parametrize("engine", ["torch", "native"])
 WINDOW = 8
 WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
     "mistral": {},
