@@ -1,8 +1,8 @@
 """Plain decoding and ``auto`` continue the same prompts in turn, in pairs next to each other in time.
 
 At temperature 0, and above it with shared noise, both write the same tokens. A new process is a new :class:`Decoders`: its
-controllers know the costs that are measured when a pair is loaded, or what those of an earlier one have learnt from longer
-texts. The engines have run before.
+controllers know what the drafter's folder says and the costs that are measured when a pair is loaded, or what those of an
+earlier one have learnt from longer texts. The engines have run before.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class _Bench:
 
     def learn(self, advance: Callable[[], None]) -> Mapping[str, Knowledge]:
         """What an earlier process knows at its end; it also warms the engine."""
-        earlier = self._process({})
+        earlier = self._process(self.pair.known.learnt)
         for repeat in range(_TAUGHT):
             for prompt in self.prompts.values():
-                self._timed(self._process({}), Method(method="ar"), prompt, repeat)
+                self._timed(earlier, Method(method="ar"), prompt, repeat)
                 self._timed(earlier, Method(), prompt, repeat, max(_TAUGHT_TOKENS, self.config.max_new_tokens))
                 advance()
         return earlier.learnt
@@ -135,7 +135,7 @@ class _Bench:
             for name, prompt in self.prompts.items():
                 seed = 1_000 * (1 + self.config.seed) + repeat
                 for way in random.Random(seed).sample(["plain", *states], 1 + len(states)):
-                    process = self._process(known if way == "known" else {})
+                    process = self._process(known if way == "known" else self.pair.known.learnt)
                     method = Method(method="ar") if way == "plain" else Method()
                     run = self._timed(process, method, prompt, seed)
                     (out[name][0] if way == "plain" else out[name][1][way]).append(run)
