@@ -12,7 +12,7 @@ const int ROWS = 3;
 #else
 const int ROWS = 1;
 #endif
-const int AHEAD = 1024;  // bytes of weights that are fetched before they are needed
+const int AHEAD = 1024;  // bytes of weights that are fetched before several rows need them
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
@@ -36,7 +36,7 @@ void tile(const TwoPanels<N>& a, const typename N::Input* x, size_t next_x, floa
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
     const typename N::Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        if (a.of_matrix) {
+        if (R > 1 && a.of_matrix) {
             __builtin_prefetch((const char*)w + AHEAD);
             __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
         }

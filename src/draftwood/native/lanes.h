@@ -65,8 +65,8 @@ inline float sum(const Lanes& a) { return folded(a, [](auto p, auto q) { return 
 inline float greatest(const Lanes& a) { return folded(a, [](auto p, auto q) { return larger(p, q); }); }
 
 inline Pairs load_pairs(const uint16_t* p) {
-    Pairs pairs;
-    memcpy(&pairs, p, sizeof pairs);
+    Pairs pairs;  // a compiler copies all of several registers in smaller pieces, which must then be put together
+    for (int i = 0; i < REGISTERS; i++) memcpy(&pairs.v[i], p + 2 * REGISTER * i, sizeof pairs.v[i]);
     return pairs;
 }
 inline Lanes low(const Pairs& a) { return each([&](int i) { return as_floats(a.v[i] << 16); }); }

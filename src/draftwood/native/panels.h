@@ -147,6 +147,8 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
     const int8_t* codes = x.codes;
     const InputGroup* inputs = x.groups;
     const bool has_low = format.low;
+    // Few instructions lie between the loads of one row: a processor has enough of them under way by itself, and sooner so.
+    constexpr bool fetches = !ONE || SIDES * PARTS > 2;
     Floats sums[ONE ? 1 : PANEL_ROWS][SIDES];
     for (int r = 0; r < rows; r++)
         for (int side = 0; side < SIDES; side++) sums[r][side] = splat_floats(0);
@@ -155,7 +157,7 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
         at += format.head_bytes();
         for (int in = 0; in < format.groups() && g < groups; in++, g++, at += format.group_bytes()) {
             for (int side = 0; side < SIDES; side++) {
-                for (int i = side; i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += SIDES)
+                for (int i = side; fetches && i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += SIDES)
                     __builtin_prefetch(at + CODES_AHEAD + 64 * i);
                 Codes w[8];
                 read_codes<K>(at + 4 * OUTPUTS * side, format.values, w);
@@ -219,9 +221,9 @@ inline void expand_group(const draftwood::Panel& panel, int group, uint16_t* to,
         for (int i = 0; i < 8 && with_sign; i++) w[side][i] = w[side][i] ^ four_times(128);
     }
     auto joined = [](const Floats* sides) {
-        Lanes lanes;
-        memcpy(&lanes, sides, sizeof lanes);
-        return lanes;
+        float lanes[PANEL];
+        for (int side = 0; side < SIDES; side++) store_floats(lanes + OUTPUTS * side, sides[side]);
+        return load(lanes);
     };
     Floats scales[SIDES], lows[SIDES], numbers[SIDES];
     for (int part = 0; part < format.parts; part++) {
