@@ -36,10 +36,8 @@ void tile(const TwoPanels<N>& a, const typename N::Input* x, size_t next_x, floa
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
     const typename N::Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        if (R > 1 && a.of_matrix) {
-            __builtin_prefetch((const char*)w + AHEAD);
-            __builtin_prefetch((const char*)(w + LANES * N::step) + AHEAD);
-        }
+        for (int p = 0; R > 1 && a.of_matrix && p < 2; p++)
+            __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD);
         typename N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
         for (int r = 0; r < R; r++) {
             sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
