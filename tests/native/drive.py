@@ -30,9 +30,8 @@ def drive(library, isa="generic", flags=(), compiler=None, emulator=(), part="al
     Raises:
         AssertionError: with what the program says on standard error.
     """
-    slow = bool(flags or emulator)
-    run = [*emulator, _program(library, tuple(flags), compiler or build.compiler()), isa, part, "16" if slow else "64"]
+    program, until = _program(library, tuple(flags), compiler or build.compiler()), "16" if flags or emulator else "64"
     env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run(run, capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run([*emulator, program, isa, part, until], capture_output=True, text=True, env=env, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.split()

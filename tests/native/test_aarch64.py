@@ -17,7 +17,6 @@ SYSTEM = "/usr/aarch64-linux-gnu"  # its libraries
 def test_arm_computes_the_bits_of_generic_on_x86(tmp_path, monkeypatch):
     if build.compiler() is None:
         pytest.skip("there is no C++ compiler")
-
     if "avx2" not in instruction_sets():
         pytest.skip("this processor has no fused products and sums")
     found = drive(build.LIBRARY, "avx2", part="trees")

@@ -109,11 +109,13 @@ def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monk
 
 
 def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = texts / "later.txt"
     monkeypatch.setattr(room, "_EPOCHS", 0.2)
-    monkeypatch.setattr(room, "_BETTER", 9.0)
+    monkeypatch.setattr(room, "is_better", lambda *_: later.write_text("A text that comes during the run.") == 0)
     assert adapt(config(texts)).folder is None
-    assert not is_new("fox", None, texts, [].append)
-    assert bundled_drafter("fox") == fox
+    assert is_new("fox", None, texts, [].append)
+    later.unlink()
+    assert (is_new("fox", None, texts, [].append), bundled_drafter("fox")) == (False, fox)
 
 
 @pytest.mark.parametrize(
