@@ -1,7 +1,7 @@
 # open-webui==0.12.4 torch==2.13.0
 export OPENAI_API_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none ENABLE_OLLAMA_API=false
-export WEBUI_AUTH=false OFFLINE_MODE=true DATA_DIR=$HOME
-open-webui serve --port 3000 &
+export WEBUI_AUTH=false OFFLINE_MODE=true DATA_DIR=$HOME/.open-webui
+open-webui serve --host 127.0.0.1 --port 3000 &
 trap "kill $!" EXIT
 ask() { curl -sf -H "Authorization: Bearer $token" -H "Content-Type: application/json" http://127.0.0.1:3000/"$@"; }
 until ask health; do sleep 1; done
