@@ -54,7 +54,7 @@ def files_of(path: Path) -> list[Path]:
 
 def state_of(paths: Sequence[Path]) -> str:
     """A digest of the names, sizes and times of the files. Raises a ConfigError if there are none."""
-    stats = {file.absolute(): file.stat() for path in paths for file in files_of(path)}
+    stats = {file.absolute(): file.stat() for path in paths for file in files_of(path) if file.is_file()}
     if not stats:
         raise ConfigError(f"no text in {', '.join(map(str, paths))}: give files or folders of texts")
     found = [(bytes(file), one.st_size, one.st_mtime_ns) for file, one in stats.items()]
