@@ -85,14 +85,12 @@ def test_a_developers_text_after_the_systems_is_not_lost(tmp_path):
 
 def test_messages_of_any_order_are_written_where_the_template_only_refuses_it(tmp_path):
     """As those of Gemma and Mistral do: agents send a text after the results of tools."""
-    pair = pair_of(tmp_path, ORDER + TEMPLATE)
-    pair.tokenizer.chat_template, chat = TEMPLATE, [USER, user("a dog")]
-    wanted = written(pair, chat)
-    pair.tokenizer.chat_template = ORDER + TEMPLATE
-    assert ids(pair, chat) == wanted
-    pair = pair_of(tmp_path / "other", ORDER.replace("alternate", "end") + TEMPLATE)
-    with pytest.raises(ConfigError, match="refuses these messages: must end"):
-        pair.chat_request(chat)
+    pair, chat = pair_of(tmp_path, ORDER + TEMPLATE), [USER, user("a dog")]
+    assert ids(pair, chat) == written(pair, chat, chat_template=TEMPLATE)
+    by_place = TEMPLATE.replace("m['role']", "['user', 'assistant'][loop.index0 % 2]")  # else a user speaks as the assistant
+    for template, why in ((ORDER.replace("alternate", "end") + TEMPLATE, "end"), (ORDER + by_place, "alternate")):
+        with pytest.raises(ConfigError, match=f"refuses these messages: must {why}"):
+            ids(pair_of(tmp_path / why, template), chat)
 
 
 def test_thoughts_are_parts_of_the_content_where_the_template_reads_them_there(tmp_path):
@@ -104,6 +102,8 @@ def test_thoughts_are_parts_of_the_content_where_the_template_reads_them_there(t
     ))  # fmt: skip
     answers = [{"role": "assistant", "content": text, "reasoning_content": "the hen"} for text in (" ran", "")]
     assert pair.tokenizer.decode(ids(pair, [USER, *answers, USER])) == "the fox ran(the hen) ran(the hen)the fox ran"
+    both = pair_of(tmp_path / "both", pair.tokenizer.chat_template.replace("{% if", "{{ m['reasoning_content'] }}{% if", 1))
+    assert pair.tokenizer.decode(ids(both, [USER, *answers, USER])) == "the fox ranthe hen ranthe henthe fox ran", "once"
 
 
 @pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])

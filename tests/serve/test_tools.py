@@ -456,19 +456,19 @@ EACH = "{% for name, value in call.function.arguments|items %}{{ name }}={{ valu
 
 @pytest.mark.parametrize(("refuses", "wanted"), [
     (EACH, "[get_time {}][get_weather {\"arguments\": \"{\\\"a\"}]arguments={\"a<end>"),
-    (ONCE, "<s>assistant\n[get_time {}]<end>\n<s>tool\n12 a23456789<end>\n"
+    (ONCE, "<s>assistant\n[get_time {}]<end>\n<s>tool\n12 call_6789<end>\n"
      "<s>assistant\n[get_weather \"{\\\"a\"]<end>\n<s>tool\nsun toolu_1<end>\n"),
-    (NINE, "<s>assistant\n[get_time {}]a23456789[get_weather \"{\\\"a\"]4838a0c25<end>\n"
-     "<s>tool\nsun 4838a0c25<end>\n<s>tool\n12 a23456789<end>\n"),
+    (NINE, "<s>assistant\n[get_time {}]call_6789[get_weather \"{\\\"a\"]4838a0c25<end>\n"
+     "<s>tool\nsun 4838a0c25<end>\n<s>tool\n12 call_6789<end>\n"),
 ])  # fmt: skip
 def test_calls_of_a_history_are_as_their_template_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, wanted: str
 ) -> None:
     """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, whoever made them, and for Qwen3.5 a call
     that was cut as one with an argument."""
-    named = {"a23456789": {"name": "get_time", "arguments": "{}"}, "toolu_1": {"name": "get_weather", "arguments": '{"a'}}
+    named = {"call_6789": {"name": "get_time", "arguments": "{}"}, "toolu_1": {"name": "get_weather", "arguments": '{"a'}}
     calls = [{"id": id, "type": "function", "function": function} for id, function in named.items()]
-    said = {"toolu_1": "sun", "a23456789": "12"}
+    said = {"toolu_1": "sun", "call_6789": "12"}
     results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in said.items()]
     shown = "{% endfor %}{{ ' ' + m['tool_call_id'] if m['tool_call_id'] }}<end>"
     template = NATIVE + CALLS.replace("{% endfor %}<end>", refuses + shown, 1) + "{# <tool_call> #}"

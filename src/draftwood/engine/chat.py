@@ -17,6 +17,7 @@ from draftwood.loading.templates import NO_TEMPLATE
 MAX_NEW_TOKENS: Final = 1024
 """Most tokens of an answer. An answer should end by itself, and this is long for one."""
 _MARK = "\x02"  # no template writes it
+_HI: Final = {"role": "user", "content": "Hi"}
 _FIELD: Final = re.compile(r"""message(\.tools\b|\[['"]tools['"]\])""")  # as Phi-4-mini's template has it
 _PARTS: Final = re.compile(r"""\[['"]type['"]\] == ['"]thinking['"]""")  # as those of Ministral 3 and Magistral
 _ORDER: Final = re.compile(
@@ -71,9 +72,10 @@ class ChatTemplate:
         try:
             text = self._text(given, values, answer=not continues, continues=continues)
         except ConfigError:
-            if (source := _ORDER.sub(r"\1 '' \3", own)) == own:
+            values["chat_template"] = _ORDER.sub(r"\1 '' \3", own)
+            if values["chat_template"] == own or not self._reads_roles(values):
                 raise
-            text = self._text(given, {**values, "chat_template": source}, answer=not continues, continues=continues)
+            text = self._text(given, values, answer=not continues, continues=continues)
         return self._names.encode(text, signs) if signs else self._ids(text)
 
     @cached_property
@@ -87,8 +89,7 @@ class ChatTemplate:
     @cached_property
     def shows_tools(self) -> Literal["template", "field", "text"]:
         """What shows functions: the template, a field of the system's message, as a text, or a text of the system."""
-        user = [{"role": "user", "content": "Hi"}]
-        if self.reads("tools") and self._differs(lambda text: (user, {"tools": [_function(text)]})):
+        if self.reads("tools") and self._differs(lambda text: ([_HI], {"tools": [_function(text)]})):
             return "template"
         return "field" if any(map(_FIELD.search, self._sources)) else "text"
 
@@ -126,7 +127,7 @@ class ChatTemplate:
                 )
         known = "developer" in source
         found = [{**one, "role": "system"} if one["role"] == "developer" and not known else one for one in messages]
-        found = with_thoughts(found) if _PARTS.search(source) else found
+        found = with_thoughts(found) if _PARTS.search(source) and "reasoning_content" not in source else found
         roles = [one["role"] for one in found]
         if all(self._writes(role, roles[:place]) for place, role in enumerate(roles) if role in SYSTEM):
             return found
@@ -134,12 +135,15 @@ class ChatTemplate:
 
     def _writes(self, role: str, before: Sequence[str]) -> bool:
         """Whether the template writes a text of the system behind such roles; some refuse it, or leave it out."""
-        begins = all(one in SYSTEM for one in before)
-        key = (role, *(before[:1] if begins else ("user", "assistant")))
+        key = (role, *(before[:1] if {*before} <= {*SYSTEM} else ("user", "assistant")))
         if key not in self._written:
             chat = [{"role": one, "content": "Hi"} for one in (*key[1:], "user")]
             self._written[key] = self._differs(lambda text: ([*chat[:-1], {"role": role, "content": text}, chat[-1]], {}))
         return self._written[key]
+
+    def _reads_roles(self, values: dict[str, Any]) -> bool:
+        """Whether the template reads the roles of messages; one of turns may infer them from their order."""
+        return self._differs(lambda text: ([_HI, {**_HI, "role": {"yes": "user", "no": "assistant"}[text]}, _HI], values))
 
     def _differs(self, chat: Callable[[str], tuple[Sequence[Message], dict[str, Any]]]) -> bool:
         """Whether a text in a chat and its values changes what the template writes, without an error."""
@@ -165,9 +169,8 @@ class ChatTemplate:
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """The special token that the template writes after an answer, if there is one."""
-        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
         try:
-            _, found, after = self._text(messages, {}, answer=False).rpartition(_MARK)
+            _, found, after = self._text([_HI, {"role": "assistant", "content": _MARK}], {}, answer=False).rpartition(_MARK)
         except ConfigError:  # a template with other roles
             return ()
         first = self._ids(after.lstrip())[:1] if found else []

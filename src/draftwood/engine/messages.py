@@ -55,8 +55,7 @@ def joined(messages: Sequence[Message], *, first: bool) -> list[Message]:
         else:
             role = found[-1]["role"] if one["role"] in SYSTEM else "user"
             found[-1] = {**one, "role": role, "content": f"{found[-1]['content']}\n\n{one['content']}"}
-    head, rest = found[:first], found[first:]
-    return [*head, *({**one, "role": "user"} if one["role"] in SYSTEM else one for one in rest)]
+    return [*found[:first], *({**one, "role": "user"} if one["role"] in SYSTEM else one for one in found[first:])]
 
 
 def with_thoughts(messages: Sequence[Message]) -> list[Message]:

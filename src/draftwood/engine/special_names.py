@@ -38,6 +38,7 @@ class SpecialNames:
         self._names = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         marks = [name for name in self._tokens if not name[0].isalnum()]  # else common words would begin one
         self._beginnings = {name[:end] for name in marks for end in range(1, len(name))}
+        self._longest = max(map(len, self._beginnings), default=0)
 
     def hidden(self, messages: T) -> tuple[T, dict[str, str]]:
         """Messages with signs in place of names in all texts but roles, and what each sign stands for.
@@ -75,10 +76,6 @@ class SpecialNames:
         if found := control.keys() & set(ids) - {self._tokenizer.unk_token_id}:
             raise _refused(control[min(found)])
         return [tokens.get(token, token) for token in ids]
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._beginnings), default=0)
 
     @cached_property
     def _copy(self) -> tuple[Tokenizer, dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
@@ -39,11 +38,11 @@ def with_single_calls(messages: Messages) -> list[dict[str, Any]]:
 
 
 def with_short_ids(messages: Messages) -> list[dict[str, Any]]:
-    """Messages whose calls have ids of nine letters, as the first templates of Mistral want them; other ids become such."""
+    """Messages whose calls have ids of nine letters, as the first templates of Mistral want them; longer and shorter ones become such."""
 
     def short(one: Mapping[str, Any], name: str) -> dict[str, Any]:
         id = str(one.get(name, ""))
-        return {**one, name: id if re.fullmatch("[A-Za-z0-9]{9}", id) else sha256(id.encode()).hexdigest()[:9]}
+        return {**one, name: id if len(id) == 9 else sha256(id.encode()).hexdigest()[:9]}
 
     found = _with_calls(messages, lambda call: short(call, "id"))
     return [short(message, "tool_call_id") if message["role"] == "tool" else message for message in found]
