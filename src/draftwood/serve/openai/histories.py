@@ -38,7 +38,7 @@ def with_single_calls(messages: Messages) -> list[dict[str, Any]]:
 
 
 def with_short_ids(messages: Messages) -> list[dict[str, Any]]:
-    """Messages whose calls have ids of nine letters, as the first templates of Mistral want them; longer and shorter ones become such."""
+    """Messages whose calls have ids of nine letters, as the first templates of Mistral want them; others become such."""
 
     def short(one: Mapping[str, Any], name: str) -> dict[str, Any]:
         id = str(one.get(name, ""))
