@@ -94,20 +94,22 @@ def broken(path, how):
         data[-1000] ^= 0x40
     elif how == "header":
         data[20] ^= 0x01
-    elif how == "version":
+    elif how == "of another version":
         data = data.replace(prefix_files.FORMAT.encode(), b"draftwood prefix 0")
+    elif how == "open to others":
+        path.chmod(0o640)
     else:
         del data[{"empty": 0, "cut": len(data) // 2}[how] :]
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["value", "header", "version", "empty", "cut"])
-def test_a_damaged_file_is_deleted_and_changes_no_text(tmp_path, how, caplog):
+@pytest.mark.parametrize("how", ["value", "header", "of another version", "open to others", "empty", "cut"])
+def test_a_file_that_is_not_as_it_was_written_is_deleted_and_changes_no_text(tmp_path, how, caplog):
     for path in saved(tmp_path):
         broken(path, how)
     engine = started(tmp_path)
     assert known_of(engine, [*TEXT, 5, 6]) == 0
-    assert all(("of another version" if how == "version" else "damaged") in line for line in caplog.messages)
+    assert all((how if " " in how else "damaged") in line for line in caplog.messages)
     assert 0 < len(caplog.messages) == len(set(caplog.messages)), "a line for each"
     ended(engine)
 

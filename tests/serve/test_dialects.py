@@ -183,16 +183,19 @@ def test_a_chat_of_ollama_becomes_a_chat():
     history = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "", "thinking": "I call.",
-         "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
+         "tool_calls": [{"function": {"name": "time"}}, {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
         {"role": "tool", "content": "cold", "tool_name": "weather"},
+        {"role": "tool", "content": "late"},
     ]  # fmt: skip
     options = {"num_predict": 5, "temperature": 0.5, "stop": ["x"], "num_ctx": 4096, "min_p": 0.1}
     chat = ollama(model="m:latest", messages=history, options=options, format=SCHEMA, keep_alive="5m", think=True).chat
-    call = {"id": "call_1_0", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    functions = {"name": "time", "arguments": {}}, {"name": "weather", "arguments": {"city": "Oslo"}}
+    calls = [{"id": f"call_1_{i}", "type": "function", "function": one} for i, one in enumerate(functions)]
     assert chat.pop("messages") == [
         history[0],
-        {"role": "assistant", "content": "", "reasoning_content": "I call.", "tool_calls": [call]},
-        {"role": "tool", "content": "cold", "name": "weather", "tool_call_id": "call_1_0"},
+        {"role": "assistant", "content": "", "reasoning_content": "I call.", "tool_calls": calls},
+        {"role": "tool", "content": "cold", "name": "weather", "tool_call_id": "call_1_1"},
+        {"role": "tool", "content": "late", "tool_call_id": "call_1_0"},
     ]
     assert chat == {
         "model": "m:latest", "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "min_p": 0.1, "stream": True,

@@ -32,10 +32,8 @@ def checked(messages: object, *, continues: bool = False) -> list[dict[str, Any]
     found = [_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
     ends = found[-1]["role"] == "assistant" and "tool_responses" not in found[-1]  # in which results follow calls
     if ends and not continues:
-        raise ConfigError(
-            "the last message is the assistant's, and its answer comes next: end with a user's message, or set "
-            "continue_final_message to continue it"
-        )
+        why = "the last message is the assistant's, and its answer comes next: end with a user's message, or set "
+        raise ConfigError(f"{why}continue_final_message to continue it")
     if continues and not ends:
         raise ConfigError("continue_final_message is True, but the last message is no assistant's: leave it out")
     return found
@@ -79,6 +77,8 @@ def _message(name: str, message: object) -> dict[str, Any]:
     if role not in ROLES:
         raise ConfigError(f"{name} has role {short_repr(role)}: give one of {', '.join(ROLES)}")
     given = {field: value for field, value in message.items() if value is not None and (field, value) != ("tool_calls", [])}
+    if "tool_calls" in given and role != "assistant":
+        raise ConfigError(f"{name} has tool_calls and the role {role}, but only the assistant calls tools: leave them out")
     return {**given, "content": _content(name, content)}
 
 

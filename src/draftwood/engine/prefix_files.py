@@ -119,6 +119,8 @@ class PrefixFiles:
         """An open file, which goes if it turns out to be damaged; raises DamagedError."""
         try:
             with (self.path / name).open("rb") as file:
+                if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                    raise _RefusedError("open to others")
                 yield file
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # another process has deleted it
@@ -126,7 +128,7 @@ class PrefixFiles:
             self._forget(name)
             raise DamagedError(name) from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            what = "of another version" if isinstance(error, _VersionError) else "damaged"
+            what = error if isinstance(error, _RefusedError) else "damaged"
             _LOG.warning("the file %s of the prefix cache is %s: it is deleted", name, what)
             self._delete(name)
             raise DamagedError(name) from error
@@ -151,8 +153,8 @@ class PrefixFiles:
         self._after.get(name[:32], {}).pop(name, None)
 
 
-class _VersionError(ValueError):
-    """A file of another format."""
+class _RefusedError(ValueError):
+    """A whole file that is not used; says what it is."""
 
 
 def _header(file: BinaryIO) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def _header(file: BinaryIO) -> dict[str, Any]:
         raise ValueError("no header")
     header = json.loads(file.read(size))
     if header["__metadata__"]["format"] != FORMAT:
-        raise _VersionError
+        raise _RefusedError("of another version")
     return dict(header)
 
 

@@ -132,7 +132,7 @@ def _turn(turn: Json) -> Iterator[Json]:
     for block in blocks["tool_result"]:
         said = _content("messages", block.get("content", ""))
         yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said}
-    if (blocks["tool_result"] and not blocks["said"]) or (left and not any(blocks.values())):
+    if (blocks.pop("tool_result") or left) and not any(blocks.values()):
         return
     message = {**turn, "content": _content("messages", blocks["said"]) if isinstance(content, list) else content}
     if blocks["tool_use"]:

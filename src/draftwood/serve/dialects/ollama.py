@@ -200,9 +200,9 @@ def _form(form: str | Json | None) -> Json | None:
 
 
 def _messages(messages: Sequence[Json]) -> Iterator[Json]:
-    """Messages of a chat. Calls have no ids here: the answers of tools come in the order of the calls."""
+    """Messages of a chat. Calls may have no ids here: a result is of the next one of its name, or of the next."""
     names = {"thinking": "reasoning_content", "tool_name": "name"}
-    waiting: list[str] = []
+    waiting: list[Json] = []
     for number, message in enumerate(messages):
         made = {names.get(name, name): value for name, value in message.items() if name != "images"}
         made["content"] = _content(message.get("content"), message.get("images"))
@@ -213,9 +213,10 @@ def _messages(messages: Sequence[Json]) -> Iterator[Json]:
                 called(call.get("id") or f"call_{number}_{i}", function.get("name"), function.get("arguments") or {})
                 for i, (call, function) in enumerate(zip(calls, said, strict=True))
             ]
-            waiting = [call["id"] for call in made["tool_calls"]]
+            waiting = list(made["tool_calls"])
         if message.get("role") == "tool" and waiting:
-            made.setdefault("tool_call_id", waiting.pop(0))
+            own = next((i for i, call in enumerate(waiting) if call["function"]["name"] == made.get("name")), 0)
+            made.setdefault("tool_call_id", waiting.pop(own)["id"])
         yield made
 
 
