@@ -90,10 +90,8 @@ def saved(path, kind="small", **given):
 def broken(path, how):
     """Damage a file."""
     data = bytearray(path.read_bytes())
-    if how == "value":
-        data[-1000] ^= 0x40
-    elif how == "header":
-        data[20] ^= 0x01
+    if how in ("value", "header"):
+        data[-1000 if how == "value" else 20] ^= 0x40
     elif how == "of another version":
         data = data.replace(prefix_files.FORMAT.encode(), b"draftwood prefix 0")
     elif how == "open to others":
@@ -117,9 +115,7 @@ def test_a_file_that_is_not_as_it_was_written_is_deleted_and_changes_no_text(tmp
 def test_control_without_its_checksum_a_damaged_value_changes_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(prefix_files, "_checksum", lambda *_: "none")
     for path in saved(tmp_path):
-        data = bytearray(path.read_bytes())
-        data[-30000:] = bytes(30000)
-        path.write_bytes(data)
+        path.write_bytes(path.read_bytes()[:-30000] + bytes(30000))
     with pytest.raises(AssertionError):
         known_of(started(tmp_path), [*TEXT, 5, 6])
 

@@ -184,8 +184,7 @@ def test_a_chat_of_ollama_becomes_a_chat():
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "", "thinking": "I call.",
          "tool_calls": [{"function": {"name": "time"}}, {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
-        {"role": "tool", "content": "cold", "tool_name": "weather"},
-        {"role": "tool", "content": "late"},
+        {"role": "tool", "content": "cold", "tool_name": "weather"}, {"role": "tool", "content": "late"},
     ]  # fmt: skip
     options = {"num_predict": 5, "temperature": 0.5, "stop": ["x"], "num_ctx": 4096, "min_p": 0.1}
     chat = ollama(model="m:latest", messages=history, options=options, format=SCHEMA, keep_alive="5m", think=True).chat

@@ -72,8 +72,7 @@ def _message(name: str, message: object) -> dict[str, Any]:
     role, content = message.get("role"), message.get("content")
     content = "" if content is None and role == "assistant" else content  # as one with tool calls alone has it
     if role is None or content is None:
-        missing = "role" if role is None else "content"
-        raise ConfigError(f"{name} has no {missing}: give a mapping with role and content")
+        raise ConfigError(f"{name} has no {'role' if role is None else 'content'}: give a mapping with role and content")
     if role not in ROLES:
         raise ConfigError(f"{name} has role {short_repr(role)}: give one of {', '.join(ROLES)}")
     given = {field: value for field, value in message.items() if value is not None and (field, value) != ("tool_calls", [])}
