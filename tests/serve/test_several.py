@@ -515,7 +515,7 @@ def test_the_command_serves_several_models(home, monkeypatch, tmp_path):
         assert all(model.service is None for model in found[-1].models), "none is loaded before a request"
     for args, says in (
         (["--name", "x"], "without --name"), (["--target", "nothing"], "'nothing'"), (["--method", "block"], "draft"),
-        (["--keep-alive", "soon"], "keep_alive is 'soon'"), (["--adapt", "x"], "without --name, --adapt and"),
+        (["--keep-alive", "soon"], "keep_alive is 'soon'"), (["--adapt", "x"], "without --name and --adapt"),
     ):  # fmt: skip
         run = CliRunner().invoke(main, ["serve", "--target", first, "--target", second, *args])
         assert (run.exit_code in (1, 2), says in run.output) == (True, True), run.output
