@@ -20,7 +20,7 @@ FIELDS: Final = (
     "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n",
     "seed", "stop", "stop_token_ids", "stream", "stream_options", "logprobs", "top_logprobs", "logit_bias",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "ignore_eos", "response_format", "regex",
-    "grammar", "echo",
+    "grammar", "echo", "truncation", "betas", "context_management", "cache_control", "prediction", "metadata", "store",
     "suffix", "user", "speculative", "return_token_ids", "tools", "best_of", "tokens", "add_special_tokens", "x",
     "__proto__", "tool_choice", "parallel_tool_calls", "json_schema", "structured_outputs", "guided_choice", "trace",
     "chat_template_kwargs", "reasoning_effort", "continue_final_message", "input", "instructions", "max_output_tokens",
