@@ -8,7 +8,7 @@ import pytest
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.learnt import Knowledge, Learnt
+from draftwood.draft.adaptive.learnt import Costs, Knowledge, Learnt
 from tests.adaptive.simulator import World, steer, text
 from tests.adaptive.test_controller import lived
 
@@ -107,3 +107,14 @@ def test_sizes_of_batches_have_their_own_costs_and_share_what_a_draft_brings():
 def test_what_is_no_knowledge_is_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
         Knowledge.from_json({**asdict(taught().knowledge), **change})
+
+
+def test_a_round_of_more_rows_costs_at_first_what_a_tree_of_as_many_tokens_did():
+    one = Costs(base=1.0, tree=0.2, node=0.1, opening=0.3, level=0.3, frontier_node=0.05)
+    for timed in (True, False):  # the last one is a control
+        by_rows = {1: Learnt(costs=one, timed=timed)}
+        costs = Controllers(known=replace(taught().knowledge, by_rows=by_rows)).at(8).costs
+        costs.add_plain(2.0)
+        measured = pytest.approx(2.0 * 8 * one.node / (one.base + 7 * one.node))
+        assert (costs.node == measured) == timed
+        assert not costs.timed
