@@ -27,6 +27,14 @@ class Models:
     dtype: DTypeName = setting("auto", "number format of weights and arithmetic, of transformers too")
 
 
+class _OnThisProcessor:
+    """How a target is opened whose drafter, if any, comes with it."""
+
+    dtype: ClassVar[DTypeName] = "auto"
+    device: ClassVar[str] = "cpu"
+    draft: ClassVar[None] = None
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scale:
@@ -123,7 +131,7 @@ class BenchConfig(Models):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DivergenceConfig:
+class DivergenceConfig(_OnThisProcessor):
     """Which file is compared, on which texts, and where the result goes; raises a ConfigError for a value out of range."""
 
     target: str = setting("smollm2", "a GGUF file in codes, or a short name")
@@ -132,10 +140,6 @@ class DivergenceConfig:
     tokens: int = setting(256, "tokens of a piece")
     output: Path = setting(Path("draftwood-bench"), "folder for divergence.json and divergence.md")
 
-    dtype: ClassVar[DTypeName] = "auto"
-    device: ClassVar[str] = "cpu"
-    draft: ClassVar[None] = None
-
     def __post_init__(self) -> None:
         at_least(self, 1, "pieces")
         at_least(self, 2, "tokens")
@@ -143,7 +147,7 @@ class DivergenceConfig:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EditsConfig:
+class EditsConfig(_OnThisProcessor):
     """Which files a target edits; raises a ConfigError for a value out of range."""
 
     target: str = setting("smollm2", "a chat model with a drafter of its own")
@@ -151,10 +155,6 @@ class EditsConfig:
     files: int = setting(40, "files, of 60 to 200 lines")
     tokens: int = setting(800, "the most tokens of a new file")
     output: Path = setting(Path("draftwood-bench"), "folder for edits.json and edits.md")
-
-    dtype: ClassVar[DTypeName] = "auto"
-    device: ClassVar[str] = "cpu"
-    draft: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         at_least(self, 1, "files", "tokens")

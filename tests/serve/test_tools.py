@@ -464,7 +464,7 @@ EACH = "{% for name, value in call.function.arguments|items %}{{ name }}={{ valu
 def test_calls_of_a_history_are_as_their_template_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, wanted: str
 ) -> None:
-    """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, whoever made them, and for Qwen3.5 a call
+    """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, and for Qwen3.5 a call
     that was cut as one with an argument."""
     named = {"call_6789": {"name": "get_time", "arguments": "{}"}, "toolu_1": {"name": "get_weather", "arguments": '{"a'}}
     calls = [{"id": id, "type": "function", "function": function} for id, function in named.items()]

@@ -142,7 +142,7 @@ def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, mo
     assert not list(tmp_path.glob("draftwood-adapt-*"))
 
 
-def test_chats_of_a_package_that_nobody_may_write_are_copied_without_their_modes(fox: Path, tmp_path: Path) -> None:
+def test_chats_of_a_read_only_package_are_copied_without_their_modes(fox: Path, tmp_path: Path) -> None:
     known = tmp_path / "known"
     shutil.copytree(fox / "chats", known)
     for path in (*known.iterdir(), known):

@@ -82,7 +82,7 @@ class Controllers:
                 near = others[min(others, key=lambda other: abs(other.bit_length() - size.bit_length()))]
                 learnt = replace(NOTHING, gains=near.gains, reach=near.reach, calibration=near.calibration)
                 if 1 in others and others[1].timed:
-                    learnt = replace(learnt, costs=_of_rows(others[1].costs, size))
+                    learnt = replace(learnt, costs=others[1].costs.of_rows(size))
             self._made[size] = Controller(learnt, rows=size)
         return self._made[size]
 
@@ -163,18 +163,6 @@ class CostTrial(Budget):
         sizes = sorted(self._rounds.keys() - {PLAIN})
         found = [self._rounds[n] / (costs.base + costs.tree + costs.node * n) for n in sizes]
         return tuple(np.interp(range(1, sizes[-1] + 1), sizes, found).tolist())
-
-
-def _of_rows(one: Costs, rows: int) -> Costs:
-    """The costs of rounds of more rows, by those of one row: a forward of so many tokens costs what a tree of them does."""
-    return replace(
-        one,
-        base=one.base + one.node * (rows - 1),
-        node=one.node * rows,
-        opening=one.opening + one.frontier_node * (rows - 1),
-        level=one.level + one.frontier_node * (rows - 1),
-        frontier_node=one.frontier_node * rows,
-    )
 
 
 def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:

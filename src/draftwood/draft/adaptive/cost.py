@@ -12,6 +12,11 @@ from draftwood.draft.adaptive.estimates import Line, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
 
 _TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
+_SHARES: Final = Costs(
+    base=1.0, tree=constants.FIRST_TREE, node=constants.FIRST_NODE, back=constants.FIRST_BACK, opening=constants.FIRST_LEVEL,
+    level=constants.FIRST_LEVEL, frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
+)  # fmt: skip
+"""The terms of one row before anything was measured, in plain rounds."""
 
 
 @final
@@ -86,7 +91,7 @@ class CostModel:
     def __init__(
         self, known: Costs | None = None, *, rows: int = 1, timed: bool = False, factors: Sequence[float] = ()
     ) -> None:
-        shares = _shares(rows), constants.FIRST_WEIGHT
+        shares = _SHARES.of_rows(rows), constants.FIRST_WEIGHT
         self.timed = timed
         self._first = shares if known is None else (known, constants.PRIOR_WEIGHT)  # terms and their weight
         self.tree = self.node = self.level = self.frontier_node = 0.0
@@ -181,12 +186,3 @@ class CostModel:
         beyond = max(0.0, trees.mean - self.base)
         self.node = max(0.0, min(trees.slope, beyond / trees.mean_x))
         self.tree = max(0.0, beyond - self.node * trees.mean_x) if self.base else 0.0
-
-
-def _shares(rows: int) -> Costs:
-    """The terms before anything was measured, in plain rounds."""
-    node = constants.FIRST_NODE * rows / (1.0 + constants.FIRST_NODE * (rows - 1))
-    return Costs(
-        base=1.0, tree=constants.FIRST_TREE, node=node, back=constants.FIRST_BACK, opening=constants.FIRST_LEVEL,
-        level=constants.FIRST_LEVEL, frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
-    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
@@ -34,6 +34,17 @@ class Costs:
     opening: float = 0.0
     level: float = 0.0
     frontier_node: float = 0.0
+
+    def of_rows(self, rows: int) -> Costs:
+        """Those of more rows, if these are of one: a forward of so many tokens costs what a tree of them does."""
+        return replace(
+            self,
+            base=self.base + self.node * (rows - 1),
+            node=self.node * rows,
+            opening=self.opening + self.frontier_node * (rows - 1),
+            level=self.level + self.frontier_node * (rows - 1),
+            frontier_node=self.frontier_node * rows,
+        )
 
 
 class Waits(NamedTuple):
