@@ -193,7 +193,7 @@ def without_template(folder, kind):
 @pytest.mark.parametrize("message", [(), ("Hi",)])
 def test_a_model_without_a_chat_template_is_refused_before_anything_is_loaded(run, tmp_path, monkeypatch, kind, message):
     monkeypatch.setattr(draftwood.api, "load", pytest.fail)
-    monkeypatch.setattr(gguf_model, "convert", pytest.fail)
+    monkeypatch.setattr(gguf_model, "stored_config", pytest.fail)
     target = without_template(tmp_path / "model", kind)
     shown = run("chat", "--target", target, *message, stdin="")
     assert shown.exit_code == 2

@@ -1,4 +1,4 @@
-"""Models from GGUF files: the same weights and tokens, read from the file or converted by ``transformers``."""
+"""Models from GGUF files: the same weights and tokens."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,6 @@ import torch
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.engine.knowledge import default_path, known_of, read, save
-from draftwood.loading import gguf_model
-from draftwood.loading.gguf_header import read_header
-from draftwood.loading.gguf_model import convert, stored_config
 from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_sets
 from draftwood.runners.native.stored import StoredModel
@@ -27,10 +24,7 @@ ENDS = {
 @pytest.mark.parametrize(("kind", "more"), [
     (F32, {}), (F16, {}), (BF16, {}), (Q8_0, {}), (Q4_1, {}), (F32, {"tie_word_embeddings": False}),
 ])  # fmt: skip
-@pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
-def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path, kind, more, reads, monkeypatch):
-    if reads == "transformers":
-        monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
+def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path, kind, more):
     model, tokenizer = source(**more)
     path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata=ENDS)
     pair = draftwood.load(path, options=OPTIONS)
@@ -39,14 +33,6 @@ def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path, 
     assert pair.tokenizer.decode(ids) == tokenizer.decode(ids)
     assert torch.equal(logits(pair.model, ids), logits(rounded(model, kind, torch.float32), ids))
     assert set(pair.eos) == {0, 5, 7, 8}
-
-
-def test_the_configuration_is_that_of_transformers(file):
-    header = read_header(file)
-    values, theirs = stored_config(header), convert(header, torch.float32).config.to_dict()
-    assert values is not None
-    for name, value in values.items():
-        assert theirs[name] == value or name == "architectures", name
 
 
 @pytest.mark.parametrize("more", [{}, {"tie_word_embeddings": False, "num_key_value_heads": 2}])
@@ -130,10 +116,7 @@ def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(file, 
         draftwood.load(path, options={"backend": "native"})
 
 
-@pytest.mark.parametrize("reads", ["the engine's library", "transformers"])
-def test_rotary_scaling_of_llama_3_is_set(tmp_path, reads, monkeypatch):
-    if reads == "transformers":
-        monkeypatch.setattr(gguf_model, "why_missing", lambda: "it is missing")
+def test_rotary_scaling_of_llama_3_is_set(tmp_path):
     scaling = {
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_families import SAID
-from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
-from draftwood.loading.gguf_keys import refuse_unread, require, rotary_scaling, unread, values_of
-from draftwood.loading.gguf_layers import INNER, PATTERN, SHARED, numbers_of
+from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
+from draftwood.loading.gguf_keys import INNER, ORIGINAL, PATTERN, SHARED, TURNED_SIZE, WINDOW, Keys, numbers_of
+from draftwood.runners.context import rotary_settings
 from draftwood.runners.native.families import EMBEDDING as TABLE
 from draftwood.runners.native.families import FAMILIES, HEAD
 from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE
@@ -36,64 +35,74 @@ _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
 _TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
-_NEEDED: Final = ("embedding_length", "block_count", "attention.head_count", "attention.layer_norm_rms_epsilon")
 
 
-def type_of(header: Header) -> str | None:
-    """The model type of a file that is read here; None for another architecture."""
-    return _TYPES.get((header.architecture, bool(header.value(f"{header.architecture}.expert_count"))))
-
-
-def stored_config(header: Header) -> dict[str, Any] | None:
-    """The configuration of a file's model; None for one that is not read here.
+def stored_config(header: Header) -> dict[str, Any]:
+    """The configuration of a file's model.
 
     Raises:
-        ModelError: the file lacks a number, or has a key that is not read, in an architecture that is.
+        ModelError: an architecture or a type of tensors that is not read, or a model that the native engine has no code for;
+            the file lacks a number, or has a key that is not read.
     """
-    known = all(tensor.kind in BLOCKS for tensor in header.tensors)
     sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
-    if not known or EMBEDDING not in sizes or (kind := type_of(header)) is None:
-        return None
-    found = _config(header, kind, values_of(header), sizes)
-    config = PlainConfig(**found)
-    refuse_unread(header, config, SAID[kind].read)
-    return found if why_not_config(config) is None else None
+    arch = header.architecture
+    if (kind := _TYPES.get((arch, bool(header.value(f"{arch}.expert_count"))))) is None:
+        raise ModelError(f"{header} has architecture {arch!r}, which is not read from GGUF files: {OTHER_FILES}")
+    if (tensor := next((one for one in header.tensors if one.kind not in BLOCKS), None)) is not None:
+        raise ModelError(f"{header} holds tensor {tensor.name!r} in type {tensor.kind}, which is not read: {OTHER_FILES}")
+    if EMBEDDING not in sizes:
+        raise ModelError(f"{header} lacks tensor {EMBEDDING!r}: {AGAIN}")
+    found = _config(header, kind, sizes)
+    if (reason := why_not_config(PlainConfig(**found))) is not None:
+        raise ModelError(f"the native engine does not read {header}: {reason}; {OTHER_FILES}")
+    return found
 
 
-def _config(header: Header, kind: str, values: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    own = SAID[kind]
-    require(header, values, (*_NEEDED, *own.needed, *own.settings.values()))
-    if listed := [name for name, value in values.items() if isinstance(value, list) and name not in (PATTERN, *own.read)]:
-        raise unread(header, listed[0], values[listed[0]])
-    scaling, factor = rotary_scaling(values)
-    linear = {"factor": float(factor)} if scaling == "linear" else {}
-    base = float(values.get("rope.freq_base", 10000.0))
-    width, heads = int(values["embedding_length"]), int(values["attention.head_count"])
-    shared = values.get(SHARED, heads)
+def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    family, own = FAMILIES[kind], SAID[kind]
+    keys = Keys(header, (PATTERN, *own.lists))
+    width, heads = int(keys.need("embedding_length")), int(keys.need("attention.head_count"))
+    shared, epsilon = keys.get(SHARED, heads), float(keys.need("attention.layer_norm_rms_epsilon"))
+    size, length = int(keys.get("attention.key_length", width // heads)), int(keys.get("context_length", 2048))
+    scaling, base = keys.scaling, float(keys.get("rope.freq_base", 10000.0))
+    linear = {"factor": float(scaling[1])} if scaling[0] == "linear" else {}
     found = {
         "model_type": kind,
-        "architectures": [FAMILIES[kind].name],
+        "architectures": [family.name],
         "vocab_size": sizes[EMBEDDING][-1],
         "hidden_size": width,
-        **({"intermediate_size": int(np.min(values[INNER]))} if INNER in values else {}),
-        "num_hidden_layers": int(values["block_count"]),
+        "num_hidden_layers": int(keys.need("block_count")),
         "num_attention_heads": heads,
         "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
-        "head_dim": int(values.get("attention.key_length", width // heads)),
-        FAMILIES[kind].epsilon: float(values["attention.layer_norm_rms_epsilon"]),
-        "max_position_embeddings": int(values.get("context_length", 2048)),
-        "rope_parameters": {"rope_type": scaling if linear else "default", "rope_theta": base, **linear},
-        FAMILIES[kind].activation or "hidden_act": "silu",
+        "head_dim": size,
+        family.epsilon: epsilon,
+        "max_position_embeddings": length,
+        "rope_parameters": {"rope_type": "linear" if linear else "default", "rope_theta": base, **linear},
+        family.activation or "hidden_act": "silu",
         "tie_word_embeddings": OUTPUT not in sizes,
         **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
     }
+    if INNER in keys or not own.settings.keys() & {"intermediate_size", "moe_intermediate_size"}:
+        inner = keys.need(INNER)
+        found["intermediate_size"] = int(min(inner) if isinstance(inner, list) else inner)
     names = gguf_names(kind)
-    for part, setting in FAMILIES[kind].biases.items():
+    for part, setting in family.biases.items():
         if setting:
             held = next(stem for module, stem in names.items() if module.startswith(part))
             found[setting] = f"blk.0.{held}.bias" in sizes
-    found |= {**{setting: values[key] for setting, key in own.settings.items()}, **own.fixed}
-    return found | own.more(header, values, found)
+    found |= {**{setting: keys.need(key) for setting, key in own.settings.items()}, **own.fixed}
+    found |= own.more(keys, found)
+    keys.check_scaling(rotary_settings(PlainConfig(**found)))
+    if scaling[0] in ("default", "linear"):
+        keys.get(ORIGINAL)
+    if found.get("sliding_window") is None and 0 < keys.get(WINDOW, 0) < length:
+        raise keys.refused(WINDOW)
+    keys.end({
+        "attention.value_length": size, "attention.layer_norm_epsilon": epsilon, "rope.freq_base_swa": base,
+        TURNED_SIZE: size, "expert_feed_forward_length": found.get("intermediate_size"),
+        "expert_weights_norm": found.get("norm_topk_prob"),
+    })  # fmt: skip
+    return found
 
 
 def scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:

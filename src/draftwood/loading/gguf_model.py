@@ -1,26 +1,22 @@
-"""The model of a GGUF file: as it lies in the file for the native engine, else as ``transformers`` dequantises it."""
+"""The model of a GGUF file, as it lies in the file."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from draftwood.core.errors import ModelError, needs
-from draftwood.hardware.machine import version_of
-from draftwood.loading.checkpoint import has_head, size_text, without_bars
-from draftwood.loading.gguf_config import OUTPUT, WHOLE, scale_rotary, stored_config, type_of
-from draftwood.loading.gguf_families import LONG, SAID
+from draftwood.core.errors import ModelError
+from draftwood.loading.checkpoint import has_head, size_text
+from draftwood.loading.gguf_config import WHOLE, scale_rotary, stored_config
+from draftwood.loading.gguf_families import LONG, ROPE
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
-from draftwood.loading.gguf_keys import cannot_read, refuse_part, refuse_unread, rotary_scaling, values_of
-from draftwood.loading.gguf_layers import ROPE
+from draftwood.loading.gguf_keys import Keys
 from draftwood.native.library import why_missing
 from draftwood.runners.native.experts import together
 from draftwood.runners.native.facts import is_sparse
@@ -34,20 +30,20 @@ from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 _TURNED = ("attn_q", "attn_k")
 
 
-def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
-    """The model of a file; None for one that :func:`stored_config` does not read.
+def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
+    """The model of a file.
 
     Args:
         header: of the file.
         dtype: as for :class:`StoredModel`.
 
     Raises:
-        ModelError: the file is a part of a model, lacks a tensor or has too many or one of another shape, ends before its
-            tensors do, or scales its rotary embedding in an unknown way.
+        ModelError: as :func:`stored_config`; the native library is missing; the file is a part of a model, lacks a tensor or
+            has too many or one of another shape, ends before its tensors do, or scales its rotary embedding in an unknown
+            way.
     """
-    if (values := stored_config(header)) is None:
-        return None
-    refuse_part(header)
+    _check_whole(header)
+    values = stored_config(header)
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
@@ -64,7 +60,7 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
         turned = own.turned and names.get(_split(name)[1]) in _TURNED
         weight = _taken(header, tensors, held, shape, config.head_dim if turned else 0)
         weights[name] = _as_in_transformers(name, weight, config)
-    blocks = range(config.num_hidden_layers, int(values_of(header)["block_count"]))
+    blocks = range(config.num_hidden_layers, int(Keys(header).need("block_count")))
     ahead = {name: tensors.pop(name) for name in list(tensors) if name.startswith(tuple(f"blk.{n}." for n in blocks))}
     if tensors:
         first, *more = tensors
@@ -75,12 +71,22 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel | None:
         )
     if divisors is not None:
         scale_rotary(header, config, divisors)
-    _add_ends(header, generation)
+    _add_ends(header, generation, own.ends)
     found = StoredModel(config, generation, weights, dtype)
     found.name_or_path, found.mtp = str(header.path), _head(header, config, ahead) if has_head(header.path) else {}
     if found.mtp:
         found.mtp.setdefault("norm.weight", weights[FAMILIES[config.model_type].last_norm()])
     return found
+
+
+def _check_whole(header: Header) -> None:
+    """Raise a ModelError without the native library, and for a part of a split model without the others."""
+    if (reason := why_missing()) is not None:
+        raise ModelError(f"{header} is read by the native library, which is missing ({reason}): build it, or {OTHER_FILES}")
+    if int(parts := header.metadata.get("split.count", 1)) != len(header.parts) + 1 and parts:
+        raise ModelError(
+            f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
+        )
 
 
 def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tuple[int, ...], head: int) -> Weight:
@@ -159,9 +165,8 @@ def _weight(header: Header, tensor: TensorInfo, shape: tuple[int, ...], head: in
     return Weight(data=data, kind=tensor.kind, shape=shape, head=head, mapped=True)
 
 
-def _add_ends(header: Header, generation: Any) -> None:
+def _add_ends(header: Header, generation: Any, own: Sequence[str]) -> None:
     """Let the ends of a turn and of a message end a text, as in llama.cpp, or what its family has, and all of a list."""
-    own = FAMILIES[kind].ends if (kind := type_of(header)) is not None else ()
     keys = ("eos_token_ids",) if own else ("eos_token_ids", "eot_token_id", "eom_token_id")
     found = [generation.eos_token_id, *(header.value(f"tokenizer.ggml.{key}") for key in keys)]
     if own and isinstance(tokens := header.value("tokenizer.ggml.tokens"), list):
@@ -174,73 +179,3 @@ def _add_ends(header: Header, generation: Any) -> None:
 def quantized(header: Header) -> bool:
     """Whether a file holds codes."""
     return any(tensor.kind not in FLOATS for tensor in header.tensors)
-
-
-def model_of(header: Header, dtype: torch.dtype) -> Any:
-    """The model of ``transformers`` of a file; raises a ModelError as :func:`stored_file` or :func:`convert` does."""
-    found = None if why_missing() else stored_file(header, dtype if dtype == torch.bfloat16 else torch.float32)
-    return convert(header, dtype) if found is None else found.module.to(dtype)
-
-
-def convert(header: Header, dtype: torch.dtype) -> Any:
-    """The model of a GGUF file, a model of ``transformers`` in this number format.
-
-    Raises:
-        ModelError: a package is missing; the file is incomplete; it holds an architecture, data type, rotary scaling or
-            tensors that ``transformers`` does not read, or a key that it ignores.
-    """
-    if missing := [package for package in ("gguf", "accelerate") if version_of(package) is None]:
-        raise ModelError(needs("a GGUF file", " and ".join(missing), "gguf"))
-    refuse_part(replace(header, parts=()))
-    with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
-        # Files next to the GGUF file, such as the configuration of another model, would be read too.
-        (Path(alone) / "model.gguf").symlink_to(header.path.resolve())
-        model, found = _load(header, Path(alone), dtype)
-    if missing := found["missing_keys"]:
-        raise ModelError(f"{header} lacks tensor {min(missing)!r}: {AGAIN}")
-    if others := found["mismatched_keys"]:
-        named = f"architecture {header.architecture!r} of transformers {version_of('transformers')}"
-        raise ModelError(f"{header} holds tensor {min(others)[0]!r} in another shape than {named}: {OTHER_FILES}")
-    # Tensors that transformers does not know are skipped without a word. A file may repeat a tied embedding.
-    repeated = OUTPUT if model.config.tie_word_embeddings else None
-    read = sum(weight.numel() for weight in model.parameters())
-    held = sum(tensor.elements for tensor in header.tensors if tensor.name not in (ROPE, repeated))
-    if read != held:
-        raise ModelError(
-            f"{header} holds {held:,} weights, but transformers {version_of('transformers')} reads {read:,} of architecture "
-            f"{header.architecture!r}: {OTHER_FILES}"
-        )
-    (scaling, factor), kind = rotary_scaling(values_of(header)), type_of(header)
-    if kind and scaling == "linear":  # which transformers does not take from a file
-        model.config.rope_parameters |= {"rope_type": scaling, "factor": factor}
-    refuse_unread(header, model.config, SAID[kind].read if kind else ())
-    divisors = [tensor for tensor in header.tensors if tensor.name == ROPE]
-    for tensor in divisors:
-        scale_rotary(header, model.config, tensor)
-    if divisors or scaling == "linear":
-        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    _add_ends(header, model.generation_config)
-    vars(model.config).pop("quantization_config", None)  # it holds numbers now
-    model.is_quantized, model.hf_quantizer = False, None
-    return model
-
-
-def _load(header: Header, folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    """The model and the loading info of ``from_pretrained``."""
-    import gguf
-    import transformers
-
-    # Newer versions may otherwise keep the weights quantised.
-    extra = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
-    settings = {"output_loading_info": True, "ignore_mismatched_sizes": True, **extra}
-    try:
-        for tensor in header.tensors:
-            header.place_of(tensor, *gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)])
-        with without_bars():
-            auto = transformers.AutoModelForCausalLM
-            model, found = auto.from_pretrained(folder, gguf_file="model.gguf", dtype=dtype, **settings)
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(cannot_read("model", header, error)) from error
-    return model, found

@@ -11,8 +11,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError
+from draftwood.hardware.machine import version_of
+from draftwood.loading.checkpoint import first_line
 from draftwood.loading.gguf_header import OTHER_FILES, Header
-from draftwood.loading.gguf_keys import cannot_read
 from draftwood.loading.stored_tokenizer import StoredTokenizer
 from draftwood.loading.templates import templates_of
 
@@ -82,7 +83,10 @@ def tokenizer_of(header: Header) -> Any:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(cannot_read("tokenizer", header, error)) from error
+        raise ModelError(
+            f"the tokenizer in {header}, architecture {header.architecture!r}, cannot be read by transformers "
+            f"{version_of('transformers')} ({first_line(error).rstrip('.')}): {OTHER_FILES}"
+        ) from error
 
 
 def _tokenizer(header: Header) -> Any:

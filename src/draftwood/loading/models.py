@@ -29,7 +29,7 @@ from draftwood.loading.checkpoint import (
 )
 from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
-from draftwood.loading.gguf_model import model_of
+from draftwood.loading.gguf_model import stored_file
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.stored_tokenizer import kept_tokenizer
 from draftwood.runners.native.families import FAMILIES
@@ -91,7 +91,8 @@ def load_model(
         ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
     """
     if (header := header_of(name)) is not None:
-        return model_of(header, dtype).eval().to(device)
+        exact = dtype if dtype == torch.bfloat16 else torch.float32
+        return stored_file(header, exact).module.to(device=device, dtype=dtype)
     from transformers import AutoModelForCausalLM
 
     try:
@@ -120,7 +121,7 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
         ModelError: no configuration was found.
     """
     if (header := header_of(name)) is not None:
-        return stored_config(header) or {"model_type": header.architecture}
+        return stored_config(header)
     try:
         if Path(name).is_dir():
             return dict(json.loads((Path(name) / CONFIG).read_text(encoding="utf-8")))

@@ -13,7 +13,6 @@ from draftwood.core.draft_kind import CAUSAL, HIDDEN_BLOCK, MASKED_BLOCK, MTP, S
 from draftwood.core.errors import PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import CONFIG, folder_of, has_head
-from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_model import quantized
 from draftwood.loading.models import (
@@ -110,7 +109,7 @@ def _kind_of(name: str | Path, target: str | Path, options: LoadOptions, kind: D
 def _has_codes(name: str | Path) -> bool:
     """Whether a GGUF file, a folder or a downloaded hub model has codes that the native engine computes from."""
     if (header := header_of(name)) is not None:
-        return quantized(header) and stored_config(header) is not None
+        return quantized(header)
     try:
         raw = json.loads((folder_of(name) or Path()).joinpath(CONFIG).read_text(encoding="utf-8"))
         return FAMILIES[raw["model_type"]].alternating and is_mxfp4(raw.get("quantization_config"))
