@@ -19,7 +19,6 @@ ToolParser: TypeAlias = Literal[
     "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4",
     "granite", "phi4_mini", "lfm2",
 ]  # fmt: skip
-ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 HistoryOf: TypeAlias = Literal["none", "key", "all"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
@@ -83,9 +82,6 @@ class ServeOptions:
     reasoning_parser: ReasoningParser = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
     )
-    thinking_budget: ThinkingBudget = setting(
-        "remark", "budgets of thoughts: not counted, with a remark in the answer, or force, which closes a thought there"
-    )
     log: LogFormat = setting("text", "log on standard error: a line for each request, or off for warnings and errors only")
     drain: float = setting(30.0, "seconds that running texts get to end after SIGTERM")
 
@@ -110,7 +106,6 @@ class ServeOptions:
         choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
         choice("history", self.history, get_args(HistoryOf))
         choice("tool_parser", self.tool_parser, get_args(ToolParser))
-        choice("thinking_budget", self.thinking_budget, get_args(ThinkingBudget))
         choice("reasoning_parser", self.reasoning_parser, get_args(ReasoningParser))
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):

@@ -112,12 +112,10 @@ class Preparation:
         prepared = self._prepared(body, [prompt], limits, [fitted])
         reading = self._chats.reading(body, prompt, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        sampling, said = prepared.sampling, self._unread(body)
+        warnings = [*prepared.warnings, *self._unread(body)]
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
-            sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
-            said += more
-        warnings = [*prepared.warnings, *said]
-        return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
+            warnings.append(f"the thought may have more than {budget} tokens: the server counts none of them")
+        return replace(prepared, requests=requests, reading=reading, warnings=warnings)
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
