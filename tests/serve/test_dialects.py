@@ -2,15 +2,19 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
+from draftwood.serve.openai.prepare import Prepared
+from draftwood.serve.openai.reading import Arguments, Call, Thought
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 
@@ -25,36 +29,17 @@ ALWAYS = """\
 """  # what a response has by the document of Open Responses
 
 
-# ---- answers of chats as they were recorded ----
+# ---- an answer, in parts as they are read ----
 
-HEAD = {"id": "chatcmpl-1f", "created": 1700000000, "model": "tiny"}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "prompt_tokens_details": {"cached_tokens": 4}}
-CALLS = [("call_1", "weather", '{"city": "Oslo"}'), ("call_2", "time", "{}")]
-
-
-def chunk(delta, finish_reason=None, **fields):
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **fields}
-    return {**HEAD, "object": "chat.completion.chunk", "usage": {**USAGE, "completion_tokens": 0}, "choices": [choice]}
-
-
-def call(index, arguments, *, first=False):
-    """A part of a call's delta."""
-    named = {"id": CALLS[index][0], "type": "function"} if first else {}
-    function = {"name": CALLS[index][1], "arguments": arguments} if first else {"arguments": arguments}
-    return {"tool_calls": [{"index": index, **named, "function": function}]}
-
-
-def chunks(*parts, finish_reason="stop", **last):
-    """A stream with reasoning, a text, or two calls."""
-    deltas = [{"role": "assistant", "content": ""}]
-    if "reasoning" in parts:
-        deltas += [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
-    if "text" in parts:
-        deltas += [{"content": "Hello "}, {"content": "there"}]
-    if "calls" in parts:
-        deltas += [call(0, "", first=True), call(0, '{"city": '), call(0, '"Oslo"}'), call(1, "{}", first=True)]
-    end = {**HEAD, "object": "chat.completion.chunk", "usage": USAGE, "choices": []}
-    return [*map(chunk, deltas), chunk({}, finish_reason, **last), end]
+READ = {
+    "reasoning": [Thought("Let me "), Thought("think.")],
+    "text": ["Hello ", "there"],
+    "calls": [
+        Call(name="weather", id="call_1"), Arguments('{"city": '), Arguments('"Oslo"}'), Call(name="time", id="call_2"),
+        Arguments("{}"),
+    ],
+}  # fmt: skip
 
 
 # ---- the same in other interfaces ----
@@ -76,19 +61,28 @@ def generate(chats=True, **body):
     return Ollama(OllamaGenerateBody.model_validate({"prompt": "Hello", **body}), chats=chats)
 
 
-def named(dialect, answer):
-    return {**answer, "id": dialect.named(answer["id"])}
+def opened(dialect):
+    prepared = Prepared(requests=[], sampling=Sampling(), method=None, prompt_tokens=9)
+
+    def usage():
+        return USAGE | {"completion_tokens": 0 if dialect.finish_reason is None else 7}
+
+    dialect.open(SimpleNamespace(prepared=prepared, usage=usage, drafts=[], began=0), "tiny", None)
+    dialect.id, dialect.created = f"{dialect.prefix}1f", 1700000000
+    return dialect
 
 
-def events_of(dialect, *parts, **last):
-    """The events of a recorded stream."""
-    found = [event for chunk in chunks(*parts, **last) for event in dialect.events(named(dialect, chunk))]
-    return [*found, *dialect.ending()]
+def events_of(dialect, *parts, finish_reason="stop", stop_text=None):
+    """The events of an answer."""
+    opened(dialect)
+    found = [*dialect.first(), *(event for name in parts for part in READ[name] for event in dialect.take(part))]
+    dialect.finish_reason, dialect.stop_text = finish_reason, stop_text
+    return [*found, *dialect.last()]
 
 
 def answer_of(dialect, *parts, **last):
     events_of(dialect, *parts, **last)
-    return dialect.answer() | dialect.figures
+    return dialect.result()
 
 
 # ---- requests ----
@@ -132,7 +126,7 @@ def test_the_settings_of_a_response_become_those_of_a_chat():
         "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "verbosity": "low",
-        "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "stream": True, "stream_options": {},
         "reasoning_effort": "low", "logprobs": True,
     }  # fmt: skip
 
@@ -198,7 +192,7 @@ def test_a_chat_of_ollama_becomes_a_chat():
     ]
     assert chat == {
         "model": "m:latest", "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "min_p": 0.1, "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "stream_options": {},
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
         "chat_template_kwargs": {"enable_thinking": True},
     }  # fmt: skip
@@ -220,10 +214,10 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
 
 
 def test_log_probabilities_of_calls_and_reasoning_make_no_text():
-    logprobs = {"content": [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]}
-    made = responses()
-    for delta in (call(0, "{}", first=True), {"reasoning_content": "a"}, {"content": "a"}):
-        list(made.events(named(made, chunk(delta, logprobs=logprobs))))
+    logprobs = [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]
+    made = opened(responses())
+    for part in (Call(name="f"), Arguments("{}"), Thought("a"), "a"):
+        list(made.take(part, logprobs))
     assert [(part.kind, len(part.logprobs)) for part in made.parts] == [("call", 0), ("reasoning", 0), ("text", 1)]
 
 
@@ -303,13 +297,15 @@ def test_the_lines_of_ollama_lead_to_the_whole(parts):
 
 def test_an_error_in_a_stream_has_the_shape_of_its_interface():
     error = {"error": {"message": "it broke", "type": "server_error", "param": None, "code": None}}
-    made = responses()
-    list(made.events(named(made, chunks("text")[0])))
-    [failed] = made.fail(error)
+    failed = opened(responses()).fail(error)
     EVENTS.validate_python(failed, strict=True)
     assert failed["response"]["error"]["message"] == "it broke"
-    assert messages().failed(error).startswith(b'event: error\ndata: {"error":{"type":"api_error","message":"it broke"}')
-    assert ollama().failed(error) == b'{"error":"it broke"}\n'
+
+    def coded(dialect):
+        return dialect.encoded([dialect.fail(error)])
+
+    assert coded(messages()).startswith(b'event: error\ndata: {"error":{"type":"api_error","message":"it broke"}')
+    assert coded(ollama()) == b'{"error":"it broke"}\n'
 
 
 # ---- over HTTP ----

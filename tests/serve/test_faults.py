@@ -328,7 +328,7 @@ def test_the_text_of_a_client_that_goes_while_a_part_comes_is_cancelled(turns):
     async def leave():
         gone = asyncio.Event()
         request = Request(prompt=[1], limits=Limits(max_new_tokens=9))
-        found = Answer(scheduler, Prepared(requests=[request], sampling=Sampling(), method=None, prompt_tokens=1))
+        found = Answer(scheduler, Prepared(requests=[request], sampling=Sampling(), method=None, prompt_tokens=1), Mock())
 
         async def receive():
             await gone.wait()

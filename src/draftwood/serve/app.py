@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood import __version__
 from draftwood.serve.decoding.metrics import CONTENT_TYPE, render
-from draftwood.serve.dialects.dialect import Dialect
+from draftwood.serve.dialects.dialect import CHATS, Dialect
 from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.ollama_model import OllamaModels, PullBody, ShowBody
@@ -32,14 +32,13 @@ from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.bodies import checked, read_body, validated
 from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, TokenizeBody
-from draftwood.serve.openai.shapes import ChatShape, CompletionShape, Shape
-from draftwood.serve.openai.streams import AnswerResponse, Wire
+from draftwood.serve.openai.shapes import ChatShape, CompletionShape
+from draftwood.serve.openai.streams import AnswerResponse, Shape
 from draftwood.serve.page import DOCS_POLICY, docs
 from draftwood.serve.page.traces import Traces
 from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
-CHATS: Final = "/v1/chat/completions"
 _SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
 _STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
@@ -57,7 +56,7 @@ class Routes:
 
     async def texts(self, request: Request) -> Response:
         """Chats and completions."""
-        return await self._answered(request, request.url.path, await read_body(request), Wire())
+        return await self._answered(request, request.url.path, await read_body(request))
 
     def dialect(self, kind: type[R], dialect: Callable[[R, bool], Dialect]) -> Callable[[Request], Awaitable[Response]]:
         """The handler of another interface: it translates a request, and has the answer translated back. The translation
@@ -140,33 +139,33 @@ class Routes:
         found: Service = request.scope[_SERVICE]
         return found
 
-    async def _answered(self, request: Request, path: str, data: Mapping[str, Any], wire: Wire) -> Response:
-        """The response to the body of a chat or of a completion, by its path."""
-        chats, options = path == CHATS, self._registry.options
+    async def _answered(
+        self, request: Request, path: str, data: Mapping[str, Any], dialect: Dialect | None = None
+    ) -> Response:
+        """The response to the body of a chat or of a completion, by its path, in OpenAI's shape or in a dialect's."""
+        chats, options, left = path == CHATS, self._registry.options, dialect.remarks if dialect else ()
         body: Any
-        body, remarks = await self._checked(request, ChatBody if chats else CompletionBody, data, wire.remarks)
+        body, remarks = await self._checked(request, ChatBody if chats else CompletionBody, data, left)
         service = await self._service(request, body)
         prepare: Callable[[Any], Prepared] = service.preparation.chat if chats else service.preparation.completion
-        shape: type[Shape] = ChatShape if chats else CompletionShape
-        shortened = partial(_shorter, prepare) if wire.truncates else prepare
+        shape: Shape = dialect or (ChatShape if chats else CompletionShape)(body)
+        shortened = partial(_shorter, prepare) if shape.truncates else prepare
         prepared = await asyncio.to_thread(shortened, body)
         key = request.scope.get(SALT, "")
         salt, owner = "" if options.share_prefixes else key, "" if options.history == "all" else key
         requests = [replace(one, cache_salt=salt, owner=owner) for one in prepared.requests]
-        reading = replace(prepared.reading, whole=wire.whole_calls)
+        reading = replace(prepared.reading, whole=shape.whole_calls)
         prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings], reading=reading)
         prepared = await service.scored(prepared)
-        name = self._registry.find(body.model)[0]
-        made = shape(name, service.texts, prepared, token_ids=bool(body.return_token_ids))
-        made.id = wire.named(made.id)
         trace = None
         if body.trace:
             self.traces.check(prepared)
             trace = await asyncio.to_thread(service.trace, prepared)
-        answer = Answer(service.scheduler, prepared, trace, service.texts)
+        answer = Answer(service.scheduler, prepared, service.texts, trace)
+        shape.open(answer, self._registry.find(body.model)[0], service.texts)
         if trace is not None:
-            self.traces.keep(made.id, trace)
-        return AnswerResponse(answer, made, body.stream_options, wire, stream=bool(body.stream))
+            self.traces.keep(shape.id, trace)
+        return AnswerResponse(shape, stream=bool(body.stream))
 
     async def _checked(
         self, request: Request, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""What all other interfaces share: from a request to a chat, and from the chunks of an answer to events."""
+"""What all other interfaces share: from a request to a chat, and from the parts of an answer to events."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from itertools import chain
 from typing import Any, ClassVar, Final, Literal, TypeAlias, final
 
 from draftwood.core.checks import short_repr
+from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import bad
 from draftwood.serve.http.other_fields import OtherField, unsupported
 from draftwood.serve.openai.answers import Answer
-from draftwood.serve.openai.shapes import Shape
-from draftwood.serve.openai.streams import Wire, line
+from draftwood.serve.openai.message import AnswerReader
+from draftwood.serve.openai.reading import Arguments, Call, Thought
+from draftwood.serve.openai.reading import Part as NewPart
+from draftwood.serve.openai.shapes import chat_logprobs, figures
+from draftwood.serve.openai.streams import Json, Shape, line
 
-Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
-_STREAM: Final = {"include_usage": True, "continuous_usage_stats": True}  # for the streams from which events are made
-_FIGURES: Final = ("warnings", "metrics")  # of chats, which every answer has too
+CHATS: Final = "/v1/chat/completions"
+_KINDS: Final[Mapping[type, Kind]] = {str: "text", Thought: "reasoning", Arguments: "call"}
 _ONE: Final = {"n": OtherField("this route gives one answer", (1,))}
 
 
@@ -30,22 +33,22 @@ class Part:
     """A part of an answer: reasoning, a text or a tool call.
 
     Attributes:
-        index: among the parts of the answer.
         kind: of the part.
+        index: among the parts of the answer.
         text: so far; of a call its arguments, which are JSON.
         id, name: of a call.
         logprobs: of a text, one for every token, where the request wants them.
     """
 
-    index: int
     kind: Kind
+    index: int = 0
     text: str = ""
     id: str = ""
     name: str = ""
     logprobs: list[Json] = field(default_factory=list)
 
 
-class Dialect(Wire, ABC):
+class Dialect(Shape, ABC):
     """One request in another interface, and its answer. The subclass says what answers and events look like.
 
     Args:
@@ -56,33 +59,29 @@ class Dialect(Wire, ABC):
 
     Attributes:
         chat, path: the same request for ``path``.
-        head: ``id``, ``model`` and ``created`` of the answer; empty before its first chunk.
         parts: of the answer so far.
-        usage: tokens so far, in OpenAI's words.
         finish_reason: None before the end.
         stop_text: of the request's stop texts the one that ended the answer.
-        figures: what was ignored of the request, and what drafting brought.
         waited: nanoseconds until the model was there.
     """
 
-    prefix: ClassVar[str]
-    """Of the ids of answers."""
     others: ClassVar[Mapping[str, OtherField]]
     """Fields of the interface that this server does not have."""
     names: ClassVar[Mapping[str, str]] = {}
     """Those of chats that have another name here, by the one in chats."""
 
-    def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = "/v1/chat/completions") -> None:
-        made |= {"stream": stream, "stream_options": _STREAM if stream else None}
+    def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = CHATS) -> None:
+        made |= {"stream": stream, "stream_options": {} if stream else None}
         self.chat, self.path = _chat_of(rest or {}, made, self.others), path
-        self.head: Json = {}
         self.parts: list[Part] = []
-        self.usage: Json = {}
         self.finish_reason: str | None = None
         self.stop_text: str | None = None
-        self.figures: Json = {}
         self.waited = 0
-        self._open: tuple[Kind, int] | None = None  # the last part while it grows, with the number of its call
+        self._grows = False  # whether the last part may grow
+
+    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
+        super().open(answer, model, texts)
+        self._reader = AnswerReader(answer.prepared.reading)
 
     def without_text(self, model: str) -> Json | None:
         """The whole answer of a request that wants no text; None for one that does."""
@@ -109,77 +108,55 @@ class Dialect(Wire, ABC):
         """The events after the last part."""
 
     @abstractmethod
-    def answer(self) -> Json:
+    def result(self) -> Json:
         """The whole answer."""
 
-    @abstractmethod
-    def fail(self, error: Json) -> Iterable[Json]:
-        """The events of an error in OpenAI's shape, after which nothing comes."""
+    def first(self) -> Iterator[Json]:
+        yield from self.begin()
+        for echo in self.answer.prepared.echoes:
+            yield from self.take(echo.text)
 
-    def events(self, chunk: Json) -> Iterator[Json]:
-        """The events of a chunk."""
-        self.usage = chunk.get("usage") or self.usage
-        self.figures |= {name: chunk[name] for name in _FIGURES if name in chunk}
-        if not self.head:
-            self.head = {name: chunk[name] for name in ("id", "model", "created")}
-            yield from self.begin()
-        for choice in chunk["choices"]:
-            delta = choice.get("delta", {"content": choice.get("text")})
-            logprobs = (choice.get("logprobs") or {}).get("content") or [] if delta.get("content") is not None else []
-            yield from self._grow("reasoning", delta.get("reasoning_content") or "")
-            yield from self._grow("text", delta.get("content") or "", logprobs)
-            for call in delta.get("tool_calls") or ():
-                said = call.get("function") or {}
-                made = Part(index=0, kind="call", id=call.get("id") or "", name=said.get("name") or "")
-                yield from self._grow("call", said.get("arguments") or "", [], call["index"], made)
-            self.finish_reason = choice["finish_reason"] or self.finish_reason
-            self.stop_text = choice.get("stop_reason") or self.stop_text
+    def chunks(self, index: int, event: TextDelta) -> Iterator[Json]:
+        entries = event.logprobs if event.logprobs and self.path == CHATS else ()
+        logprobs = chat_logprobs(entries, self.texts)  # of a text alone
+        for part in [*self._reader.parts(event.text, last=event.finish_reason is not None)] or [""]:
+            yield from self.take(part, logprobs)
+            logprobs = []
+        self.finish_reason, self.stop_text = self._reader.reason(event), event.stop_text
 
-    def ending(self) -> Iterator[Json]:
-        """The events after the last chunk."""
+    def last(self) -> Iterator[Json]:
         yield from self._close()
         yield from self.finish()
 
-    def _grow(
-        self, kind: Kind, text: str, logprobs: Sequence[Json] = (), number: int = 0, made: Part | None = None
-    ) -> Iterator[Json]:
-        if not (text or logprobs or made):
+    def whole(self, texts: Sequence[Sequence[TextDelta]]) -> Json:
+        deque(chain(self.first(), *(self.chunks(0, event) for event in texts[0]), self.last()), maxlen=0)
+        return self.result() | figures(self.answer)
+
+    def take(self, new: NewPart, logprobs: Sequence[Json] = ()) -> Iterator[Json]:
+        """The events of what is new of the answer."""
+        if isinstance(new, Call):
+            yield from self._begin(Part(kind="call", id=new.id or "", name=new.name))
             return
-        if self._open != (kind, number):
-            yield from self._close()
-            self._open = kind, number
-            self.parts.append(made or Part(index=0, kind=kind))
-            self.parts[-1].index = len(self.parts) - 1
-            yield from self.start(self.parts[-1])
-        self.parts[-1].text += text
+        kind = _KINDS[type(new)]
+        logprobs = logprobs if kind == "text" else []
+        if not new and not logprobs:
+            return
+        if not self._grows or self.parts[-1].kind != kind:
+            yield from self._begin(Part(kind=kind))
+        self.parts[-1].text += new
         self.parts[-1].logprobs += logprobs
-        if text or logprobs:
-            yield from self.grow(self.parts[-1], text, logprobs)
+        yield from self.grow(self.parts[-1], new, logprobs)
+
+    def _begin(self, part: Part) -> Iterator[Json]:
+        yield from self._close()
+        part.index, self._grows = len(self.parts), True
+        self.parts.append(part)
+        yield from self.start(part)
 
     def _close(self) -> Iterator[Json]:
-        if self._open is not None:
-            self._open = None
+        if self._grows:
+            self._grows = False
             yield from self.stop(self.parts[-1])
-
-    def named(self, id: str) -> str:
-        return self.prefix + id.rpartition("-")[2]
-
-    def gather(self, shape: Shape, answer: Answer, index: int, event: TextDelta) -> None:
-        for chunk in shape.chunks(index, event):
-            deque(self.events({**chunk, "usage": answer.usage()}), maxlen=0)
-
-    def whole(self, shape: Shape, answer: Answer) -> Json:
-        deque(chain(self.events(shape.last(answer)), self.ending()), maxlen=0)
-        return self.answer() | self.figures
-
-    def chunk(self, chunk: Json) -> bytes:
-        return self.encoded(self.events(chunk))
-
-    def end(self) -> bytes:
-        return self.encoded(self.ending())
-
-    def failed(self, error: Json) -> bytes:
-        return self.encoded(self.fail(error))
 
     def encoded(self, events: Iterable[Json]) -> bytes:
         """Events as they are sent: with their types as names."""

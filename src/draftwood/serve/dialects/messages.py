@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, objects, without
+from draftwood.serve.dialects.dialect import Dialect, Part, inside, objects, without
 from draftwood.serve.http.errors import bad, in_anthropic
 from draftwood.serve.http.other_fields import OtherField, unsupported
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody
+from draftwood.serve.openai.shapes import figures
+from draftwood.serve.openai.streams import Json
 
 _OTHERS: Final = {
     "container": OtherField("this server runs no code", ()),
@@ -97,18 +99,18 @@ class Messages(Dialect):
     def stop(self, part: Part) -> Iterable[Json]:
         yield {"type": "content_block_stop", "index": part.index}
 
-    def silence(self, chunk: Json) -> bytes:
-        return self.encoded([{"type": "ping"}])
+    def silence(self) -> Json:
+        return {"type": "ping"}
 
     def finish(self) -> Iterable[Json]:
-        yield {"type": "message_delta", "delta": self._end(), "usage": _usage(self.usage), **self.figures}
+        yield {"type": "message_delta", "delta": self._end(), "usage": _usage(self.answer.usage()), **figures(self.answer)}
         yield {"type": "message_stop"}
 
-    def answer(self) -> Json:
+    def result(self) -> Json:
         return self._message([_block(part) for part in self.parts]) | self._end()
 
-    def fail(self, error: Json) -> Iterable[Json]:
-        yield in_anthropic(error, 500)
+    def fail(self, error: Json) -> Json:
+        return in_anthropic(error, 500)
 
     def _end(self) -> Json:
         if self.finish_reason == "stop" and self.stop_text in (self._stops or ()):
@@ -117,8 +119,9 @@ class Messages(Dialect):
 
     def _message(self, content: list[Json]) -> Json:
         return {
-            "id": self.head["id"], "type": "message", "role": "assistant", "model": self.head["model"], "content": content,
-            "stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None, "usage": _usage(self.usage),
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
+            "stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None,
+            "usage": _usage(self.answer.usage()),
         }  # fmt: skip
 
 

@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final, final
 
 from pydantic import AfterValidator, Field
 
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, objects
+from draftwood.serve.dialects.dialect import CHATS, Dialect, Part, objects
 from draftwood.serve.http.errors import in_ollama
 from draftwood.serve.http.fields import NO_LIMIT
 from draftwood.serve.http.other_fields import OtherField, unsupported
 from draftwood.serve.http.settings import seconds_of
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody
-from draftwood.serve.openai.streams import line
+from draftwood.serve.openai.shapes import figures
+from draftwood.serve.openai.streams import Json, line
 
 _MACHINE: Final = frozenset(  # options of how a model is computed, which change no text
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram", "f16_kv", "logits_all"}
@@ -92,10 +93,10 @@ class Ollama(Dialect):
     media_type = "application/x-ndjson"
 
     def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool = True) -> None:
-        self._arrived, self._read = perf_counter_ns(), 0
+        self._arrived = perf_counter_ns()
         self._generates = isinstance(body, OllamaGenerateBody)
         self._body = body
-        think, path = body.think, "/v1/chat/completions"
+        think, path = body.think, CHATS
         if isinstance(body, OllamaChatBody):
             made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
         elif chats and not body.raw and not body.suffix:
@@ -114,11 +115,8 @@ class Ollama(Dialect):
     def without_text(self, model: str) -> Json | None:
         if not self._body.empty:
             return None
-        self.head = {"model": model}
+        self.model = model
         return self._line(self._say(""), done=True) | {"done_reason": "unload" if self._body.unloads else "load"}
-
-    def piece(self) -> None:
-        self._read = self._read or perf_counter_ns()
 
     def grow(self, part: Part, text: str, logprobs: Sequence[Json]) -> Iterable[Json]:
         if part.kind != "call":
@@ -130,20 +128,20 @@ class Ollama(Dialect):
             yield self._line(self._say("", tool_calls=[_call(part)]), done=False)
 
     def finish(self) -> Iterable[Json]:
-        yield self._line(self._say(""), done=True) | self._end() | self.figures
+        yield self._line(self._say(""), done=True) | self._end() | figures(self.answer)
 
-    def answer(self) -> Json:
+    def result(self) -> Json:
         text, thought = ("".join(part.text for part in self.parts if part.kind == kind) for kind in ("text", "reasoning"))
         calls = [_call(part) for part in self.parts if part.kind == "call"]
         extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
         logprobs = [entry for part in self.parts for entry in part.logprobs]
         return self._line(self._say(text, **extra), done=True) | ({"logprobs": logprobs} if logprobs else {}) | self._end()
 
-    def fail(self, error: Json) -> Iterable[Json]:
-        yield in_ollama(error)
+    def fail(self, error: Json) -> Json:
+        return in_ollama(error)
 
-    def silence(self, chunk: Json) -> bytes:
-        return self.encoded([{**self._say(""), "done": False}])  # JSON has no comments
+    def silence(self) -> Json:
+        return {**self._say(""), "done": False}  # JSON has no comments
 
     def encoded(self, events: Iterable[Json]) -> bytes:
         return b"".join(line(event) + b"\n" for event in events)
@@ -155,17 +153,17 @@ class Ollama(Dialect):
         return {"message": {"role": "assistant", "content": text, **extra}}
 
     def _line(self, said: Json, *, done: bool) -> Json:
-        return {"model": self.head["model"], "created_at": as_time(datetime.now(UTC)), **said, "done": done}
+        return {"model": self.model, "created_at": as_time(datetime.now(UTC)), **said, "done": done}
 
     def _end(self) -> Json:
         """The reason of the end, tokens, and times in nanoseconds. None is 0 that clients divide by, and they add up."""
-        read = self._read or perf_counter_ns()
+        used, read = self.answer.usage(), self.answer.began or perf_counter_ns()
         end = max(perf_counter_ns(), read + 1)
         return {
             "done_reason": "length" if self.finish_reason == "length" else "stop",
             "total_duration": self.waited + end - self._arrived, "load_duration": self.waited,
-            "prompt_eval_count": self.usage["prompt_tokens"], "prompt_eval_duration": read - self._arrived,
-            "eval_count": self.usage["completion_tokens"], "eval_duration": end - read,
+            "prompt_eval_count": used["prompt_tokens"], "prompt_eval_duration": read - self._arrived,
+            "eval_count": used["completion_tokens"], "eval_duration": end - read,
         }  # fmt: skip
 
 

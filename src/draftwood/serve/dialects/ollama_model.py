@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from draftwood.loading.outline import outline_of
-from draftwood.serve.dialects.dialect import Json
 from draftwood.serve.dialects.ollama import Ollama, as_time
 from draftwood.serve.models import Model, Stay
 from draftwood.serve.openai.bodies import read_body, validated
 from draftwood.serve.openai.schemas import RouteBody
-from draftwood.serve.openai.streams import line
+from draftwood.serve.openai.streams import Json, line
 from draftwood.serve.registry import Registry
 
 NEVER: Final = "2262-01-01T00:00:00Z"

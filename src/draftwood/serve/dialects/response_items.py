@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, final
 from pydantic_core import from_json
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Json, Part, objects, without
+from draftwood.serve.dialects.dialect import Part, objects, without
 from draftwood.serve.http.other_fields import unsupported
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.reading import is_object
+from draftwood.serve.openai.streams import Json
 
 _TEXTS: Final = {  # where parts of these types have their text
     "refusal": "refusal", "input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text",

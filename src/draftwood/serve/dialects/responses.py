@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, ClassVar, Final, Literal, final
 
-from draftwood.serve.dialects.dialect import Dialect, Json, Part, inside, without
+from draftwood.serve.dialects.dialect import Dialect, Part, inside, without
 from draftwood.serve.dialects.response_items import Tools, messages
 from draftwood.serve.http.fields import Length, Top
 from draftwood.serve.http.other_fields import OtherField
 from draftwood.serve.openai.reading import is_object
 from draftwood.serve.openai.schemas import RouteBody, StreamOptions
+from draftwood.serve.openai.shapes import figures
+from draftwood.serve.openai.streams import Json
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
 _OTHERS: Final = {
@@ -106,14 +108,14 @@ class Responses(Dialect):
             yield self._event("content_part.done", part, part=_content(part))
         yield self._event("output_item.done", part, item=self._item(part, self._state(part)))
 
-    def silence(self, chunk: Json) -> bytes:
-        return self.encoded([self._event("in_progress", response=self._response("in_progress"))])
+    def silence(self) -> Json:
+        return self._event("in_progress", response=self._response("in_progress"))
 
     def finish(self) -> Iterable[Json]:
-        yield self._event(self._status, response=self.answer() | self.figures)
+        yield self._event(self._status, response=self.result() | figures(self.answer))
 
-    def answer(self) -> Json:
-        used = self.usage
+    def result(self) -> Json:
+        used = self.answer.usage()
         usage = {
             "input_tokens": used["prompt_tokens"],
             "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
@@ -126,9 +128,9 @@ class Responses(Dialect):
         output = [self._item(part, self._state(part)) for part in self.parts]
         return self._response(self._status) | {"output": output, "usage": usage}
 
-    def fail(self, error: Json) -> Iterable[Json]:
+    def fail(self, error: Json) -> Json:
         known = {"code": "server_error", "message": error["error"]["message"]}
-        yield self._event("failed", response=self._response("failed") | {"error": known})
+        return self._event("failed", response=self._response("failed") | {"error": known})
 
     @property
     def _status(self) -> str:
@@ -147,7 +149,7 @@ class Responses(Dialect):
         return {"type": f"response.{kind}", "sequence_number": self._count - 1, **where, **fields}
 
     def _id(self, part: Part) -> str:
-        return f"{_PARTS[part.kind][0]}_{self.head['id'].removeprefix(self.prefix)}_{part.index}"
+        return f"{_PARTS[part.kind][0]}_{self.id.removeprefix(self.prefix)}_{part.index}"
 
     def _item(self, part: Part, status: str) -> Json:
         """A part as an item of the output."""
@@ -160,12 +162,12 @@ class Responses(Dialect):
 
     def _response(self, status: str) -> Json:
         """The response without its output."""
-        body, sent, used = self._body, self._body.model_extra or {}, self.sampling
+        body, sent, used = self._body, self._body.model_extra or {}, self.answer.prepared.sampling
         return {
-            "id": self.head["id"], "object": "response", "created_at": self.head["created"], "status": status, "error": None,
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": None,
             "completed_at": int(time()) if status == "completed" else None, "background": False,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": body.instructions, "model": self.head["model"], "output": [],
+            "instructions": body.instructions, "model": self.model, "output": [],
             "max_output_tokens": body.max_output_tokens, "metadata": sent.get("metadata") or {},
             "parallel_tool_calls": sent.get("parallel_tool_calls") is not False, "previous_response_id": None,
             "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None}, "store": False,

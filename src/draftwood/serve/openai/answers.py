@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, Final, TypeVar, final
 
 from starlette.requests import ClientDisconnect
@@ -76,19 +77,20 @@ class Answer:
     """The texts of one response; made and closed in the event loop. Raises an ApiError if the server takes no texts.
 
     Args:
-        texts: of single tokens; with them the tokens of reasoning are counted, where it is split off.
+        texts: of single tokens.
+
+    Attributes:
+        began: when the first part of the texts came, in nanoseconds on the clock of ``perf_counter_ns``; 0 before.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, prepared: Prepared, trace: LiveTrace | None = None, texts: TokenTexts | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, prepared: Prepared, texts: TokenTexts, trace: LiveTrace | None = None) -> None:
         self._scheduler = scheduler
-        self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         entry = ENTRY.get()
         self._jobs = {
             index: Job(
-                request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index),
+                request=request, sampling=prepared.sampling, method=prepared.method,
+                deliver=partial(_deliver, asyncio.get_running_loop(), self._events, index),
                 recorder=None if trace is None else trace.recorder,
                 name="a request" if entry is None else entry.id,
             )
@@ -102,9 +104,9 @@ class Answer:
             for index, request in enumerate(prepared.requests)
             if request.draft_text
         }  # the tokens so far of texts that may repeat another one, and where they stand in it
-        splits = texts is not None and prepared.reading.thinks is not None
-        self._thoughts = {one: ThoughtTokens(prepared.reading, texts) for one in self._jobs} if splits and texts else {}
-        self.prepared = prepared
+        splits = prepared.reading.thinks is not None
+        self._thoughts = {one: ThoughtTokens(prepared.reading, texts) for one in self._jobs} if splits else {}
+        self.prepared, self.began = prepared, 0
         self.drafts: list[Draft] = []
         if entry is not None:
             entry.counts = self._counts
@@ -114,11 +116,6 @@ class Answer:
         for index, job in self.left.items():
             logprobs = None if job.request.logprobs is None else ()
             self._events.put_nowait((index, TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
-
-    def _deliver(self, index: int, event: Event) -> None:
-        """Called by the decoding thread."""
-        with suppress(RuntimeError):  # the loop is closed, and nobody reads any more
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
     async def events(self, silence: float) -> AsyncIterator[tuple[int, TextDelta] | None]:
         """Choice and event in the order of writing, None after so many silent seconds; raises a text's ApiError."""
@@ -132,6 +129,7 @@ class Answer:
             if isinstance(event, ApiError):
                 del self.left[index]
                 raise event
+            self.began = self.began or perf_counter_ns()
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
             if index in self._thoughts:
@@ -180,6 +178,12 @@ class Answer:
         """What the log says of the texts."""
         found: dict[str, float] = {"prompt_tokens": self.prepared.prompt_tokens, "completion_tokens": self._written}
         return found | ({"tokens_per_pass": round(self._written / self._passes, 2)} if self._passes else {})
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[tuple[int, Event]], index: int, event: Event) -> None:
+    """Called by the decoding thread."""
+    with suppress(RuntimeError):  # the loop is closed, and nobody reads any more
+        loop.call_soon_threadsafe(events.put_nowait, (index, event))
 
 
 async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Literal, TypeAlias, final
 from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
+from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.openai.channels import ChannelReader
 from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, Thought, begun
 
@@ -33,37 +35,38 @@ class AnswerReader:
         self._content: list[str] = []
         self._calls: list[Call] = []
 
-    def push(self, text: str, *, last: bool = False) -> list[Delta]:
+    def parts(self, text: str, *, last: bool = False) -> Iterator[Part]:
         """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
         thought, rest = self._thoughts.push(text, last=last)
-        found: list[Delta] = []
-        for part in (Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=last))):
-            self._take(part, found)
-        return found
+        found = [Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=last))]
+        for kind, parts in groupby(filter(None, found), type):
+            for part in ["".join(map(str, parts))] if kind is str else parts:
+                self._take(part)
+                yield part
 
-    def _take(self, part: Part, found: list[Delta]) -> None:
+    def _take(self, part: Part) -> None:
         if isinstance(part, Call):
             part.id = part.id or self._new_id()
             self._calls.append(part)
-            found.append({"tool_calls": [{"index": len(self._calls) - 1, **called(part.id, part.name, "")}]})
         elif isinstance(part, Arguments):
-            self._calls[-1].arguments.append(part.text)
-            found.append({"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": part.text}}]})
-        elif isinstance(part, Thought):
-            if part.text:
-                self._thought.append(part.text)
-                found.append({"reasoning_content": part.text})
-        elif part:
-            self._content.append(part)
-            if found and "content" in found[-1]:
-                found[-1]["content"] += part
-            else:
-                found.append({"content": part})
+            self._calls[-1].arguments.append(part)
+        else:
+            (self._thought if isinstance(part, Thought) else self._content).append(part)
 
-    @property
-    def called(self) -> bool:
-        """Whether there are calls, and all of them have ended."""
-        return bool(self._calls) and self._reader is not None and not self._reader.open
+    def push(self, text: str, *, last: bool = False) -> list[Delta]:
+        """The same as OpenAI streams it."""
+        return [self._delta(part) for part in self.parts(text, last=last)]
+
+    def _delta(self, part: Part) -> Delta:
+        if not isinstance(part, Call | Arguments):
+            return {"reasoning_content" if isinstance(part, Thought) else "content": part}
+        said = called(part.id, part.name, "") if isinstance(part, Call) else {"function": {"arguments": part}}
+        return {"tool_calls": [{"index": len(self._calls) - 1, **said}]}
+
+    def reason(self, end: TextDelta) -> str | None:
+        """Why the text ended: to call, where there are calls and all of them have ended."""
+        called = end.finish_reason == "stop" and self._calls and self._reader is not None and not self._reader.open
+        return "tool_calls" if called else end.finish_reason
 
     def message(self) -> dict[str, Any]:
         """The message so far."""

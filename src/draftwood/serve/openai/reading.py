@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
 from draftwood.serve.openai.nesting import Nesting
@@ -27,16 +27,12 @@ class Call:
     id: str | None = None
 
 
-class Arguments(NamedTuple):
+class Arguments(str):
     """A further part of the arguments of the last call."""
 
-    text: str
 
-
-class Thought(NamedTuple):
+class Thought(str):
     """A further part of the reasoning."""
-
-    text: str
 
 
 Part: TypeAlias = str | Call | Arguments | Thought

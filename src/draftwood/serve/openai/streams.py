@@ -1,90 +1,95 @@
-"""Responses on the wire: JSON, and server-sent events."""
+"""Responses on the wire: JSON, and events in streams."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from time import monotonic
-from typing import Any, Final, TypeAlias, final
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from time import monotonic, time
+from typing import Any, ClassVar, Final, TypeAlias, final
+from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from draftwood.sampling.settings import Sampling
+from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.openai.answers import Answer, while_present
-from draftwood.serve.openai.schemas import StreamOptions
-from draftwood.serve.openai.shapes import Shape, figures
 
+Json: TypeAlias = dict[str, Any]
 EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"
 """The end of a stream."""
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 """A comment in a silent stream."""
-Found: TypeAlias = tuple[int, TextDelta] | None
-"""A choice and its event, or a silence."""
 
 
-class Wire:
-    """How an answer is written: here as it is, and its chunks as server-sent events. Errors come in OpenAI's shape."""
+class Shape(ABC):
+    """How the answer to one request is written, whole and as a stream of events.
 
+    Attributes:
+        answer, model, texts: what is written, the model's name in it, and texts of single tokens.
+        id, created: of the answer; all of these are there after :meth:`open`.
+    """
+
+    prefix: ClassVar[str]
+    """Of the ids of answers."""
     media_type = EVENTS
+    closing: ClassVar[bytes] = b""
+    """The end of a stream."""
     whole_calls = False
     """Whether calls come when they have ended, as an interface needs where their arguments are objects."""
     remarks: Sequence[str] = ()
     """What was left out of the request."""
     truncates = False
     """Whether a conversation that is too long loses its beginning."""
-    sampling = Sampling()
-    """How the text is drawn."""
+    answer: Answer
+    model: str
+    texts: TokenTexts
 
-    def __init__(self) -> None:
-        self._gathered: dict[int, list[TextDelta]] = {}
+    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
+        """Take what is to be written. All events have one id, which is that of the trace too."""
+        self.answer, self.model, self.texts = answer, model, texts
+        self.id, self.created = self.prefix + uuid4().hex, int(time())
 
-    def named(self, id: str) -> str:
-        """The answer's id."""
-        return id
+    @abstractmethod
+    def first(self) -> Iterable[Json]:
+        """The events before the text."""
 
-    def piece(self) -> None:
-        """A piece of the text has come."""
+    @abstractmethod
+    def chunks(self, index: int, event: TextDelta) -> Iterable[Json]:
+        """The events of a further part of a choice's text."""
 
-    def gather(self, shape: Shape, answer: Answer, index: int, event: TextDelta) -> None:
-        """Take an event of a choice of an answer that is sent whole."""
-        self._gathered.setdefault(index, []).append(event)
+    @abstractmethod
+    def last(self) -> Iterable[Json]:
+        """The events after the text."""
 
-    def whole(self, shape: Shape, answer: Answer) -> dict[str, Any]:
-        """The answer, of which all events are gathered."""
-        return shape.whole(answer, [TextDelta.joined(self._gathered[index]) for index in sorted(self._gathered)])
+    @abstractmethod
+    def silence(self) -> Json:
+        """What a silent stream gets: an event without text, since some clients hear no comments."""
 
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        return event(chunk)
+    @abstractmethod
+    def fail(self, error: Json) -> Json:
+        """The event of an error in OpenAI's shape, after which nothing comes."""
 
-    def silence(self, chunk: dict[str, Any]) -> bytes:
-        """What a silent stream gets; the chunk holds no text. Some clients hear no comments."""
-        return self.chunk(chunk)
+    @abstractmethod
+    def whole(self, texts: Sequence[Sequence[TextDelta]]) -> Json:
+        """The whole answer, of all parts of each choice's text."""
 
-    def end(self) -> bytes:
-        return DONE
-
-    def failed(self, error: dict[str, Any]) -> bytes:
-        return event(error) + DONE
+    def encoded(self, events: Iterable[Json]) -> bytes:
+        """Events as they are sent."""
+        return b"".join(map(event, events))
 
 
 @final
 class AnswerResponse(Response):
     """The response of a request for texts; the texts end when the client goes. An ApiError before it begins is raised."""
 
-    def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, wire: Wire, *, stream: bool) -> None:
-        self.wire = wire
-        self.wire.sampling = answer.prepared.sampling
-        self.answer = answer
-        self.shape = shape
-        self.stream = stream
-        self.usage = options is not None and bool(options.include_usage)
-        self.counts = options is not None and bool(options.continuous_usage_stats)
+    def __init__(self, shape: Shape, *, stream: bool) -> None:
+        self.answer, self.shape, self.stream = shape.answer, shape, stream
         self._sent = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,50 +102,38 @@ class AnswerResponse(Response):
             self.answer.close()
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        texts: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
         async for found in self.answer.events(KEEP_ALIVE_SECONDS):
             if found is not None:
-                self.wire.piece()
-                self.wire.gather(self.shape, self.answer, *found)
-        await JSONResponse(self.wire.whole(self.shape, self.answer))(scope, receive, send)
+                texts[found[0]].append(found[1])
+        await JSONResponse(self.shape.whole(texts))(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""
         events = self.answer.events(KEEP_ALIVE_SECONDS)
         first = await anext(events)
-        await event_stream(self._parts(first, events), self.wire.media_type).stream_response(send)
+        await event_stream(self._parts(first, events), self.shape.media_type).stream_response(send)
 
-    async def _parts(self, first: Found, events: AsyncIterator[Found]) -> AsyncIterator[bytes]:
+    async def _parts(
+        self, first: tuple[int, TextDelta] | None, events: AsyncIterator[tuple[int, TextDelta] | None]
+    ) -> AsyncIterator[bytes]:
+        encoded = self.shape.encoded
         try:
-            for index in range(len(self.answer.prepared.requests)):
-                if (chunk := self.shape.first(index)) is not None:
-                    yield self._event(chunk)
+            yield encoded(self.shape.first())
             yield self._shown(first)
             async for found in events:
                 yield self._shown(found)
-            if self.usage:
-                yield self._event(self.shape.last(self.answer))
-            yield self.wire.end()
+            yield encoded(self.shape.last()) + self.shape.closing
         except ApiError as error:
-            yield self.wire.failed(error.to_json())
+            yield encoded([self.shape.fail(error.to_json())]) + self.shape.closing
 
-    def _shown(self, found: Found) -> bytes:
+    def _shown(self, found: tuple[int, TextDelta] | None) -> bytes:
         """What is sent of a piece; a silence if that is nothing for too long, as while a call is written."""
-        shown = b"" if found is None else self._piece(*found)
+        shown = b"" if found is None else self.shape.encoded(self.shape.chunks(*found))
         if not shown and (found is None or monotonic() - self._sent > KEEP_ALIVE_SECONDS):
-            shown = self.wire.silence(self.shape.silence())
+            shown = self.shape.encoded([self.shape.silence()])
         self._sent = monotonic() if shown else self._sent
         return shown
-
-    def _piece(self, index: int, text: TextDelta) -> bytes:
-        self.wire.piece()
-        chunks = self.shape.chunks(index, text)
-        if not self.answer.left and not self.usage:
-            chunks[-1] |= figures(self.answer)
-        return b"".join(map(self._event, chunks))
-
-    def _event(self, chunk: dict[str, Any]) -> bytes:
-        usage = {"usage": self.answer.usage() if self.counts else None} if self.usage or self.counts else {}
-        return self.wire.chunk({**usage, **chunk})
 
 
 def event_stream(parts: AsyncIterator[bytes], media_type: str = EVENTS) -> StreamingResponse:
