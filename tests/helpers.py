@@ -85,6 +85,52 @@ def hidden_pair(model, backend="torch", **settings):
     return make_runners(model, tiny_hidden(model, **settings), backend=backend)[:2]
 
 
+def mtp_shapes(config, inner, experts=None):
+    """Of the weights of an MTP head as they are published, without ``mtp.``; each expert has its own.
+
+    Args:
+        config: has the sizes of the attention.
+        inner: width of the feed-forward network, or of the expert that all tokens have.
+        experts: how many a mixture has, and their width.
+    """
+    width, dim, layer = config.hidden_size, config.head_dim, "layers.0."
+    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    norms = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", f"{layer}input_layernorm"]
+    parts = {
+        "fc": (width, 2 * width), **dict.fromkeys([*norms, f"{layer}post_attention_layernorm"], (width,)),
+        **{f"{layer}self_attn.{name}_norm": (dim,) for name in "qk"}, f"{layer}self_attn.q_proj": (2 * queries, width),
+        **{f"{layer}self_attn.{name}_proj": (keys, width) for name in "kv"}, f"{layer}self_attn.o_proj": (width, queries),
+    }  # fmt: skip
+    networks = [(f"{layer}mlp." if experts is None else f"{layer}mlp.shared_expert.", inner)]
+    if experts is not None:
+        parts |= {f"{layer}mlp.gate": (experts[0], width), f"{layer}mlp.shared_expert_gate": (1, width)}
+        networks += [(f"{layer}mlp.experts.{number}.", experts[1]) for number in range(experts[0])]
+    for begin, size in networks:
+        parts |= {**{f"{begin}{name}_proj": (size, width) for name in ("gate", "up")}, f"{begin}down_proj": (width, size)}
+    return {f"{name}.weight": shape for name, shape in parts.items()}
+
+
+def with_experts_together(head):
+    """The weights of an MTP head, where those of all experts are one."""
+    found = {name: weight for name, weight in head.items() if ".experts." not in name}
+    for part in ("gate", "up", "down"):
+        each = [weight for name, weight in head.items() if ".experts." in name and f"{part}_proj" in name]
+        found |= {f"layers.0.mlp.experts.{part}_proj": torch.stack(each)} if each else {}
+    return found
+
+
+def tiny_head(config, dtype):
+    """A random MTP head."""
+    mixture = config.mixture and (config.mixture["experts"], config.mixture["expert_inner"])
+    shapes = mtp_shapes(config, config.intermediate_size, mixture or None)
+    if config.own_head:
+        shapes["lm_head.weight"] = (config.draft_vocab_size, config.hidden_size)
+    if config.own_embedding:
+        shapes["embed_tokens.weight"] = (config.vocab_size, config.hidden_size)
+    head = {name: torch.ones(shape) if "norm" in name else torch.randn(shape).mul_(0.5) for name, shape in shapes.items()}
+    return MtpDrafter(config, {name: weight.to(dtype) for name, weight in with_experts_together(head).items()})
+
+
 MIXTURE = {"experts": 6, "experts_per_token": 2, "expert_inner": 12, "normalise_experts": 0}
 """Of an MTP head."""
 
@@ -106,7 +152,7 @@ def tiny_published(model, kind, *, proposes=None, seed=3, **flags):
     elif kind == "mtp":
         rotated = common["rope_frequencies"][:2]  # of half a head
         common |= {"target_layers": [config.num_hidden_layers], "rope_frequencies": rotated, "own_head": False}
-        drafter = MtpDrafter(MtpConfig(**{**common, **flags}))
+        return tiny_head(MtpConfig(**{**common, **flags}), model.dtype)
     else:
         block = dict(slots=4, block=3) if kind == "dflash" else dict(slots=3, block=3)
         rank = 0 if kind == "dflash" else 4

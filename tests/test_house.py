@@ -47,17 +47,17 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2530, "grammar": 562, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7770, "draft": 2893,
+    "core": 2530, "grammar": 562, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7668, "draft": 2893,
     "verify": 660, "loading": 4065, "trace": 2875, "engine": 3546, "hf": 340, "train": 1786, "exactness": 1500, "tune": 455,
     "serve": 6668, "ray": 691, "cli": 3880,
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 36_215
+TESTS = 36_207
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_385
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 98_960
+ALL_TEXT = 98_782
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

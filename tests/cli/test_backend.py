@@ -329,4 +329,4 @@ def test_pytorch_translates_and_nothing_else(run):
         assert " by torch, " in result.stderr
     result = run("translate", "--backend", "native", "Wo ist der Bahnhof?")
     assert result.exit_code == 1
-    assert "this backend runs causal language models only: use --backend torch" in result.stderr
+    assert "runs no models of kind 'seq2seq': use --backend torch" in result.stderr

@@ -13,8 +13,9 @@ from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import score_tree
 from tests.differences import difference
+from tests.helpers import with_experts_together
 from tests.loading.gguf_files import F32, Q8_0, logits, source, write_gguf
-from tests.native.test_mtp import random_head, together
+from tests.native.test_mtp import random_head
 from tests.runners.zoo import tiny
 
 KINDS = {"F": "full_attention", "S": "sliding_attention"}
@@ -189,7 +190,7 @@ def written(path, case, kind, more=None):
         model.config.allow_global_per_layer_attribute_access = True
         extra["rope_freqs.weight"] = np.array([1.0] * 4 + [1e30] * 12, np.float32)
     if said.get("nextn_predict_layers"):
-        for name, weight in together(random_head(model.config)).items():  # norms are added to one
+        for name, weight in with_experts_together(random_head(model.config)).items():  # norms are added to one
             stem = AHEAD[name.removesuffix(".weight")]
             weight = (weight + ("norm" in name)).squeeze(0)  # as files of Qwen3-Next have the gate of the shared expert
             extra[f"blk.{model.config.num_hidden_layers}.{stem}.weight"] = weight.numpy()
@@ -230,7 +231,7 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path, cas
     path, model = written(tmp_path / "fox.gguf", case, F32)
     pair, none = (draftwood.load(path, draft, options={"backend": "native"}) for draft in (None, "none"))
     assert (pair.draft is None, none.draft is None) == (False, True)
-    for name, weight in together(random_head(model.config)).items():
+    for name, weight in with_experts_together(random_head(model.config)).items():
         own = pair.draft_model.weights()[name]
         assert difference(own.tensor(torch.float32) if isinstance(own, Weight) else own, weight) < 1e-6, name
     texts = [

@@ -65,7 +65,7 @@ def test_auto_says_why_it_takes_another(monkeypatch):
 
 @pytest.mark.usefixtures("_in_place_of_native")
 def test_what_a_library_has_no_runner_for_is_refused():
-    with pytest.raises(ModelError, match="this backend runs causal language models only: use --backend torch"):
+    with pytest.raises(ModelError, match="Toy runs no models of kind 'seq2seq': use --backend torch"):
         make_runners(tiny_source("marian"), None, backend="native")
 
 

@@ -31,12 +31,14 @@ from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
 from draftwood.runners.native.experts import from_folder
-from draftwood.runners.native.facts import facts_of
+from draftwood.runners.native.facts import facts_of, layer_shapes
 from draftwood.runners.native.families import FAMILIES, MTP
+from draftwood.runners.native.layers import kinds_of
+from draftwood.runners.native.layouts import parts_of
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
-from draftwood.runners.native.weights import Weight
 from draftwood.runners.pairing import vocabulary_digest
+from draftwood.runners.windows import FULL
 
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
@@ -73,45 +75,38 @@ def load_head(name: str | Path, target: Any) -> MtpDrafter:
     count = max(len(layers), int(getattr(target.config, "mtp_num_hidden_layers", None) or 1))
     if count > 1:
         raise ModelError(f"the MTP head of {str(name)!r} has {count} layers, and only heads with one layer can draft")
-    (tensors, experts), config, vocab = _head_tensors(name, target), target.config, target.vocabulary[1]
+    weights, config, vocab = _head_weights(name, target), target.config, target.vocabulary[1]
     (frequencies, scale), facts = rotary_frequencies(config), facts_of(config)
-    with torch.device("meta"):
-        drafter = MtpDrafter(
-            MtpConfig(
-                target_layers=[config.num_hidden_layers], target_size=config.hidden_size, vocab_size=vocab,
-                draft_vocab_size=vocab, own_embedding="embed_tokens.weight" in tensors, own_head="lm_head.weight" in tensors,
-                rope_frequencies=frequencies.tolist(), rope_scale=scale, intermediate_size=facts.inner,
-                mixture={name: getattr(facts, name) for name in MIXTURE} if facts.experts else {},
-                **{name: getattr(config, name) for name in SHAPE},
-            )
-        )  # fmt: skip
-    _fill(name, drafter, {**tensors, "draft_tokens": torch.arange(vocab)}, MTP)
-    for tensor, weight in experts.items():
-        module, _, part = tensor.rpartition(".")
-        held: Any = drafter.get_submodule(module)
-        held.files[part] = weight
-    return drafter.eval()
+    return MtpDrafter(
+        MtpConfig(
+            target_layers=[config.num_hidden_layers], target_size=config.hidden_size, vocab_size=vocab,
+            draft_vocab_size=vocab, own_embedding="embed_tokens.weight" in weights, own_head="lm_head.weight" in weights,
+            rope_frequencies=frequencies.tolist(), rope_scale=scale, intermediate_size=facts.inner,
+            mixture={name: getattr(facts, name) for name in MIXTURE} if facts.experts else {},
+            **{name: getattr(config, name) for name in SHAPE},
+        ),
+        weights,
+    ).eval()  # fmt: skip
 
 
-def _head_tensors(name: str | Path, target: Any) -> tuple[dict[str, Tensor], dict[str, Weight]]:
-    """The weights of an MTP head by name, where gates and ups of experts are apart, and those of experts as files have them,
-    which are shapes without numbers among the former."""
-    own = FAMILIES[target.config.model_type]
+def _head_weights(name: str | Path, target: Any) -> dict[str, Any]:
+    """The weights of an MTP head by name, those of experts as files have them: what joins the inputs, and a layer of full
+    attention like the target's."""
+    config, width = target.config, target.config.hidden_size
     try:
-        weights = from_folder(own, target.mtp)
+        found = from_folder(FAMILIES[config.model_type], target.mtp)
     except ValueError as error:
         raise ModelError(_DAMAGED.format(str(name), f"{error}")) from error
-    joined, halves = own.mixture()["experts_gate_up"], own.halves()
-    parts = tuple(halves[f"experts_{part}"] for part in ("gate", "up"))
-    ends = (joined, *parts, own.mixture()["experts_down"])
-    experts = {tensor: weight for tensor, weight in weights.items() if tensor.endswith(ends)}
-    found = {tensor: weight.tensor(target.dtype) for tensor, weight in weights.items() if tensor not in experts}
-    for tensor, weight in experts.items():
-        shape = torch.empty(weight.shape, dtype=target.dtype, device="meta")
-        begin = tensor.removesuffix(joined)
-        both = zip(parts, shape.chunk(2, shape.ndim - 2), strict=False) if begin != tensor else [("", shape)]
-        found |= {begin + end: part for end, part in both}
-    return found, experts
+    norms = ("pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "norm.weight")
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (width, 2 * width), **dict.fromkeys(norms, (width,))}
+    for module, shape in layer_shapes(config, kinds_of(config).index(FULL), facts_of(config)):
+        part = f"layers.0.{module}"
+        shapes |= {part: shape} if part in found else parts_of(config, part, shape)
+    lent = {"embed_tokens.weight", "lm_head.weight"} & found.keys()
+    shapes |= dict.fromkeys(lent, (target.vocabulary[1], width))
+    if troubles := gaps(_found(shapes, found, MTP)):
+        raise ModelError(_DAMAGED.format(str(name), f"its files {troubles}"))
+    return {part: one if len(one.shape) > 2 else one.tensor(target.dtype) for part, one in found.items()}
 
 
 def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
@@ -190,14 +185,19 @@ def _tensors_of(name: str | Path) -> dict[str, Tensor]:
     return {tensor.replace("midlayer.", "layers.0.", 1): value for tensor, value in found.items()}
 
 
-def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
-    own = drafter.state_dict()
-    both = own.keys() & tensors.keys()
-    shapes = [(prefix + n, tensors[n].shape, own[n].shape) for n in both if tensors[n].shape != own[n].shape]
-    missing, unexpected = ([prefix + n for n in names] for names in (own.keys() - tensors, tensors.keys() - own))
-    found: dict[str, list[Any]] = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": shapes}
-    if prefix and (troubles := gaps(found)):
-        raise ModelError(_DAMAGED.format(str(name), f"its files {troubles}"))
-    refuse_gaps(name, found)
+    refuse_gaps(name, _found({part: tuple(own.shape) for part, own in drafter.state_dict().items()}, tensors))
     drafter.load_state_dict(tensors, assign=True)
+
+
+def _found(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+    """What files lack of weights of these shapes, and hold too much, as :func:`refuse_gaps` takes it."""
+    both = shapes.keys() & tensors.keys()
+    return {
+        "missing_keys": [prefix + part for part in shapes.keys() - tensors],
+        "unexpected_keys": [prefix + part for part in tensors.keys() - shapes],
+        "mismatched_keys": [
+            (prefix + part, tensors[part].shape, shapes[part]) for part in both if tuple(tensors[part].shape) != shapes[part]
+        ],
+    }

@@ -77,7 +77,8 @@ class Library:
     def maker(self, kind: DraftKind) -> Callable[..., Any]:
         """What makes the runner of a kind; raises a ModelError if it runs no such models."""
         if (found := self.runners.get(kind)) is None:
-            raise ModelError("this backend runs causal language models only: use --backend torch")
+            other = "native" if self.name == BACKENDS["torch"].name else "torch"
+            raise ModelError(f"{self.name} runs no models of kind {kind.name!r}: use --backend {other}")
         return found
 
 
@@ -87,7 +88,7 @@ def _hidden(make: Any, engine: Backend, drafter: Any, target: Any, runner: Targe
 
 
 def _of_hidden(engine: Backend) -> dict[DraftKind, Callable[..., Any]]:
-    makers = {HIDDEN_BLOCK: HiddenBlockRunner, DFLASH: HiddenBlockRunner, EAGLE3: Eagle3Runner, MTP: Eagle3Runner}
+    makers = {HIDDEN_BLOCK: HiddenBlockRunner, DFLASH: HiddenBlockRunner, EAGLE3: Eagle3Runner}
     return {kind: partial(_hidden, make, engine) for kind, make in makers.items()}
 
 
@@ -112,7 +113,11 @@ def _torch(model: Any, **settings: Any) -> TargetRunner:
 BACKENDS: Final[Mapping[str, Library]] = {
     "native": Library(
         name="the native engine",
-        runners={CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings), **_of_hidden("native")},
+        runners={
+            CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings),
+            **_of_hidden("native"),
+            MTP: partial(_hidden, Eagle3Runner, "native"),
+        },
         why_not=why_not_native,
         why_not_files=why_not_files,
         no_room=why_no_room,

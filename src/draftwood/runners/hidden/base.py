@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from draftwood.core.draft_kind import MTP
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
@@ -97,7 +98,7 @@ class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
         self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
         self._table: RowTable[HiddenText] = RowTable()
         self._end_round()
-        if check:
+        if check and self.kind is not MTP:  # the tests compare such heads with their public definition
             check_drafter(self, target)
 
     @staticmethod

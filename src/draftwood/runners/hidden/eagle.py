@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from draftwood.core.draft_kind import EAGLE3
 from draftwood.runners.hidden.layers import Attention, FeedForward
-from draftwood.runners.hidden.module import FeatureDrafter, PublishedDrafter
+from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.plain_config import PlainConfig
 
 
@@ -71,7 +71,7 @@ class EagleLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Eagle3Drafter(FeatureDrafter, PublishedDrafter):
+class Eagle3Drafter(PublishedDrafter):
     """The network."""
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -86,6 +86,7 @@ class Eagle3Drafter(FeatureDrafter, PublishedDrafter):
         self.norm = nn.RMSNorm(width, eps=eps)
 
     def features(self, hidden: Float[Tensor, "row token taps_width"]) -> Float[Tensor, "row token width"]:
+        """Features of hidden states of the target."""
         if self.config.norm_before_fc:
             hidden = self.input_norm(hidden)
         if self.config.fc_norm:
@@ -101,12 +102,14 @@ class Eagle3Drafter(FeatureDrafter, PublishedDrafter):
         cache: Any,
         mask: Float[Tensor, "row 1 token slot"] | None,
     ) -> Float[Tensor, "row token width"]:
+        """Outputs at new tokens: the features of the tokens after them, where these are drafted too."""
         x, angles = features, self.rotation(positions)
         for layer in self.layers:
             x = layer(x, embedded, angles, cache, mask)
         return self.norm(x) if self.config.norm_output else x
 
     def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
+        """What the output weights read, given :meth:`states`."""
         return states if self.config.norm_output else self.norm(states)
 
 
@@ -119,13 +122,13 @@ class EaglePass(nn.Module):
         target: its target, whose embedding it may share.
     """
 
-    def __init__(self, drafter: FeatureDrafter, target: Any) -> None:
+    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
         super().__init__()
         self.drafter, self.embed = drafter, drafter.embedding(target)
 
     def forward(
         self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
-        """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`FeatureDrafter.states`."""
+        """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`Eagle3Drafter.states`."""
         embedded = self.embed(input_ids).to(self.drafter.dtype)
         return self.drafter.states(embedded, inputs, positions, cache, mask)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
-
-from draftwood.runners.native.weights import Weight
 
 
 class Attention(nn.Module):
@@ -20,28 +18,19 @@ class Attention(nn.Module):
         config: widths and heads, as in Llama.
         width: width of the input; by default that of the output.
         bias: the products have biases.
-        norms: queries and keys are normed head by head, as in Qwen3; or the class of these norms.
-        gated: the queries' projection makes gates of what each head returns too, as in Qwen3.5.
+        norms: queries and keys are normed head by head, as in Qwen3.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        *,
-        width: int | None = None,
-        bias: bool = False,
-        norms: bool | type[nn.RMSNorm] = False,
-        gated: bool = False,
-    ) -> None:
+    def __init__(self, config: Any, *, width: int | None = None, bias: bool = False, norms: bool = False) -> None:
         super().__init__()
         width = width or config.hidden_size
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        self.q_proj = nn.Linear(width, (1 + gated) * self.heads * self.dim, bias=bias)
+        self.q_proj = nn.Linear(width, self.heads * self.dim, bias=bias)
         self.k_proj = nn.Linear(width, self.kv_heads * self.dim, bias=bias)
         self.v_proj = nn.Linear(width, self.kv_heads * self.dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.dim, config.hidden_size, bias=bias)
-        norm = nn.RMSNorm if norms is True else norms
-        self.q_norm, self.k_norm = (norm(self.dim, eps=config.rms_norm_eps) if norm else nn.Identity() for _ in range(2))
+        norm = partial(nn.RMSNorm, self.dim, eps=config.rms_norm_eps) if norms else nn.Identity
+        self.q_norm, self.k_norm = norm(), norm()
 
     def memory(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys (rotated) and values [row, kv_head, token, dim] of tokens [row, token, width]."""
@@ -53,13 +42,11 @@ class Attention(nn.Module):
         self, x: Tensor, rotation: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Float[Tensor, "row token width"]:
         """What tokens find among keys and values of all that they may see."""
-        queries, gates = self.q_proj(x).view(*x.shape[:2], self.heads, -1).tensor_split([self.dim], dim=-1)
-        queries = self.q_norm(queries).transpose(1, 2)
+        queries = self.q_norm(self.q_proj(x).view(*x.shape[:2], self.heads, self.dim)).transpose(1, 2)
         groups = self.heads // self.kv_heads
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
         found = functional.scaled_dot_product_attention(rotated(queries, rotation), keys, values, attn_mask=mask)
-        found = found.transpose(1, 2)
-        mixed: Tensor = self.o_proj((found * gates.sigmoid() if gates.numel() else found).flatten(2))
+        mixed: Tensor = self.o_proj(found.transpose(1, 2).flatten(2))
         return mixed
 
 
@@ -74,55 +61,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
-
-
-class Experts(nn.Module):
-    """The matrices of experts, [expert, output, input].
-
-    Attributes:
-        files: where they are read when they are used, in place of tensors: down, and gate and up apart or as one.
-    """
-
-    def __init__(self, count: int, width: int, inner: int) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj = (nn.Parameter(torch.empty(count, inner, width)) for _ in range(2))
-        self.down_proj, self.files = nn.Parameter(torch.empty(count, width, inner)), dict[str, Weight]()
-
-    def of(self, expert: int) -> Sequence[Tensor]:
-        """Gate, up and down of an expert."""
-        names = ("gate_proj", "up_proj", "down_proj")
-        if not self.files:
-            return [getattr(self, name)[expert] for name in names]
-        read = {name: weight.rows([expert]).tensor(self.down_proj.dtype)[0] for name, weight in self.files.items()}
-        both = read["gate_up_proj"].chunk(2) if "gate_up_proj" in read else [read[name] for name in names[:2]]
-        return [*both, read["down_proj"]]
-
-
-class Mixture(nn.Module):
-    """A mixture of experts, and one that all tokens have, as in Qwen3.5 and Qwen3-Next.
-
-    Args:
-        config: widths as for :class:`FeedForward`; ``mixture`` has facts of :class:`draftwood.native.library.Facts`.
-    """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.facts, width = config.mixture, config.hidden_size
-        self.gate = nn.Linear(width, self.facts["experts"], bias=False)
-        self.experts = Experts(self.facts["experts"], width, self.facts["expert_inner"])
-        self.shared_expert, self.shared_expert_gate = FeedForward(config), nn.Linear(width, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.gate(x).softmax(-1, dtype=torch.float32)
-        weights, chosen = scores.topk(self.facts["experts_per_token"])
-        if self.facts["normalise_experts"]:
-            weights = weights / weights.sum(-1, keepdim=True)
-        shares = torch.zeros_like(scores).scatter(-1, chosen, weights).to(x.dtype)
-        out: Tensor = self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
-        for expert in chosen.unique().tolist():
-            gate, up, down = self.experts.of(expert)
-            out = out + shares[..., expert, None] * ((functional.silu(x @ gate.T) * (x @ up.T)) @ down.T)
         return out
 
 
@@ -156,8 +94,7 @@ def block_input(
 
 
 def rotated(x: Float[Tensor, "row head token dim"], rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding of halves, as in Llama, or of the halves of the first numbers of each head."""
+    """Rotary embedding of halves, as in Llama."""
     cos, sin = (part.to(x.dtype) for part in rotation)
-    half = cos.shape[-1]
-    first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

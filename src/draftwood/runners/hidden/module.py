@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,14 @@ class DrafterModule(nn.Module):
     """
 
     draft_tokens: Tensor
+    embed_tokens: Any
+    lm_head: Any
     family = "llama"
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
         self.kind = draft_kind(self)
-        if config.own_embedding:
-            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.own_head:
-            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("draft_tokens", torch.tensor(range(config.draft_vocab_size)))  # arange would import sympy
 
     def embedding(self, target: Any) -> Any:
@@ -68,7 +66,7 @@ class DrafterModule(nn.Module):
         angles = positions[:, None, :, None].float() * frequencies
         return angles.cos() * self.config.rope_scale, angles.sin() * self.config.rope_scale
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> Mapping[str, Any]:
         """The weights as the native engine takes them, by name."""
         return self.state_dict()
 
@@ -111,31 +109,15 @@ class DrafterModule(nn.Module):
         save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
 
 
-class FeatureDrafter(DrafterModule, ABC):
-    """The base of drafters with one pass per level, which read their own outputs where a tree goes on."""
-
-    @abstractmethod
-    def features(self, hidden: Float[Tensor, "row token taps_width"]) -> Float[Tensor, "row token width"]:
-        """Features of hidden states of the target."""
-
-    @abstractmethod
-    def states(
-        self,
-        embedded: Float[Tensor, "row token width"],
-        features: Float[Tensor, "row token width"],
-        positions: Int[Tensor, "row token"],
-        cache: Any,
-        mask: Float[Tensor, "row 1 token slot"] | None,
-    ) -> Float[Tensor, "row token width"]:
-        """Outputs at new tokens: the features of the tokens after them, where these are drafted too."""
-
-    @abstractmethod
-    def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
-        """What the output weights read, given :meth:`states`."""
-
-
 class PublishedDrafter(DrafterModule):
     """The base of published drafters. Names of the weights are those of the checkpoints."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        if config.own_embedding:
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        if config.own_head:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
 
     def check_target(self, target: Any) -> None:
         """Raise a PairingError if hidden states, vocabulary or shared weights of a target do not fit; names both numbers."""

@@ -8,16 +8,15 @@ Sources: arXiv 2412.19437, section 2.2; ``qwen3_5_mtp`` and ``qwen3_next_mtp`` o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Int
+from torch import Tensor
 
 from draftwood.core.draft_kind import MTP
-from draftwood.runners.hidden.layers import Attention, Experts, FeedForward, Mixture
-from draftwood.runners.hidden.module import FeatureDrafter
+from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.plain_config import PlainConfig
 
 SHAPE: Final = "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps"
@@ -39,63 +38,32 @@ class MtpConfig(PlainConfig):
     mixture: ClassVar[Mapping[str, int]] = {}
 
 
-class OffsetNorm(nn.RMSNorm):
-    """A norm that multiplies by its weight plus one."""
+class MtpDrafter(DrafterModule):
+    """A head, which the native engine alone computes.
 
-    def forward(self, x: Tensor) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return nn.functional.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide) + 1, self.eps).to(x.dtype)
+    Args:
+        config: its configuration.
+        weights: by the names of the checkpoints, without ``mtp.``; those of experts may be as files have them.
+    """
 
-
-class MtpLayer(nn.Module):
-    """A layer of full attention as in Qwen3.5: the queries' projection makes gates of what each head returns too."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm, self.post_attention_layernorm = (OffsetNorm(width, eps=eps) for _ in range(2))
-        self.self_attn = Attention(config, norms=OffsetNorm, gated=True)
-        self.mlp = Mixture(config) if config.mixture else FeedForward(config)
-
-    def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Any, mask: Tensor | None
-    ) -> Float[Tensor, "row token width"]:
-        read = self.input_layernorm(x)
-        keys, values = cache.update(*self.self_attn.memory(read, rotation), 0)
-        x = x + self.self_attn.attend(read, rotation, keys, values, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class MtpDrafter(FeatureDrafter):
-    """The network. Names of the weights are those of the checkpoints, without ``mtp.``; experts may stay in files."""
-
-    def __init__(self, config: MtpConfig) -> None:
+    def __init__(self, config: MtpConfig, weights: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.family = "qwen3_5_moe_text" if config.mixture else "qwen3_5_text"
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (OffsetNorm(width, eps=eps) for _ in range(3))
-        self.fc = nn.Linear(2 * width, width, bias=False)
-        self.layers = nn.ModuleList([MtpLayer(config)])
+        self._weights = weights
 
-    def weights(self) -> dict[str, Any]:
-        found = {name: weight for name, weight in self.state_dict().items() if not weight.is_meta}
-        experts = [(name, module) for name, module in self.named_modules() if isinstance(module, Experts)]
-        return found | {f"{name}.{part}": weight for name, module in experts for part, weight in module.files.items()}
+    def weights(self) -> Mapping[str, Any]:
+        return self._weights
 
-    def features(self, hidden: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
-        return hidden
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        """The weights; those in files without their numbers."""
+        for weight in self._weights.values():
+            held = isinstance(weight, Tensor)
+            yield weight if held else torch.empty(weight.shape, dtype=self.dtype, device="meta")
 
-    def states(
-        self,
-        embedded: Float[Tensor, "row token width"],
-        features: Float[Tensor, "row token width"],
-        positions: Int[Tensor, "row token"],
-        cache: Any,
-        mask: Float[Tensor, "row 1 token slot"] | None,
-    ) -> Float[Tensor, "row token width"]:
-        x = self.fc(torch.cat([self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(features)], dim=-1))
-        found: Tensor = self.norm(self.layers[0](x, self.rotation(positions), cache, mask))
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = self._weights["fc.weight"].dtype
         return found
 
-    def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
-        return states
+    def head(self, target: Any, outputs: Int[Tensor, "output"] | None = None) -> Any:
+        return self._weights["lm_head.weight"] if self.config.own_head else super().head(target, outputs)

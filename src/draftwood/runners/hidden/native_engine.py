@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftwood.core.draft_kind import EAGLE3
 from draftwood.native.library import DrafterSource, Facts
-from draftwood.runners.hidden.module import DrafterModule, FeatureDrafter
+from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.native.families import EMBEDDING, FAMILIES
 from draftwood.runners.native.network import Engine
 from draftwood.runners.native.refusals import refuse, why_not_format
@@ -96,7 +96,7 @@ def _facts(drafter: DrafterModule, **more: Any) -> Facts:
     )
 
 
-def feature_engine(drafter: FeatureDrafter, target: Any, lender: Engine | None) -> Engine:
+def feature_engine(drafter: DrafterModule, target: Any, lender: Engine | None) -> Engine:
     """The engine of a drafter with one pass per level, which returns the features that its own outputs are.
 
     Args:
@@ -133,7 +133,8 @@ def _eagle_source(drafter: Any, held: Held) -> DrafterSource:
 
 def _mtp_source(drafter: Any, held: Held) -> DrafterSource:
     config, width, family = drafter.config, drafter.config.hidden_size, FAMILIES[drafter.family]
-    norms = [factor(norm.weight, family, held.dtype) for norm in (drafter.pre_fc_norm_embedding, drafter.pre_fc_norm_hidden)]
+    weights = drafter.weights()
+    norms = [factor(weights[f"pre_fc_norm_{part}.weight"], family, held.dtype) for part in ("embedding", "hidden")]
     return DrafterSource(
         sources=2,
         source_width=width,
@@ -141,5 +142,5 @@ def _mtp_source(drafter: Any, held: Held) -> DrafterSource:
         source_epsilon=config.rms_norm_eps,
         source_norm=held.numbers(sized("pre_fc_norm", torch.cat(norms), 2 * width)),
         embeds=True,
-        features=held.weights(sized("fc", drafter.fc.weight, width, 2 * width)),
+        features=held.weights(sized("fc", weights["fc.weight"], width, 2 * width)),
     )

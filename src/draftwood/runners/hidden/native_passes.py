@@ -22,7 +22,7 @@ from draftwood.native.library import (
     library,
 )
 from draftwood.runners.hidden.base import Passes
-from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
+from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.memory import RowMemory, succeed
@@ -128,7 +128,7 @@ class NativeEaglePasses(NativePasses):
     pads = False
     shift = 1
 
-    def __init__(self, drafter: FeatureDrafter, target: Any, lender: Engine | None = None) -> None:
+    def __init__(self, drafter: DrafterModule, target: Any, lender: Engine | None = None) -> None:
         super().__init__(NativeNetwork(feature_engine(drafter, target, lender)), drafter.hidden_width)
 
     def read(self, text: HiddenText) -> None:

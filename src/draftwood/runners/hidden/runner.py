@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
-from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
+from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
@@ -47,15 +47,15 @@ class HiddenBlockRunner(HiddenRunner[BlockDrafter]):
 
 
 @final
-class Eagle3Runner(HiddenRunner[FeatureDrafter]):
-    """The runner of a :class:`FeatureDrafter`: EAGLE-3, or an MTP head.
+class Eagle3Runner(HiddenRunner[DrafterModule]):
+    """The runner of a drafter with one pass per level: EAGLE-3, or in the native engine an MTP head.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
     made again once they are accepted.
     """
 
     @staticmethod
-    def _passes_of(drafter: FeatureDrafter, target: Any, engine: Backend, lender: Engine | None) -> Any:
+    def _passes_of(drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
         if engine == "native":
             return NativeEaglePasses(drafter, target, lender)
         from draftwood.runners.hidden.torch_passes import TorchEaglePasses  # imports transformers

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.hidden.base import Passes
-from draftwood.runners.hidden.eagle import EaglePass
+from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
-from draftwood.runners.hidden.module import BlockDrafter, FeatureDrafter
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.protocols import PerNode, Seen, on_device
 from draftwood.runners.slots import SlotTable
@@ -77,7 +77,7 @@ class TorchEaglePasses(TorchPasses):
 
     shift = 1
 
-    def __init__(self, drafter: FeatureDrafter, target: Any) -> None:
+    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
         super().__init__(drafter, EaglePass(drafter, target))
         self._drafter, self._head = drafter, drafter.head(target)
 

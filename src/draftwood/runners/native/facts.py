@@ -85,7 +85,7 @@ def is_sparse(config: Any, number: int) -> bool:
     return bool(_experts(config)) and number not in dense and (number + 1) % step == 0 and number >= first
 
 
-def _layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
+def layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the weights of a layer."""
     own, sparse, facts = FAMILIES[config.model_type], is_sparse(config, number), of_layer(config, number, facts)
     shapes, absent = LayerSource.shapes(facts, facts.width), set(absent_in(config, number))
@@ -126,7 +126,7 @@ def shapes_of(config: Any) -> dict[str, tuple[int, ...]]:
         found |= {LAYER_TABLE: (config.vocab_size_per_layer_input, facts.layers * size), LAYER_NORM: (size,)}
         found[LAYER_PROJECTION] = facts.layers * size, width
     for number in range(facts.layers):
-        found |= {f"model.layers.{number}.{name}": shape for name, shape in _layer_shapes(config, number, facts)}
+        found |= {f"model.layers.{number}.{name}": shape for name, shape in layer_shapes(config, number, facts)}
     return found
 
 
