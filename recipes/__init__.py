@@ -1,1 +1,0 @@
-"""What rebuilds bundled models and is no command: it stays in a checkout."""
