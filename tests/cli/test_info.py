@@ -8,6 +8,7 @@ import torch
 
 import draftwood
 from draftwood.cli import facts
+from draftwood.cli.info import outline
 from draftwood.core.methods import METHODS
 from tests.loading.gguf_files import source, write_gguf
 
@@ -17,28 +18,22 @@ def test_json_holds_versions_and_methods(run):
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert (facts["version"], facts["torch"]) == (draftwood.__version__, torch.__version__)
-    assert facts["methods"]["shared-noise"]["verifiers"] == ["coupled", "greedy"]
-    assert facts["methods"]["rsd-s"] == {
-        "summary": METHODS["rsd-s"].summary,
-        "needs_draft": True,
-        "shape": "3x4",
-        "nodes": None,
-        "verifiers": ["recursive", "traversal", "coupled", "greedy"],
-    }
-    assert facts["methods"]["block"]["needs_draft"] is True
-    assert {tuple(f["verifiers"]) for f in facts["methods"].values()} == {
-        ("recursive", "traversal", "coupled", "greedy"),  # tolerance is exact for none
-        ("coupled", "greedy"),
-    }
-    assert facts["auto"]["without_draft"]["method"] == "lookup"
+    assert facts["methods"].keys() == METHODS.keys()
+    assert facts["methods"]["rsd-s"].endswith("a draft model, default 3x4, exact with recursive, traversal, coupled, greedy")
+    assert facts["auto_without_a_profile"]["without_draft"] == "lookup + coupled"
 
 
 def test_text_shows_the_same(run):
     text = run("info").stdout
-    for word in (draftwood.__version__, "shared-noise", "lookup + coupled", "float32"):
+    for word in (f"version: {draftwood.__version__}\n", "  shared-noise: ", "lookup + coupled", "dtype: float32\n"):
         assert word in text
-    for word in ("up to 24", "up to 8", METHODS["rsd-c"].summary):
-        assert word in text
+    assert METHODS["rsd-c"].summary in text
+
+
+def test_facts_are_an_outline():
+    facts = {"a_b": {"c": None, "d": []}, "e": [{"f": 1, "g": {"h": 2}}, {"f": 3}], "i": ["x", "y"], "j": {}}
+    wanted = ["a_b:", "  c: -", "  d: none", "e:", "  - f: 1", "    g:", "      h: 2", "  - f: 3", "i: x, y", "j: none"]
+    assert list(outline(facts)) == wanted
 
 
 def test_version(run):
@@ -85,7 +80,7 @@ def test_a_short_name_that_is_not_here_says_where_it_is(run, monkeypatch):
 
     monkeypatch.setattr(names, "installed_file", lambda model: None)
     text = run("models").stdout
-    assert "smollm2: not here; it is HuggingFaceTB/SmolLM2-135M-Instruct on the hub" in text
+    assert "  smollm2:\n    found: -\n    path: -\n    hub: HuggingFaceTB/SmolLM2-135M-Instruct\n" in text
     assert json.loads(run("models", "--json").stdout)["short_names"]["smollm2"]["found"] is None
 
 

@@ -315,7 +315,8 @@ def test_generate_and_info_use_and_tell_the_free_cores(
     monkeypatch.setattr(api, "_load", watched)
     command = ["generate", *pair, "the fox", "--max-new-tokens", "2", "--backend", "torch"]
     with threads(2):
-        assert "1 thread of 2 cores, of which other processes take 1)" in run("info").stdout
+        shown = run("info").stdout
+        assert "  usable: 2\n  taken_by_others: 1.0\nthreads: 1\n" in shown
         assert run(*command).exit_code == 0
         assert run(*command, "--threads", "2").exit_code == 0
     assert seen == [1, 2]

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from draftwood import __version__
-from draftwood.cli.results import name_of
 from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import resolve
@@ -39,11 +38,12 @@ def gather() -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": {"usable": usable_cores(), "taken_by_others": round(FREE.taken, 2)},
         "threads": threads,
+        "threads_set_by": RULE.said or None,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
         "backends": {**_auto_backends(device), **_native()},
         "profiles": profiles(),
         "methods": methods(),
-        "auto": {
+        "auto_without_a_profile": {
             "with_draft": _chosen(CAUSAL, greedy=False),
             "without_draft": _chosen(None, greedy=False),
             "temperature_0": _chosen(CAUSAL, greedy=True),
@@ -91,79 +91,15 @@ def _profile(path: Path) -> dict[str, Any] | None:
     }
 
 
-def methods() -> dict[str, dict[str, Any]]:
+def methods() -> dict[str, str]:
     """Per method: its summary, need of a draft model, default shape or node limit, and exact verifiers."""
+    needs = {"nothing": "no draft model", "draft": "a draft model", "block": "a draft model that scores blocks"}
     return {
-        spec.name: {
-            "summary": spec.summary,
-            "needs_draft": spec.needs != "nothing",
-            "shape": spec.shape,
-            "nodes": spec.nodes,
-            "verifiers": spec.verifiers,
-        }
+        spec.name: f"{spec.summary}; {needs[spec.needs]}, default {spec.size}, exact with {', '.join(spec.verifiers)}"
         for spec in METHODS.values()
     }
 
 
-def _chosen(draft: DraftKind | None, *, greedy: bool) -> dict[str, str]:
+def _chosen(draft: DraftKind | None, *, greedy: bool) -> str:
     method = resolve(Method(), draft, greedy=greedy)
-    return {"method": method.method, "verifier": method.verifier}
-
-
-def _thread_line(facts: dict[str, Any]) -> str:
-    """The number of threads, and why it is not the number of cores."""
-    cores, threads = facts["cores"], facts["threads"]
-    if RULE.said:
-        why = f"as {RULE.said} says"
-    else:
-        taken = cores["taken_by_others"]
-        why = f"of {cores['usable']} cores" + (f", of which other processes take {taken:g}" if taken else "")
-    return f"{threads} thread{'' if threads == 1 else 's'} {why}"
-
-
-def lines(facts: dict[str, Any]) -> list[str]:
-    threads = f", {_thread_line(facts)}" if facts["device"] == "cpu" else ""
-    lines = [
-        ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
-        f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
-        f"backend   {_backend_line(facts)}",
-    ]
-    lines += ["", "Profiles of 'draftwood tune'", *_profile_lines(facts["profiles"], facts["backends"]["auto"][0])]
-    lines += ["", "Methods"]
-    lines += [f"  {name:<14}{method['summary']}" for name, method in facts["methods"].items()]
-    lines += ["", "Methods         draft model   default    exact verifiers"]
-    for spec in METHODS.values():
-        needs = "-" if spec.needs == "nothing" else "needed"
-        lines.append(f"  {spec.name:<14}{needs:<14}{spec.size:<11}{', '.join(spec.verifiers)}")
-    lines += ["", "Method auto is, where no profile applies,"]
-    labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
-    lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]
-    return [*lines, "  (greedy is exact at temperature 0 only; a target whose files hold an MTP head has a draft model)"]
-
-
-def _backend_line(facts: dict[str, Any]) -> str:
-    found = facts["backends"]
-    auto = f"auto is {', else '.join(found['auto'])}"
-    auto += f": {found['reason']}" if found["reason"] else ""
-    if found["native"] is not None:
-        auto += f"; the native engine uses {found['native']['instruction_set']} of {', '.join(found['native']['available'])}"
-    elif found["native_missing"] not in (found["reason"] or ""):
-        auto += f"; no native engine, as {found['native_missing']}"
-    return auto
-
-
-def _profile_lines(found: list[dict[str, Any]], auto: str) -> list[str]:
-    lines = []
-    for one in found:
-        lines.append(f"  {one['file']}")
-        if "target" in one:
-            where = f"{one['dtype']} on {one['device']} by {one['engine']}"
-            lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {where}")
-        if one["applies"]:
-            named = ((choice["temperature"], Method(**choice["method"])) for choice in one["choices"])
-            backend = one["engine"].split()[0]
-            where = "" if backend == auto else f" with --backend {backend}"
-            lines.append(f"    applies{where}: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")
-        else:
-            lines.append(f"    does not apply: {one['reason']}")
-    return lines or ["  none"]
+    return f"{method.method} + {method.verifier}"

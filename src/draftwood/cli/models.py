@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from draftwood.cli.info import outline
+
 
 @click.command(name="models")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
@@ -17,7 +19,7 @@ def command(as_json: bool) -> None:
     Names of the hub ('hf cache ls' lists downloaded ones), folders and GGUF files can be given as --target and --draft too.
     """
     found = gather()
-    click.echo(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(lines(found)))
+    click.echo(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(outline(found)))
 
 
 def gather() -> dict[str, Any]:
@@ -48,22 +50,3 @@ def _short_name(name: str) -> dict[str, Any]:
         "install": model.install,
         "drafter": None if drafter is None else str(drafter),
     }
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    """The facts as text."""
-    shown = ["Bundled pairs"]
-    for name, parts in found["pairs"].items():
-        shown += [f"  {name}", *(f"    {part:<8}{path}" for part, path in parts.items())]
-    if not found["pairs"]:
-        shown.append("  none")
-    shown += ["", "Short names"]
-    for name, model in found["short_names"].items():
-        if model["found"] is None:
-            shown.append(f"  {name}: not here; it is {model['hub']} on the hub, or install it: {model['install']}")
-        else:
-            shown.append(f"  {name}: in the {model['found']}, {model['path']}")
-        if model["drafter"] is not None:
-            shown.append(f"    drafter {model['drafter']}")
-    files = [f"  {name}\n    {path}" for name, path in found["gguf_files"].items()]
-    return [*shown, "", "GGUF files", *(files or ["  none; 'draftwood pull owner/name-GGUF' downloads one"])]
