@@ -10,7 +10,7 @@ import pytest
 import draftwood
 from draftwood.trace.figures import draw_round
 from draftwood.trace.labels import sans_width
-from scripts.pages import one_round, published_round, speeds
+from scripts.pages import one_round, speeds
 from scripts.pages.__main__ import TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
@@ -47,17 +47,7 @@ def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
     for node in rejected:
         assert any(other.parent == node.parent and other.verdict == "accepted" for other in made.nodes)
         assert node.target_prob < node.draft_prob
-
-
-def test_the_engine_makes_a_round_of_the_published_shape():
-    trace = published_round.recorded()
-    [made] = trace.rounds
-    assert [node.token for node in made.nodes] == list(range(10))
-    assert [node.parent for node in made.nodes] == [None, 0, 0, 0, 1, 1, 2, 5, 5, 6]
-    trials = [(trial.node, trial.accepted) for trial in made.trials]
-    assert trials == [(1, True), (4, False), (5, True), (7, False), (8, True)]
-    assert (made.path, made.next_token) == ([1, 5, 8], 10)
-    assert_same_drawing((IMAGES / "published-round.svg").read_text(encoding="utf-8"), draw_round(trace, 0))
+    assert_same_drawing((IMAGES / "recursive-round.svg").read_text(encoding="utf-8"), draw_round(trace, one_round.ROUND))
 
 
 def test_the_chart_and_the_tables_are_those_of_the_stored_runs():
@@ -117,7 +107,7 @@ def test_a_table_holds_the_figures_of_the_stored_run(machine):
         assert f" {speed.split()[0]} | {ratio.split()[0]} |" in table
 
 
-@pytest.mark.parametrize("name", ["one-round.svg", "published-round.svg", "speeds.svg"])
+@pytest.mark.parametrize("name", ["one-round.svg", "recursive-round.svg", "speeds.svg"])
 def test_a_figure_needs_no_network_and_knows_dark_mode(name):
     svg = (IMAGES / name).read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\"]+", svg)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from scripts.pages import methods, one_round, published_round, speeds
+from scripts.pages import methods, one_round, speeds
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: python -m scripts.pages -->\n", "<!-- end of table -->"
@@ -16,9 +16,9 @@ TABLES = {"README.md": [speeds.FIRST], "docs/speed.md": list(speeds.RUNS)}
 
 def main() -> None:
     images = ROOT / "docs" / "images"
-    pair = draftwood.load(options={"backend": "torch"})
-    (images / "one-round.svg").write_text(one_round.draw(one_round.recorded(pair)), encoding="utf-8")
-    (images / "published-round.svg").write_text(draw_round(published_round.recorded(), 0), encoding="utf-8")
+    trace = one_round.recorded(draftwood.load(options={"backend": "torch"}))
+    (images / "one-round.svg").write_text(one_round.draw(trace), encoding="utf-8")
+    (images / "recursive-round.svg").write_text(draw_round(trace, one_round.ROUND), encoding="utf-8")
     (images / "speeds.svg").write_text(speeds.draw(ROOT), encoding="utf-8")
     for name, machines in TABLES.items():
         page = ROOT / name

@@ -1,7 +1,8 @@
-"""The picture of one round, drawn from a round that the bundled pair really makes."""
+"""The pictures of one round, drawn from a round that the bundled pair really makes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, final
 
 import draftwood
@@ -17,11 +18,11 @@ _LOOKS: Final = {"root": "c3", "accepted": "c3", "rejected": "c2", "not tried": 
 
 
 def recorded(pair: draftwood.Pair) -> Trace:
-    """The example text with its rounds."""
+    """The example text with its rounds, without their times."""
     method = draftwood.Method(method="rsd-s", shape=SHAPE)
     trace = pair.generate(PROMPT, seed=SEED, max_new_tokens=24, method=method, trace=True).trace
     assert trace is not None
-    return trace
+    return replace(trace, rounds=[replace(made, seconds={}, end=0.0) for made in trace.rounds])
 
 
 def draw(trace: Trace) -> str:

@@ -48,19 +48,15 @@ def test_a_translation(run, translation, tmp_path):
     assert "after node 0 the target chooses" in shown.stdout
 
 
-def test_the_page_and_the_figures(run, pair, tmp_path):
-    page, folder = tmp_path / "page.html", tmp_path / "figures"
-    made = run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page, "--svg", folder)
+def test_the_page(run, pair, tmp_path):
+    page = tmp_path / "page.html"
+    made = run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page)
     assert made.exit_code == 0, made.output
     assert made.stdout == ""
     assert page.read_text().startswith("<!doctype html>")
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["1-round-001.svg", "1-round-002.svg", "2-round-001.svg", "2-round-002.svg", "race.svg"]
-    assert f"5 figures are in {folder}." in made.stderr
-    for where in ("--html", "--svg"):
-        refused = run("trace", "the fox", *pair, *SHORT, where, page / "below-a-file")
-        assert refused.exit_code != 0
-        assert "Traceback" not in refused.stderr
+    refused = run("trace", "the fox", *pair, *SHORT, "--html", page / "below-a-file")
+    assert refused.exit_code != 0
+    assert "Traceback" not in refused.stderr
 
 
 def test_texts_cannot_steer_a_terminal():

@@ -15,7 +15,7 @@ from draftwood.cli.options import Sectioned, Sections, given, pick, section_opti
 from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import check_folder, check_readable, check_writable
+from draftwood.core.files import check_readable, check_writable
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.sampling.settings import Sampling
@@ -37,7 +37,6 @@ class TraceOptions:
     input: Path | None = setting(None, "show a file that --json wrote, without any model")
     json: Path | None = setting(None, "write the traces to this file")
     html: Path | None = setting(None, "write a page that plays the texts, one file that reads nothing from a network")
-    svg: Path | None = setting(None, "write the figures of the rounds to this folder")
     compare: bool = setting(False, "trace plain decoding of the PROMPT too")
     explain: bool = setting(False, "say what depths and ranks brought, and what a better draft would bring")
 
@@ -58,7 +57,7 @@ SECTIONS: Sections = {
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT and show every round: the tree, the probabilities, the verdicts and the seconds.
 
-    In a tree, p is the draft's probability and q the target's. With --json, --html, --svg or --explain the rounds are not
+    In a tree, p is the draft's probability and q the target's. With --json, --html or --explain the rounds are not
     printed.
     """
     wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
@@ -77,10 +76,8 @@ def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[s
     for name in ("json", "html"):
         if (path := getattr(wanted, name)) is not None:
             check_writable(path, f"--{name}")
-    if wanted.svg is not None:
-        check_folder(wanted.svg, "--svg")
     if wanted.input is not None:
-        others = sorted(given - {"input", "explain", "html", "svg"})
+        others = sorted(given - {"input", "explain", "html"})
         if prompt is not None or others:
             other = "a prompt" if prompt is not None else f"--{others[0].replace('_', '-')}"
             raise ConfigError(f"--input shows a file, but {other} was given too: leave one of them out")
@@ -136,15 +133,11 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
         write_page(wanted.html, traces)
         click.echo(f"The page is in {wanted.html}: open it in a browser.", err=True)
-    if wanted.svg is not None:
-        from draftwood.trace.figures import write_figures
-
-        click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)
     if wanted.explain:
         from draftwood.trace.explain import explain
 
         text = "\n\n".join("\n".join(explain(trace)) for trace in traces)
-    elif wanted.json is None and wanted.html is None and wanted.svg is None:
+    elif wanted.json is None and wanted.html is None:
         text = traces_text(traces)
     else:
         return
@@ -154,7 +147,7 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
 def traces_text(traces: Sequence[Trace]) -> str:
     """Every text with its rounds, as wide as the terminal, and plain decoding with the first text where both are there."""
-    from draftwood.trace.figures.write import race_of
+    from draftwood.trace.figures.race import race_of
     from draftwood.trace.labels import visible
     from draftwood.trace.text import describe_race, describe_round
 

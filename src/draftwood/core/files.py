@@ -45,28 +45,12 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         ConfigError: no such folder, no permission, or ``-``.
     """
-    _refuse_dash(path, option)
+    if str(path) == "-":
+        raise ConfigError(f"{option} is -, which stands for standard input: name what to write, or leave {option} out")
     if not path.parent.is_dir():
         raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another {option}")
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise ConfigError(f"output {path} cannot be written: name another {option}")
-
-
-def check_folder(path: Path, option: str) -> None:
-    """Refuse a folder that cannot be made or written.
-
-    Raises:
-        ConfigError: there is a file in its way, no permission, or ``-``.
-    """
-    _refuse_dash(path, option)
-    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise ConfigError(f"output folder {path} cannot be written: name another {option}")
-
-
-def _refuse_dash(path: Path, option: str) -> None:
-    if str(path) == "-":
-        raise ConfigError(f"{option} is -, which stands for standard input: name what to write, or leave {option} out")
 
 
 def check_readable(path: Path) -> None:

@@ -19,7 +19,7 @@ from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.openai.streams import DONE, EVENTS, KEEP_ALIVE, event, event_stream
 from draftwood.serve.page import page
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
-from draftwood.trace.figures.write import is_translation
+from draftwood.trace.figures.race import is_translation
 from draftwood.trace.files import from_json, to_json
 from draftwood.trace.labels import title_of
 from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from draftwood.core.errors import ConfigError
@@ -17,6 +17,25 @@ _PILL: Final = 76.0
 _SHOWN: Final = 5  # drafted tokens in the schema, and tokens of plain decoding
 _LANE: Final = 30.0
 LEAST: Final = 348
+
+
+def is_plain(trace: Trace) -> bool:
+    """Whether nothing was drafted in any round."""
+    return all(len(made.nodes) == 1 for made in trace.rounds)
+
+
+def is_translation(trace: Trace) -> bool:
+    """Whether the text translates a source sentence."""
+    return bool(trace.source)
+
+
+def race_of(traces: Sequence[Trace]) -> tuple[Trace, Trace] | None:
+    """A run without drafting and the first other one of the same prompt; None where there are no two."""
+    plain = next((t for t in traces if t.rounds and is_plain(t) and not is_translation(t)), None)
+    if plain is None:
+        return None
+    others = [t for t in traces if t.rounds and not is_plain(t) and t.prompt == plain.prompt and t.source == plain.source]
+    return (plain, others[0]) if others else None
 
 
 def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draftwood.trace.figures.race import example_of
-from draftwood.trace.figures.write import is_plain, is_translation
+from draftwood.trace.figures.race import example_of, is_plain, is_translation
 from draftwood.trace.labels import title_of, token_text, visible
 from draftwood.trace.records import Trace, TracedRound
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
-from draftwood.trace.figures.write import is_plain, is_translation, race_of
+from draftwood.trace.figures.race import is_plain, is_translation, race_of
 from draftwood.trace.page.pieces import text_data, unstyled
 from draftwood.trace.page.shell import PARTS, Shell, scripts, style_of_pages
 from draftwood.trace.records import Trace
