@@ -27,7 +27,7 @@ from draftwood.cli.group import Commands
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 def main() -> None:
-    """Measure Draftwood. Results go into a folder, as JSON and as a report; `draftwood bench` is the one-minute version.
+    """Measure Draftwood. Results go into a folder, as JSON and as a report; `draftwood tune` needs no checkout.
 
     `python -m benchmarks.gpu` checks and measures everything on a CUDA machine in one call.
     """

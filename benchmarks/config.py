@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
 from benchmarks.lists import at_least, chosen, numbers, whole_numbers
-from benchmarks.settings import METHODS
+from benchmarks.settings import METHODS, OURS, PEERS
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Backend, Weights
 
-PresetName = Literal["peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 BackendName = Literal["native", "torch", "both"]
 
@@ -37,72 +36,31 @@ class _OnThisProcessor:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The amount of measurements.
-
-    Attributes:
-        repeats: how often every setting continues every prompt.
-        prompts_per_source: prompts taken from each source.
-        max_new_tokens: the longest continuation.
-        temperatures: each is measured with every setting.
-        tested: whether sampled texts are tested against the target's distribution; it costs one forward per text.
-    """
-
-    repeats: int
-    prompts_per_source: int
-    max_new_tokens: int
-    temperatures: tuple[float, ...]
-    tested: bool = False
-
-
-SCALES: dict[PresetName, Scale] = {
-    "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
-    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), tested=True),
-}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class BenchConfig(Models):
     """The methods, models, prompts and output of a benchmark.
 
     Raises:
-        ConfigError: a value out of range, an unknown method, two sources of prompts.
+        ConfigError: a value out of range, an unknown method.
     """
 
-    preset: PresetName = setting(
-        "peers",
-        "peers: equally many shapes of every method, and transformers; all-peers: OpenVINO GenAI and llama.cpp "
-        "too, and a test of the sampled texts' distribution",
-    )
     device: str = setting("auto", "cpu, cuda or cuda:1; auto takes CUDA if there is one")
     backend: BackendName = setting("torch", "what runs our side; transformers' own side is PyTorch")
-    data: Path | None = setting(None, "folder with held-out text, NAME.val.txt or NAME.val.txt.xz")
     prompts: Path | None = setting(
         None, "JSON lines with 'prompt' and, if there are several sources, 'source'; or a folder of such files"
     )
     chat: bool = setting(False, "prompts are messages, put into the target's chat template")
-    prompt_tokens: int = setting(24, "tokens of a held-out document that become a prompt")
     batch: str = setting("1", "texts that are continued together, of one source; comma-separated, such as 1,4")
-    repeats: int | None = setting(None, "repeats of every setting on every prompt; by default the preset's")
-    prompts_per_source: int | None = setting(None, "prompts of each source; by default the preset's")
-    skip_prompts: int = setting(0, "held-out documents of each source that are passed over first")
-    max_new_tokens: int | None = setting(None, "longest continuation in tokens; by default the preset's")
-    temperatures: str | None = setting(None, "comma-separated, for example 0,0.6,1; by default the preset's")
-    methods: str | None = setting(None, f"measure only these, comma-separated: {', '.join(METHODS)}")
+    repeats: int = setting(5, "repeats of every setting on every prompt")
+    prompts_per_source: int = setting(4, "prompts of each source")
+    max_new_tokens: int = setting(128, "longest continuation in tokens")
+    temperatures: str = setting("0,1", "comma-separated, for example 0,0.6,1")
+    methods: str = setting(",".join(OURS + PEERS), f"comma-separated, of {', '.join(METHODS)}")
     seed: int = setting(0, "seed of the texts and of the order of the settings")
     output: Path = setting(Path("draftwood-bench"), "folder for bench.json and bench.md")
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "repeats", "prompts_per_source", "max_new_tokens", "prompt_tokens")
-        at_least(self, 0, "skip_prompts")
-        if self.skip_prompts and self.data is None:
-            raise ConfigError("skip_prompts passes over held-out documents: give --data")
-        if self.chat and self.data is not None:
-            raise ConfigError("chat puts prompts into a chat template, but data gives beginnings of texts: give --prompts")
-        if self.data is not None and self.prompts is not None:
-            raise ConfigError("data and prompts were both given: take the prompts from one of them")
-        self.scale()
+        at_least(self, 1, "repeats", "prompts_per_source", "max_new_tokens")
+        self.temperature_values()
         self.method_names()
         self.batch_sizes()
 
@@ -110,19 +68,13 @@ class BenchConfig(Models):
         """The backends of Draftwood, in order."""
         return backends(self.backend)
 
-    def scale(self) -> Scale:
-        """The preset's scale with the given options."""
-        scale = SCALES[self.preset]
-        for name in ("repeats", "prompts_per_source", "max_new_tokens"):
-            if (value := getattr(self, name)) is not None:
-                scale = replace(scale, **{name: value})
-        if self.temperatures is not None:
-            scale = replace(scale, temperatures=numbers("temperatures", self.temperatures, "0,0.6,1"))
-        return scale
+    def temperature_values(self) -> tuple[float, ...]:
+        """Temperatures, 0 or more."""
+        return numbers("temperatures", self.temperatures, "0,0.6,1")
 
-    def method_names(self) -> tuple[str, ...] | None:
-        """The methods to keep; None for all of the preset's."""
-        return None if self.methods is None else chosen("methods", self.methods, METHODS)
+    def method_names(self) -> tuple[str, ...]:
+        """The methods to measure."""
+        return chosen("methods", self.methods, METHODS)
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch, smallest first."""

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 from benchmarks.config import BenchConfig
-from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
 from benchmarks.inflate import label_of
 from benchmarks.prompts import Prompt
@@ -30,7 +29,6 @@ class Writer:
     Attributes:
         skipped: methods that were left out, and why.
         others: the pair as other backends run it, by their names.
-        goodness: tests sampled texts; None for no tests.
     """
 
     config: BenchConfig
@@ -40,7 +38,6 @@ class Writer:
     load_before: float | None
     skipped: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, Pair] = field(default_factory=dict)
-    goodness: Goodness | None = None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
         """Write both files; returns the document."""
@@ -52,18 +49,17 @@ class Writer:
         """The document of all results so far, as plain values."""
         if partial:
             self.log.level()
-        scale, methods = self.config.scale(), {setting.method for setting, _ in self.log.cases}
+        methods = {setting.method for setting, _ in self.log.cases}
         return {
             "format": FORMAT,
             "partial": partial,
-            "config": {**plain(asdict(self.config)), **plain(asdict(scale))},
+            "config": plain(asdict(self.config)) | {"temperatures": list(self.config.temperature_values())},
             **surroundings(self.pair.target.device, self.load_before, {PACKAGES[m] for m in methods & PACKAGES.keys()}),
             "models": _models(self.pair, list(self.others.values())),
             "skipped": [{"method": method, "why": why} for method, why in self.skipped.items()],
             "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
             "results": self._results(),
             "greedy": compare(self.pair.model, self.prompts, self.log),
-            "judged": [] if self.goodness is None else self.goodness.verdicts(self.log),
         }
 
     def _results(self) -> list[dict[str, Any]]:

@@ -22,14 +22,14 @@ SCHEDULER: Final = {"enable_prefix_caching": False, "max_num_batched_tokens": 40
 
 @final
 class GenAI:
-    """One pipeline of GenAI: plain decoding, with a draft model, or with prompt lookup.
+    """One pipeline of GenAI: plain decoding, or with prompt lookup.
 
     Nothing is kept from one text to the next: no prefixes, as nobody else keeps any. Keys and values have the precision of
     the model, and nothing is quantised on the way.
 
     Args:
         pair: models whose weights it gets, on the CPU, in float32 or bfloat16.
-        method: ``genai``, ``genai-draft`` or ``genai-lookup``.
+        method: ``genai`` or ``genai-lookup``.
         folder: for converted models; it has to stay as long as this object does.
 
     Raises:
@@ -50,13 +50,9 @@ class GenAI:
         for name, value in SCHEDULER.items():
             setattr(scheduler, name, value)
         extra: dict[str, Any] = {"scheduler_config": scheduler, **options(model)}
-        if method == "genai-draft":
-            assert pair.draft is not None
-            draft = saved(pair.draft_model, pair.tokenizer, folder / "draft")
-            extra["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **options(model))
-        elif method == "genai-lookup":
+        if method == "genai-lookup":
             extra["prompt_lookup"] = True
-        target = saved(model, pair.tokenizer if method == "genai-draft" else None, folder / "target")
+        target = saved(model, folder / "target")
         self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
@@ -92,9 +88,6 @@ class GenAI:
         Each forward gives a row one token and its accepted drafted tokens. These are unknown for prompt lookup in a batch.
         """
         steps, new = len(found.perf_metrics.raw_metrics.token_infer_durations), sum(map(len, tokens))
-        if self._method == "genai-draft":
-            rows = max(len(tokens), new - int(found.extended_perf_metrics.get_num_accepted_tokens()))
-            return (rows if len(tokens) == 1 else steps), rows
         if len(tokens) == 1:
             return steps, steps
         return steps, new if self._method == "genai" else 0
@@ -113,19 +106,10 @@ def options(model: Any) -> dict[str, Any]:
     }
 
 
-def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
-    """The folder that GenAI reads: the network and, where it asks for one, the tokenizer, which converts no text here."""
+def saved(model: Any, folder: Path) -> Path:
+    """The folder with the network that GenAI reads."""
     ov = openvino()
     folder.mkdir(parents=True, exist_ok=True)
     ov.save_model(served(model), folder / "openvino_model.xml", compress_to_fp16=False)
     model.config.save_pretrained(folder)
-    if tokenizer is not None:
-        from openvino_tokenizers import convert_tokenizer
-
-        for part, name in zip(
-            convert_tokenizer(getattr(tokenizer, "whole", tokenizer), with_detokenizer=True),
-            ("tokenizer", "detokenizer"),
-            strict=True,
-        ):
-            ov.save_model(part, folder / f"openvino_{name}.xml")
     return folder

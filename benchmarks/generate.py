@@ -42,12 +42,12 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
     from benchmarks.run import Bench
     from benchmarks.settings import on_backends, plan
 
-    scale = config.scale()
-    planned = plan(config.preset, config.method_names(), has_draft=pair.draft is not None)
+    temperatures = config.temperature_values()
+    planned = plan(config.method_names(), has_draft=pair.draft is not None)
     settings = at_batches(planned, config.batch_sizes())
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]
-    with engines(settings, pair, scale.temperatures, first) as found:
+    with engines(settings, pair, temperatures, first) as found:
         skipped = found.skipped | left_out(planned, config.batch_sizes())
         for method, why in skipped.items():
             click.echo(f"Left out: {method}, {why}", err=True)
@@ -56,10 +56,10 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
             raise ConfigError("nothing is left to measure: see above why, or choose other methods")
         bench = Bench(
             pair=pair,
-            cases=[(setting, temperature) for temperature in scale.temperatures for setting in kept],
+            cases=[(setting, temperature) for temperature in temperatures for setting in kept],
             prompts=prompts,
-            repeats=scale.repeats,
-            max_new_tokens=scale.max_new_tokens,
+            repeats=config.repeats,
+            max_new_tokens=config.max_new_tokens,
             seed=config.seed,
             others=others,
             engines=found.opened,
@@ -70,12 +70,10 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
 def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
     """Run, and write the results so far even after an error."""
     from benchmarks.document import Writer
-    from benchmarks.goodness import Goodness
     from benchmarks.run import Log
     from draftwood.hardware.machine import load_average
 
     pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
-    goodness = Goodness(pair=pair, prompts=prompts, seed=config.seed) if config.scale().tested else None
     writer = Writer(
         config=config,
         pair=pair,
@@ -84,7 +82,6 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
         load_before=load_average(),
         skipped=skipped,
         others=bench.others,
-        goodness=goodness,
     )
     settings = len({setting.name for setting, _ in bench.cases})
     click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} batches", err=True)

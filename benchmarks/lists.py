@@ -59,8 +59,8 @@ def whole_numbers(name: str, text: str, *, minimum: int, example: str) -> tuple[
     return listed(name, text, read)
 
 
-def numbers(name: str, text: str, example: str, *, positive: bool = False) -> tuple[float, ...]:
-    """Entries that all have to be numbers from 0 on, or above 0.
+def numbers(name: str, text: str, example: str) -> tuple[float, ...]:
+    """Entries that all have to be numbers from 0 on.
 
     Raises:
         ConfigError: one that is not.
@@ -69,6 +69,6 @@ def numbers(name: str, text: str, example: str, *, positive: bool = False) -> tu
         found = listed(name, text, float)
     except ValueError:
         found = (-1.0,)
-    if not all((value > 0.0 if positive else value >= 0.0) and value < 1e6 for value in found):
-        raise ConfigError(f"{name} is {text!r}: give numbers {'above' if positive else 'from'} 0, for example {example}")
+    if not all(0.0 <= value < 1e6 for value in found):
+        raise ConfigError(f"{name} is {text!r}: give numbers from 0, for example {example}")
     return found

@@ -1,9 +1,10 @@
-"""What is continued: openings of held-out documents, a file of prompts, or the few openings below."""
+"""What is continued: a file of prompts, or the built-in ones; and pieces of held-out texts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import lzma
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import final
 
 from benchmarks.config import BenchConfig
 from draftwood.core.errors import ConfigError
-from draftwood.train.corpus import read_documents
 from draftwood.tune.prompts import BUILT_IN
 
 Encode = Callable[[str], list[int]]
@@ -37,20 +37,14 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
     Raises:
         ConfigError: a file that cannot be read, or a prompt that leaves no room for the continuation.
     """
-    scale = config.scale()
-    if config.data is not None:
-        texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens, config.skip_prompts)
-        keep: int | None = config.prompt_tokens
-    else:
-        texts = _first_messages(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
-        keep = None
+    texts = _first_messages(config.prompts) if config.prompts is not None else BUILT_IN
     chosen = [
-        [Prompt(source=source, tokens=tuple(encode(text)[:keep])) for text in some[: scale.prompts_per_source]]
+        [Prompt(source=source, tokens=tuple(encode(text))) for text in some[: config.prompts_per_source]]
         for source, some in texts.items()
     ]
     prompts = [p for p in chain.from_iterable(zip_longest(*chosen)) if p is not None]
     for prompt in prompts:
-        _check_room(prompt, scale.max_new_tokens, longest)
+        _check_room(prompt, config.max_new_tokens, longest)
     return prompts
 
 
@@ -62,7 +56,7 @@ def pieces_of_length(folder: Path, count: int, length: int, encode: Encode) -> l
     """
     prompts = []
     for path in _files(folder):
-        name, whole = path.name.split(".val.txt")[0], "\n\n".join(read_documents(path))
+        name, whole = path.name.split(".val.txt")[0], _text(path)
         for part in range(count):
             start = whole.find("\n", part * len(whole) // count) + 1 if part else 0
             tokens = encode(whole[start : start + length * _CHARACTERS_PER_TOKEN])[:length]
@@ -80,40 +74,25 @@ def _check_room(prompt: Prompt, new: int, longest: int | None) -> None:
     if longest is not None and length + new > longest:
         raise ConfigError(
             f"a prompt of {prompt.source!r} has {length} tokens and {new} new ones do not fit the models' context of "
-            f"{longest}: lower --max-new-tokens, or shorten the prompt (--prompt-tokens with --data)"
+            f"{longest}: lower --max-new-tokens, or shorten the prompt"
         )
 
 
 def _files(folder: Path) -> list[Path]:
     paths = sorted([*folder.glob("*.val.txt"), *folder.glob("*.val.txt.xz")])
     if not paths:
-        raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does, or --prompts")
+        raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does")
     return paths
 
 
-def _held_out(folder: Path, count: int, tokens: int, skip: int) -> dict[str, list[str]]:
-    """Beginnings of ``count`` held-out documents of every source in a data folder, behind the first ``skip``."""
-    cut = tokens * _CHARACTERS_PER_TOKEN
-    found = {}
-    for path in _files(folder):
-        texts = pieces(read_documents(path), skip + count)[skip:]
-        if not texts:
-            raise ConfigError(f"{path} holds no more than {skip} documents: lower --skip-prompts")
-        found[path.name.split(".val.txt")[0]] = [text[:cut] for text in texts]
-    return found
+def _text(path: Path) -> str:
+    """The documents of a file, which are separated by lines ``<|endoftext|>``."""
+    raw = path.read_bytes()
+    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    return text.replace("\n<|endoftext|>\n", "\n\n")
 
 
-def pieces(found: Sequence[str], count: int) -> list[str]:
-    """The first ``count`` documents; where there are fewer (whole books), they are also entered at later lines."""
-    if len(found) >= count:
-        return list(found[:count])
-    entries = -(-count // len(found))
-    starts = ((text, part * len(text) // entries) for part in range(entries) for text in found)
-    entered = (text if not at else text[text.find("\n", at) + 1 :] for text, at in starts)
-    return list(dict.fromkeys(entered))[:count]
-
-
-def _first_messages(path: Path) -> dict[str, list[str]]:
+def _first_messages(path: Path) -> Mapping[str, Sequence[str]]:
     """The first messages of a file or folder, by source."""
     return {source: [turns[0] for turns in some] for source, some in conversations(path).items()}
 

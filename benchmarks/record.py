@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from draftwood.api import Pair
 from draftwood.core.files import replace_file
 from draftwood.hardware import machine
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.tune.documents import text_of
 
 
 def save(folder: Path, name: str, document: dict[str, Any], report: str) -> None:
@@ -20,6 +20,17 @@ def save(folder: Path, name: str, document: dict[str, Any], report: str) -> None
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / f"{name}.json", text_of(document))
     replace_file(folder / f"{name}.md", report)
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """JSON with one line per result: one line per number would be unreadable."""
+    parts = []
+    for name, value in document.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
+        parts.append(f"{json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def surroundings(device: torch.device, load_before: float | None, packages: Iterable[str] = ()) -> dict[str, Any]:

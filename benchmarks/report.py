@@ -32,12 +32,6 @@ NOTES = """\
   AMX llama-cpp-python runs without its extra weight buffers, with which it crashes.
 * A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
 
-DISTRIBUTION = """\
-Where each new token of a text lies in the target's own distribution at its own prefix, as one plain forward gives it; under
-that distribution these positions are uniform. *Total variation* is the distance of their histogram from the uniform one, *by
-chance* what an exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts
-follow another distribution."""
-
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
@@ -50,7 +44,7 @@ def markdown(document: dict[str, Any]) -> str:
             continue
         blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
         blocks += [*_against_peers(here), *_all_settings(here)]
-    blocks += [*_greedy(document), *_goodness(document)]
+    blocks += _greedy(document)
     return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
 
 
@@ -171,27 +165,10 @@ def _greedy(document: dict[str, Any]) -> list[str]:
     return [title, text, table(header, rows)]
 
 
-def _goodness(document: dict[str, Any]) -> list[str]:
-    """Whether sampled texts follow the target's distribution."""
-    if not document["judged"]:
-        return []
-    found = document["judged"]
-    rows = [[f"{one['temperature']:g}", _at(one), str(one["tokens"]), *_verdict(one)] for one in found]
-    header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "distribution"]
-    return ["## The target's own distribution", DISTRIBUTION, table(header, rows)]
-
-
 def _at(found: dict[str, Any]) -> str:
     """The setting, and the batch size where it is not 1."""
     name: str = found["setting"]
     return name if found["batch"] == 1 else f"{name}, batch {found['batch']}"
-
-
-def _verdict(found: dict[str, Any]) -> list[str]:
-    if found["exact"] is None:
-        return ["", "", "", "", "too few tokens"]
-    distances = [f"{found[name]:.4f}" for name in ("total_variation", "expected", "detectable")]
-    return [*distances, f"{found['p_value']:.2g}", "exact" if found["exact"] else "**another**"]
 
 
 def efficiency_cell(figures: Result) -> str:

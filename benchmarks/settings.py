@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
@@ -25,14 +25,13 @@ _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
 BY_NODES = tuple(name for name, spec in _SPECS.items() if spec.takes_nodes)
 PEERS = ("generate", "assisted", "prompt-lookup")
 PACKAGES = {
-    **dict.fromkeys(("genai", "genai-draft", "genai-lookup"), "openvino-genai"),
+    **dict.fromkeys(("genai", "genai-lookup"), "openvino-genai"),
     **dict.fromkeys(("llama.cpp", "llama.cpp-lookup"), "llama-cpp-python"),
     "llama.cpp-file": "xllamacpp",
 }
 ENGINES = tuple(PACKAGES)  # other programs
 METHODS = OURS + PEERS + ENGINES
-TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others, with a draft model
-DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {*TOKEN_BY_TOKEN}
+DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {"assisted"}
 
 
 @final
@@ -102,16 +101,7 @@ def node_count(shape: str) -> int:
     return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
 
 
-def _shaped(method: str, shape: str) -> Setting:
-    return Setting(method=method, shape=shape, nodes=node_count(shape))
-
-
-def _references() -> Iterator[Setting]:
-    yield Setting(method="ar")
-    yield Setting(method="generate")
-
-
-PEER_SHAPES = {
+SHAPES: Mapping[str, tuple[str, ...]] = {
     "chain": ("2", "3", "4", "5"),
     "iid": ("2x2", "2x3", "3x3", "2x4"),
     "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
@@ -122,65 +112,30 @@ PEER_SHAPES = {
     "ngram": ("2", "3", "5", "8"),
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
-}
-ENGINE_SHAPES = {
-    "genai": ("",),
-    "genai-draft": ("2", "3", "4", "5"),
     "genai-lookup": ("2", "3", "5", "8"),
-    "llama.cpp": ("",),
     "llama.cpp-lookup": ("2", "3", "5", "8"),
-    "llama.cpp-file": ("",),
 }
-PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
+NODES: Mapping[str, tuple[int, ...]] = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 
 
-def peers() -> Iterator[Setting]:
-    """Equally many settings of every method, ours and theirs, so that each side's best is chosen from as many."""
-    yield from _references()
-    for method, shapes in PEER_SHAPES.items():
-        yield from (_shaped(method, shape) for shape in shapes)
-    yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
-    yield Setting(method="adaptive")
-    yield Setting(method="lookup")
+def settings_of(method: str) -> list[Setting]:
+    """Four settings of every method that has shapes, ours and theirs, so that each side's best is chosen from as many."""
+    if method in SHAPES:
+        return [Setting(method=method, shape=shape, nodes=node_count(shape)) for shape in SHAPES[method]]
+    return [Setting(method=method, nodes=nodes) for nodes in NODES.get(method, (0,))]
 
 
-def all_peers() -> Iterator[Setting]:
-    """Other programs too."""
-    yield from peers()
-    for method, shapes in ENGINE_SHAPES.items():
-        yield from (_shaped(method, shape) if shape else Setting(method=method) for shape in shapes)
-
-
-PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
-    "peers": peers,
-    "all-peers": all_peers,
-}
-
-
-def plan(preset: str, methods: Sequence[str] | None, *, has_draft: bool) -> list[Setting]:
-    """The settings of a preset.
-
-    Args:
-        preset: one of ``PLANS``.
-        methods: keep only these.
-        has_draft: there is a draft model.
+def plan(methods: Sequence[str], *, has_draft: bool) -> list[Setting]:
+    """The settings of some methods.
 
     Raises:
-        ConfigError: a method that the preset does not measure, or another draft model is needed.
+        ConfigError: a draft model is needed.
     """
-    planned = list(PLANS[preset]())
-    known = {setting.method for setting in planned}
-    if missing := [name for name in methods or () if name not in known]:
-        raise ConfigError(
-            f"preset {preset!r} does not measure {', '.join(missing)}: leave it out, or take --preset all-peers, "
-            "which measures everything"
-        )
-    found = [setting for setting in planned if methods is None or setting.method in methods]
-    needy = sorted({setting.method for setting in found if setting.method in DRAFTING})
+    needy = sorted(DRAFTING.intersection(methods))
     if needy and not has_draft:
         rest = ",".join(name for name in METHODS if name not in DRAFTING)
         raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
-    return found
+    return [setting for method in METHODS if method in methods for setting in settings_of(method)]
 
 
 def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Setting]:

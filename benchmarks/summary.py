@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from statistics import median
 from typing import Any, TypeAlias
 
 from benchmarks.measure import Sample
-from draftwood.tune.compare import spread
 
 Columns: TypeAlias = dict[str, list[Any]]
 """One repeat: a list per quantity, one entry per batch of prompts."""
@@ -24,6 +24,11 @@ def columns(samples: Sequence[Sample]) -> Columns:
         **{name: [getattr(s, name) for s in samples] for name in names},
         **{name: [round(getattr(s, name), 6) for s in samples] for name in times},
     }
+
+
+def spread(values: Sequence[float | int]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": float(median(values)), "min": float(min(values)), "max": float(max(values))}
 
 
 def speed(repeat: Columns) -> float:

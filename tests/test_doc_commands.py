@@ -11,9 +11,8 @@ from click.testing import CliRunner
 import draftwood
 from benchmarks.__main__ import main as benchmarks
 from draftwood import LoadOptions
-from draftwood.cli import bench, comparison, main
+from draftwood.cli import comparison, main
 from draftwood.serve.run import Server
-from draftwood.tune.compare import TREES
 from tests.serve.conftest import live_server, make_service
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +36,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "serve": "--port 0",
     "serve --target": "--help",  # of files that are not here; tests/serve/test_several.py runs such servers
     "ray": "--help",
-    "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
     "benchmarks generate --batch": f"{BENCH} --methods ar",
     "benchmarks never-slower": SLOWER,
@@ -49,8 +47,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks start": "--help",  # tests/benchmarks/test_start.py runs it
     "benchmarks clients": "--help",
     "benchmarks schemas": "--help",
-    "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
-    "--max-new-tokens 8",
+    "benchmarks serve-load": "--url {url} --concurrency 2 --requests 4 --repeats 1 --max-new-tokens 8",
     "benchmarks serve-soak": "--url {url} --requests 10 --growth 1",
     "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
     "benchmarks serve-prefix": "--help",
@@ -134,10 +131,3 @@ def test_commands_name_no_model_or_file_that_a_checkout_lacks():
     assert len(found) > 40
     for command in found:
         assert not re.search(r"\b(TARGET|DRAFT|TEXTS|PAIRS|FILE|FOLDER)\b|\.\.\.|\bdata/", command), command
-
-
-def test_bench_alone_is_a_minutes_work():
-    default = {option.name: option.default for option in bench.command.params}
-    trials = len(TREES) * (1 + default["prompts"])  # that choose the tree
-    texts = trials + 4 * (1 + default["prompts"] * default["repeats"])
-    assert len(default["temperature"]) * texts * default["max_new_tokens"] < 8000  # at some 130 tokens a second

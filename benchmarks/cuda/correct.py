@@ -13,14 +13,14 @@ from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
 from benchmarks.prompts import Prompt
 from benchmarks.run import Bench, Log
-from benchmarks.settings import TOKEN_BY_TOKEN, plan
+from benchmarks.settings import OURS, PEERS, plan
 from draftwood.api import Pair
 from draftwood.sampling.rows import Row
 from draftwood.tune.prompts import built_in
 
 PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5)
 ALLOWED: Final = 1e-3  # of logits in float32, and of the two best logits where greedy texts part
-_LEFT_OUT: Final = {*TOKEN_BY_TOKEN, "prompt-lookup"}
+_LEFT_OUT: Final = {"assisted", "prompt-lookup"}
 
 
 def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _path(node: int) -> list[int]:
 
 def _texts(pair: Pair, prompts: list[Prompt], wanted: Plan, deadline: Deadline) -> tuple[Log, bool]:
     """Texts of one setting of every method at temperature 0 and 1, in batches of every size, as far as the time lasts."""
-    known = {s.method: s for s in plan("peers", None, has_draft=True) if s.method not in _LEFT_OUT}
+    known = {s.method: s for s in plan(OURS + PEERS, has_draft=True) if s.method not in _LEFT_OUT}
     chosen = [known[name] for name in wanted.methods or known]
     cases = [(replace(s, batch=size), t) for t in (0.0, 1.0) for size in wanted.batches for s in chosen]
     log = Log(cases=cases)

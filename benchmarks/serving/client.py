@@ -154,15 +154,6 @@ async def closed_loop(work: Callable[[T], Coroutine[Any, Any, R]], items: Iterab
     return [found[number] for number in range(len(found))]
 
 
-async def open_loop(work: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], gaps: Iterable[float]) -> list[R]:
-    """Do all work; item after item begins, the seconds of a gap after the one before, whatever is still going on."""
-    tasks: list[asyncio.Task[R]] = []
-    for item, gap in zip(items, gaps, strict=False):
-        await asyncio.sleep(gap)
-        tasks.append(asyncio.create_task(work(item)))
-    return await _all(tasks)
-
-
 async def _all(tasks: Sequence[asyncio.Task[R]]) -> list[R]:
     """All results; the first error ends the other tasks."""
     try:

@@ -23,7 +23,7 @@ from draftwood.core.errors import ConfigError
 @click.command(name="serve-load")
 @dataclass_options(LoadConfig, Served)
 def load(**options: Any) -> None:
-    """Measure tokens per second and latencies of the server, against `transformers serve` on the same weights.
+    """Measure tokens per second and latencies of the server, with drafts and without.
 
     Asked by docs/speed.md.
     """

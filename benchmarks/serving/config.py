@@ -12,7 +12,7 @@ from draftwood.core.checks import setting
 from draftwood.core.methods import MethodName
 from draftwood.core.settings import BackendName
 
-SYSTEMS: Final = ("off", "automatic", "fixed", "transformers", "transformers-batched")
+SYSTEMS: Final = ("off", "automatic")
 
 
 @final
@@ -38,13 +38,9 @@ class LoadConfig:
     """
 
     systems: str = setting(
-        "off,automatic,fixed,transformers",
-        f"comma-separated, of {', '.join(SYSTEMS)}; off, automatic and fixed are ways of drafting, "
-        "transformers is 'transformers serve', batched with continuous batching",
+        "off,automatic", "comma-separated; off: without drafts, automatic: with those that the server chooses"
     )
-    fixed: MethodName = setting("chain", "method of the system 'fixed', in its default shape")
     concurrency: str = setting("1,2,4,8,16", "clients with one request each at any time")
-    rates: str = setting("1,4", "requests per second that arrive at random, comma-separated")
     requests: int = setting(32, "requests of every system at every level and repeat")
     repeats: int = setting(3, "times that every system gets the requests of every level")
     max_new_tokens: int = setting(64, "tokens of the longest answers; others have a part of them")
@@ -55,7 +51,6 @@ class LoadConfig:
         at_least(self, 8, "max_new_tokens")
         self.names()
         self.levels()
-        self.arrivals()
         self.heat()
 
     def names(self) -> tuple[str, ...]:
@@ -65,10 +60,6 @@ class LoadConfig:
     def levels(self) -> tuple[int, ...]:
         """Numbers of clients."""
         return whole_numbers("concurrency", self.concurrency, minimum=1, example="1,8")
-
-    def arrivals(self) -> tuple[float, ...]:
-        """Requests per second; none if the option is empty."""
-        return numbers("rates", self.rates, "0.5,2", positive=True) if self.rates.strip() else ()
 
     def heat(self) -> tuple[float, ...]:
         """Temperatures."""

@@ -16,9 +16,9 @@ from benchmarks.serving.client import CHATS, Answer, answer, client_of
 from benchmarks.serving.config import PrefixConfig, Served
 from benchmarks.serving.outcome import Check, document, report
 from benchmarks.serving.servers import Server, serving
+from benchmarks.summary import spread
 from draftwood.core.errors import ConfigError
 from draftwood.hardware.machine import load_average
-from draftwood.tune.compare import spread
 
 SECONDS: Final = 600.0  # that an answer may be silent
 TEMPERATURES: Final = (0.0, 1.0)  # of the repeats, in turn

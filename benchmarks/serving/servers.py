@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ import httpx2
 from benchmarks.serving.config import Served
 from benchmarks.start.process import memory
 from draftwood.core.errors import ConfigError
-from draftwood.loading.names import locate, named_or_bundled
 
 START_SECONDS: Final = 180.0  # of loading
 END_SECONDS: Final = 60.0
@@ -49,13 +47,12 @@ class Server:
 
 
 @contextmanager
-def serving(served: Served, *more: str, method: str | None = None, command: Sequence[str] = ("serve",)) -> Iterator[Server]:
+def serving(served: Served, *more: str, command: Sequence[str] = ("serve",)) -> Iterator[Server]:
     """The server of a benchmark; ends with the context if it was started here.
 
     Args:
         served: models, or the address of a running server.
         more: further options of the command.
-        method: another drafting method than that of ``served``.
         command: of ``draftwood``.
 
     Raises:
@@ -64,12 +61,12 @@ def serving(served: Served, *more: str, method: str | None = None, command: Sequ
     if served.url is not None:
         yield running(served.url)
         return
-    with launched([sys.executable, "-m", "draftwood", *command, *model_options(served, method), *more], {}) as found:
+    with launched([sys.executable, "-m", "draftwood", *command, *model_options(served), *more]) as found:
         yield found
 
 
-def model_options(served: Served, method: str | None = None) -> list[str]:
-    """The options of ``draftwood`` for these models, with another method if one is named."""
+def model_options(served: Served) -> list[str]:
+    """The options of ``draftwood`` for these models."""
     options = [
         "--profile",
         "none",
@@ -78,29 +75,14 @@ def model_options(served: Served, method: str | None = None) -> list[str]:
         "--backend",
         served.backend,
         "--method",
-        method or served.method,
+        served.method,
     ]
-    shape = served.shape if method is None else None
-    for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", shape)):
+    for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", served.shape)):
         options += [] if value is None else [name, value]
     return options
 
 
-@contextmanager
-def transformers_serving(served: Served, *more: str) -> Iterator[Server]:
-    """``transformers serve`` with the same target.
-
-    Raises:
-        ConfigError: it does not start, for example because its extra ``serving`` is not installed.
-    """
-    target = str(locate(str(named_or_bundled("language", served.target, served.draft)[0])))
-    dtype = "auto" if served.target is not None and served.dtype == "auto" else served.dtype
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", target, "--device", "cpu", "--dtype", dtype]
-    with launched([*command, *more], {"HF_HUB_OFFLINE": "1"}, model=target) as found:
-        yield found
-
-
-def running(url: str, model: str | None = None, process: int | None = None) -> Server:
+def running(url: str, process: int | None = None) -> Server:
     """A server that takes requests already.
 
     Raises:
@@ -108,7 +90,7 @@ def running(url: str, model: str | None = None, process: int | None = None) -> S
     """
     url = url.rstrip("/").removesuffix("/v1")
     try:
-        served = {"id": model} if model else httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]
+        served = httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]
         found = Server(url=url, model=served["id"], process=process, chats=bool(served.get("chat_template")))
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"url is {url!r}, but no server with a model answers there ({error}): give its address") from None
@@ -116,7 +98,7 @@ def running(url: str, model: str | None = None, process: int | None = None) -> S
 
 
 @contextmanager
-def launched(command: Sequence[str], environment: Mapping[str, str], *, model: str | None = None) -> Iterator[Server]:
+def launched(command: Sequence[str]) -> Iterator[Server]:
     """Run a program that takes ``--host`` and ``--port``, and wait until its ``/health`` is 200.
 
     Raises:
@@ -126,14 +108,13 @@ def launched(command: Sequence[str], environment: Mapping[str, str], *, model: s
     with TemporaryDirectory(prefix="draftwood-bench-") as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(
             [*command, "--host", HOST, "--port", str(port)],
-            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
         try:
             _wait(process, f"http://{HOST}:{port}", log)
-            yield running(f"http://{HOST}:{port}", model, process.pid)
+            yield running(f"http://{HOST}:{port}", process.pid)
         finally:
             process.terminate()
             try:

@@ -38,7 +38,7 @@ def files(system: str, job: Mapping[str, Any], folder: Path, model: Any) -> dict
         return {}
     ids = load_tokenizer(job["target"], LoadOptions())(job["prompt"])["input_ids"]
     if system == "genai":
-        network = genai.saved(model, None, folder / "genai")
+        network = genai.saved(model, folder / "genai")
         return {"model": str(network), "options": genai.options(model), "scheduler": genai.SCHEDULER, "ids": ids}
     path = folder / "target.gguf"
     llama_cpp.write_gguf(model, path)

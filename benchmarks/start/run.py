@@ -23,13 +23,13 @@ from benchmarks.report import spread_cell, table
 from benchmarks.settings import PACKAGES
 from benchmarks.start.config import PEERS, StartConfig
 from benchmarks.start.peers import files
+from benchmarks.summary import spread
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.hardware import machine
 from draftwood.loading.models import choose_dtype, load_model
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.tune.compare import spread
 from draftwood.tune.prompts import BUILT_IN
 
 BASE: Final = "transformers"

@@ -48,8 +48,8 @@ def measured(pair, tmp_path_factory):
     (folder / "prompts.jsonl").write_text("\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftwood.api.load", lambda target, draft, options: pair)
-        patch.setitem(settings.PLANS, "peers", lambda: few)
-        options = "--preset", "peers", "--repeats", 2, "--max-new-tokens", 6, "--seed", 5, "--output", folder
+        patch.setattr(settings, "plan", lambda methods, has_draft: few)
+        options = "--repeats", 2, "--max-new-tokens", 6, "--seed", 5, "--output", folder
         call("generate", *options, "--prompts", folder / "prompts.jsonl")
     document = json.loads((folder / "bench.json").read_text())
     return SimpleNamespace(document=document, report=(folder / "bench.md").read_text())

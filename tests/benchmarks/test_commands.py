@@ -25,9 +25,9 @@ def loaded(prompt_file, monkeypatch, tmp_path):
     """Arguments of a small run with the tiny pair."""
     few = ("ar", None), ("chain", "3"), ("generate", None), ("assisted", "3")
     settings_of = [Setting(method=m, shape=s, nodes=int(s or 0)) for m, s in few]
-    monkeypatch.setitem(settings.PLANS, "peers", lambda: settings_of)
+    monkeypatch.setattr(settings, "plan", lambda methods, has_draft: settings_of)
     small = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4"]
-    return ["generate", "--preset", "peers", *small, "--prompts", str(prompt_file), "--output", str(tmp_path / "out")]
+    return ["generate", *small, "--prompts", str(prompt_file), "--output", str(tmp_path / "out")]
 
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))

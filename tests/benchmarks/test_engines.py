@@ -1,4 +1,4 @@
-"""Other programs with the same weights: the same texts, counted and judged; and what is left out is said."""
+"""Other programs with the same weights: the same texts, counted; and what is left out is said."""
 
 import json
 import sys
@@ -22,12 +22,11 @@ from tests.helpers import tiny_gpt
 PROMPT = (1, 2, 3, 4, 1, 2)
 SETTINGS = {
     "genai": Setting(method="genai"),
-    "genai-draft": Setting(method="genai-draft", shape="3", nodes=3),
     "genai-lookup": Setting(method="genai-lookup", shape="3", nodes=3),
     "llama.cpp": Setting(method="llama.cpp"),
     "llama.cpp-lookup": Setting(method="llama.cpp-lookup", shape="3", nodes=3),
 }
-PACKAGES = {"genai": "openvino_genai", "genai-draft": "openvino_tokenizers", "genai-lookup": "openvino_genai"}
+PACKAGES = {"genai": "openvino_genai", "genai-lookup": "openvino_genai"}
 
 
 @pytest.fixture(scope="module")
@@ -120,28 +119,22 @@ def absent(pair, method, folder):
     raise ImportError("No module named 'openvino_genai'")
 
 
-def test_a_run_reports_what_is_left_out_and_who_samples_by_another_distribution(prompt_file, monkeypatch, tmp_path):
-    openers = dict.fromkeys(ENGINES, broken) | {"genai": Constant, "genai-draft": absent}
+def test_a_run_reports_what_is_left_out(prompt_file, monkeypatch, tmp_path):
+    openers = dict.fromkeys(ENGINES, broken) | {"genai": Constant, "genai-lookup": absent}
     monkeypatch.setattr("benchmarks.engines._openers", lambda: openers)
     call(
-        "generate", "--preset", "all-peers", "--repeats", "7", "--max-new-tokens", "60", "--prompts", prompt_file,
-        "--methods", "ar,generate,genai,genai-draft,llama.cpp", "--output", tmp_path,
+        "generate", "--repeats", "2", "--max-new-tokens", "12", "--prompts", prompt_file,
+        "--methods", "ar,generate,genai,genai-lookup,llama.cpp", "--output", tmp_path,
     )  # fmt: skip
     report, document = (tmp_path / "bench.md").read_text(), json.loads((tmp_path / "bench.json").read_text())
-    assert {one["method"] for one in document["skipped"]} == {"genai-draft", "llama.cpp"}
+    assert {one["method"] for one in document["skipped"]} == {"genai-lookup", "llama.cpp"}
     assert "* **left out**: llama.cpp, RuntimeError: it takes no such model" in report
-    assert "* **left out**: genai-draft, not installed (No module named 'openvino_genai')" in report
+    assert "* **left out**: genai-lookup, not installed (No module named 'openvino_genai')" in report
     header, *rows = section(report, "1", "All settings")
     line = next(dict(zip(header, row, strict=True)) for row in rows if row[0] == "genai")
     assert (line["drafted/round"], line["target %"], line["outside ms/round"]) == ("", "", "")
     assert line["block efficiency"].split()[0] == "1.000"
     assert next(check for check in document["greedy"] if check["setting"] == "genai")["differing"] == []
-    verdicts = {one["setting"]: one for one in document["judged"]}
-    assert verdicts["genai"]["exact"] is False
-    assert verdicts["genai"]["total_variation"] > verdicts["genai"]["detectable"]
-    assert all(one["exact"] for name, one in verdicts.items() if name != "genai")
-    assert verdicts.keys() == {r["setting"] for r in document["results"] if r["temperature"] == 1}
-    assert "| **another** |" in report
 
 
 def test_both_backends_in_one_run(prompt_file, tmp_path):

@@ -7,7 +7,7 @@ from transformers import LlamaForCausalLM
 from benchmarks import document
 from benchmarks.measure import Meters, measure, our_maker
 from benchmarks.peers import peer_maker
-from benchmarks.settings import DRAFTING, Setting, plan
+from benchmarks.settings import DRAFTING, OURS, PEERS, Setting, plan
 from draftwood.api import Pair
 from draftwood.runners.factory import make_runners
 from tests.benchmarks.tiny import Letters, tiny_llama
@@ -25,7 +25,7 @@ def sample_of(setting, pair, temperature, new=12):
 @pytest.mark.usefixtures("always_drafts")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_setting_of_every_method_runs(pair, temperature):
-    for setting in {setting.method: setting for setting in plan("peers", None, has_draft=True)}.values():
+    for setting in {setting.method: setting for setting in plan(OURS + PEERS, has_draft=True)}.values():
         sample = sample_of(setting, pair, temperature)
         assert [len(row) for row in sample.tokens] == [12], setting.name
         assert sample.forwards <= 12

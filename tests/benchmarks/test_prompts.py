@@ -6,10 +6,9 @@ import pytest
 
 from benchmarks.config import BenchConfig
 from benchmarks.opening import encoder
-from benchmarks.prompts import pieces, pieces_of_length, read_prompts
+from benchmarks.prompts import pieces_of_length, read_prompts
 from draftwood import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.train.corpus import read_documents
 from draftwood.tune.prompts import BUILT_IN
 from tests.faults.folders import tiny_llama
 from tests.tiny_chat import chat_tokenizer
@@ -62,10 +61,8 @@ def test_a_bad_line_is_named(tmp_path, line):
 def test_missing_files_are_named(folder):
     (folder / "empty").mkdir()
     for config, message in (
-        (BenchConfig(data=folder / "empty"), "holds no NAME"),
         (BenchConfig(prompts=folder / "no"), "does not exist"),
         (BenchConfig(prompts=folder), r"holds no \.jsonl file"),
-        (BenchConfig(data=folder, skip_prompts=99), "holds no more than 99 documents"),
     ):
         with pytest.raises(ConfigError, match=message):
             read_prompts(config, encode, 200)
@@ -87,15 +84,8 @@ def test_pieces_have_exactly_their_length(tmp_path):
     found = pieces_of_length(tmp_path, 2, 20, words)
     assert [(p.source, len(p.tokens)) for p in found] == [("a", 20)] * 2
     assert found[0].tokens == tuple(words(document)[:20])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no NAME"):
+        pieces_of_length(tmp_path / "empty", 2, 20, words)
     with pytest.raises(ConfigError, match="no 2 pieces of 300 tokens"):
         pieces_of_length(tmp_path, 2, 300, words)
-
-
-def test_documents_begin_prompts_source_by_source_and_can_be_passed_over(folder):
-    prompts = shown(BenchConfig(data=folder, prompt_tokens=5, prompts_per_source=2))
-    assert prompts == [("books", "line "), ("woods", "first"), ("books", "line "), ("woods", "secon")]
-    found = shown(BenchConfig(data=folder, prompt_tokens=6, prompts_per_source=2, skip_prompts=2))
-    assert [text for source, text in found if source == "woods"] == ["third ", "more"]
-    every = pieces(read_documents(folder / "books.val.txt.xz"), 4)  # a book is entered at several lines
-    assert [text for source, text in found if source == "books"] == [text[:6] for text in every[2:]]
-    assert [text[:8] for text in every[::2]] == ["line 000", "line 100"]

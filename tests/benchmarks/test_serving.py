@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.serving import fuzz, load, prefix, soak
 from benchmarks.serving.bodies import mixed
-from benchmarks.serving.client import Answer, answer, client_of, closed_loop, open_loop
+from benchmarks.serving.client import Answer, answer, client_of, closed_loop
 from benchmarks.serving.config import (
     LoadConfig,
     PrefixConfig,
@@ -167,10 +167,10 @@ def test_bodies_are_there_for_every_route_of_the_document(live):
 
 
 def test_a_running_server_is_measured_alone(served):
-    config = LoadConfig(systems="off,transformers", concurrency="1", rates="50", requests=2, repeats=1, max_new_tokens=8)
+    config = LoadConfig(concurrency="1", requests=2, repeats=1, max_new_tokens=8)
     found = load.run(served, config, nothing)
-    assert {(r["system"], r["answers"]) for r in found["results"]} == {("off", 2)}
-    assert found["skipped"] == [{"system": "transformers", "why": "a running server was given"}]
+    assert {(r["system"], r["answers"]) for r in found["results"]} == {("off", 2), ("automatic", 2)}
+    assert "1, automatic" in load.markdown(found)
 
 
 def test_figures_are_of_the_answers_that_came():
@@ -183,12 +183,8 @@ def test_figures_are_of_the_answers_that_came():
     assert found["between_tokens"] == {"p50": 250.0, "p95": 250.0}
 
 
-def test_transformers_gets_the_same_work_in_its_own_words():
-    server = Server(url="", model="m")
-    body = {"prompt": "a", "max_tokens": 7, "temperature": 0.0, "seed": 3}
-    theirs = load.body_for("transformers", server, body)
-    settings = json.loads(theirs["generation_config"])
-    assert (settings["max_new_tokens"], settings["min_new_tokens"], settings["do_sample"]) == (7, 7, False)
+def test_only_off_asks_for_no_drafts():
+    server, body = Server(url="", model="m"), {"prompt": "a", "max_tokens": 7, "temperature": 0.0, "seed": 3}
     assert load.body_for("off", server, body)["speculative"] is False
     assert "speculative" not in load.body_for("automatic", server, body)
 
@@ -204,7 +200,6 @@ def test_a_closed_loop_keeps_its_clients_busy():
 
     assert asyncio.run(closed_loop(work, range(7), 3)) == [0, 2, 4, 6, 8, 10, 12]
     assert max(at_once) == 3
-    assert asyncio.run(open_loop(work, [1, 2], [0.0, 0.0])) == [2, 4]
 
 
 # ---- servers and commands ----
@@ -212,7 +207,7 @@ def test_a_closed_loop_keeps_its_clients_busy():
 
 def test_a_server_that_does_not_start_says_why():
     program = "import sys; print('first', file=sys.stderr); sys.exit('the last line')"
-    start = launched([sys.executable, "-c", program], {})
+    start = launched([sys.executable, "-c", program])
     with pytest.raises(ConfigError, match=r"does not start \(the last line\)"), start:
         pass
     with pytest.raises(ConfigError, match="no server with a model answers there"):

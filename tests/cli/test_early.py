@@ -26,10 +26,10 @@ MISSING = f"there is no folder '{NOWHERE}'"
 UNSHAPED = "--method ngram --shape 2-2"
 UNFIT = "shape '2-2' was given, but method 'ar' drafts nothing"
 TO_FILES = ["generate --input lines.jsonl --output", "translate --input lines.jsonl --output", "trace x --json"]
-TO_FILES += ["trace x --html", "trace x --svg", "tune --out", "bench --json"]
+TO_FILES += ["trace x --html", "tune --out"]
 REFUSED = [
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("generate x", "chat", "chat x", "serve", "check", "tune")),
-    *((f"{command} --target {NOWHERE}", MISSING) for command in ("bench", "translate x", "trace x", "trace --translate x")),
+    *((f"{command} --target {NOWHERE}", MISSING) for command in ("translate x", "trace x", "trace --translate x")),
     *((f"train {kind} --out o --target {NOWHERE}", MISSING) for kind in ("drafter", "chats")),
     ("generate x --target none.gguf", "there is no file 'none.gguf'"),
     ("generate x --draft d", "draft 'd' was given without a target"),
@@ -56,10 +56,8 @@ REFUSED = [
     ("check --weights int8", "--weights is int8"),
     ("trace x --json none/a.json", "output folder none does not exist"),
     ("trace x --html none/a.html", "output folder none does not exist"),
-    ("trace x --svg lines.jsonl", "output folder lines.jsonl cannot be written"),
     ("trace --input none.json", "none.json cannot be read: No such file"),
     ("tune --out none/a.json", "output folder none does not exist"),
-    ("bench --json none/a.json", "output folder none does not exist: create it first, or name another --json"),
     ("generat x", "Did you mean 'generate'?"),
     *((f"{command} Once upon", "unexpected 'upon': put quotes around the whole text") for command in ("generate", "chat")),
     ("serve smollm2", "unexpected 'smollm2': this command takes options only"),
@@ -130,7 +128,7 @@ def test_no_call_imports_anything_heavy_and_control_info_does(answers):
 def test_every_command_has_help(answers):
     for call, (code, stdout, _, _) in zip(CALLS[:HELP], answers, strict=False):
         assert (code, "Usage:" in stdout) == (0, True), call
-    assert all(name in answers[0][1] for name in ("generate", "info", "bench", "train"))
+    assert all(name in answers[0][1] for name in ("generate", "info", "tune", "train"))
 
 
 @pytest.mark.parametrize("name", SECTIONS_OF)

@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
+from draftwood.api import load
 from draftwood.cli.comparison import NOTHING
-from draftwood.core.settings import Method
-from draftwood.tune.compare import System
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.tune import compare
 
 QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
 
@@ -67,7 +68,17 @@ def test_from_end_to_end(run, pair, texts, cache):
     [info] = json.loads(run("info", "--json").stdout)["profiles"]
     assert info["applies"]
     assert info["choices"] == found["choices"]
-    assert "applies: " in run("info").stdout
+    assert "applies: True" in run("info").stdout
+
+
+def test_the_measured_methods_know_what_the_pair_has_learnt(models):
+    loaded = load(models / "target", models / "draft", options=LoadOptions(backend="torch"))
+    method = loaded.method(Method(method="adaptive"), temperature=0.0)
+    assert loaded.learnt[f"{method.method}, temperature 0"].by_rows[1].timed
+    measured = compare.ids_decoder(loaded, method, 0.0).pipeline
+    own = loaded.decoder(method, temperature=0.0).pipeline
+    assert (measured.drafter, measured.verifier) == (own.drafter, own.verifier)
+    assert measured.tokenizer is None
 
 
 def test_the_choice_is_used_by_file_too(run, pair, texts, cache):
@@ -113,16 +124,15 @@ def test_without_a_draft_model_there_is_little_to_choose(run, pair, texts, cache
 
 def test_a_run_that_is_stopped_leaves_what_there_was(run, pair, texts, cache, monkeypatch):
     forget(cache)
-    mine, real, calls = texts.with_name("mine.json"), System.timed, []
+    mine, calls = texts.with_name("mine.json"), []
     mine.write_text("older")
 
-    def stopped(*args):
-        calls.append(args)
+    def stopped(seconds):
+        calls.append(seconds)
         if len(calls) > 4:
             raise KeyboardInterrupt
-        return real(*args)
 
-    monkeypatch.setattr(System, "timed", stopped)
+    monkeypatch.setattr(compare, "sleep", stopped)
     result = run("tune", *pair, "--input", texts, *QUICK, "--out", mine)
     assert result.exit_code == 130
     assert "Stopped" in result.stderr
@@ -142,5 +152,5 @@ def test_info_says_why_a_profile_does_not_apply(run, pair, texts, cache):
     document["profile_key"]["machine"]["cpu"] = "another"
     path.write_text(json.dumps(document))
     text = run("info").stdout
-    assert "does not apply: there cpu is 'another'" in text
+    assert "reason: there cpu is 'another'" in text
     assert "broken.json is not a file that this version writes" in text

@@ -7,7 +7,7 @@ import pytest
 
 from draftwood.engine.methods import build
 from draftwood.tune import compare, run
-from draftwood.tune.compare import PLAIN, System, Written
+from draftwood.tune.compare import PLAIN, Written
 from draftwood.tune.run import ADAPTIVE, LOOKUP, candidates, fastest, measure
 from draftwood.tune.sizes import Sizes
 from tests.helpers import tiny_runner
@@ -66,7 +66,7 @@ class Machine:
     def clock(self):
         return self.seconds
 
-    def system(self, temperature, method):
+    def writer(self, temperature, method):
         def write(prompt, seed):
             self.texts.append((temperature, method, tuple(prompt), seed))
             slower = 1.0 + self.drift * (int(self.seconds / 7) % 2)
@@ -74,13 +74,13 @@ class Machine:
             self.seconds += 48 / (self.speeds[temperature][method] * factor)
             return 48, 24
 
-        return System(name=method.method, method=method, write=write)
+        return write
 
     def findings(self, monkeypatch, *, minutes=2.0):
         monkeypatch.setattr(compare, "perf_counter", self.clock)
         monkeypatch.setattr(compare, "sleep", lambda seconds: None)
-        systems = {t: {method: self.system(t, method) for method in listed} for t, listed in self.speeds.items()}
-        return measure(systems, PROMPTS, Sizes(minutes=minutes), lambda *_: None, self.clock)
+        writers = {t: {method: self.writer(t, method) for method in listed} for t, listed in self.speeds.items()}
+        return measure(writers, PROMPTS, Sizes(minutes=minutes), lambda *_: None, self.clock)
 
 
 def speeds_of(best, ahead=1.2):

@@ -71,7 +71,7 @@ class Comparison:
         return (
             f"By turns: {ours:.1f} tokens/s, {generate}run by run {median(ratios):.2f} times plain decoding "
             f"({theirs:.1f}; {spread}). "
-            f"'draftwood bench' takes more texts. {self._difference(verifier, dtype)}"
+            f"'draftwood tune' takes more texts. {self._difference(verifier, dtype)}"
         )
 
     def _difference(self, verifier: Verifier, dtype: str) -> str:
@@ -133,11 +133,11 @@ def speed_of_transformers(session: Any, request: Request, temperature: float) ->
     needed = session.model.dtype.itemsize * sum(count for count, _ in sizes)
     if (room := available_memory()) is not None and needed > room / 2:
         return None
-    from draftwood.tune.compare import transformers_system
+    from draftwood.tune.compare import timed, transformers_writer
 
-    system = transformers_system(session, temperature, GENERATED)
-    system.timed(request.prompt, 0)  # warm-up
-    written = system.timed(request.prompt, 0)
+    write = transformers_writer(session, temperature, GENERATED)
+    timed(write, request.prompt, 0)  # warm-up
+    written = timed(write, request.prompt, 0)
     return written.tokens / written.seconds
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftwood.cli.measuring import PromptFile, load_fixed
+from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import duration, shares
+from draftwood.cli.prompts import read_texts
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable
 from draftwood.core.settings import LoadOptions
+from draftwood.tune.prompts import built_in
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -22,12 +24,17 @@ if TYPE_CHECKING:
 
 
 @click.command(name="tune")
-@dataclass_options(Models, LoadOptions, PromptFile, leave_out=("profile",))
+@dataclass_options(Models, LoadOptions, leave_out=("profile",))
+@click.option(
+    "--input",
+    type=click.Path(path_type=Path),
+    help="JSON lines with a prompt each, as for generate; default: built-in stories and sums",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="the profile; default: a file in the user's cache, used automatically"
 )
 @dataclass_options(Sizes)
-def command(out: Path | None, **options: Any) -> None:
+def command(input: Path | None, out: Path | None, **options: Any) -> None:
     """Find the fastest method of a pair of models on this machine, and write it into a profile.
 
     Plain decoding, prompt lookup and the adaptive tree continue the same prompts in turn, for about --minutes. At each
@@ -36,7 +43,7 @@ def command(out: Path | None, **options: Any) -> None:
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
     models, loading, sizes = pick(Models, options), pick(LoadOptions, options), pick(Sizes, options)
-    prompts = pick(PromptFile, options).prompts(sizes.prompts)
+    prompts = built_in(sizes.prompts) if input is None else read_texts(input)[: sizes.prompts]
     if out is not None:
         check_writable(out, "--out")
     pair = load_fixed(models, loading)
@@ -65,15 +72,17 @@ def command(out: Path | None, **options: Any) -> None:
 
 def _table(found: Findings) -> str:
     from draftwood.cli.results import name_of
+    from draftwood.tune.compare import PLAIN
     from draftwood.tune.run import figures_of
 
-    lines = ["temperature  method      texts  tokens/round  tokens/s"]
+    lines = ["temperature  method      texts  tokens/round  tokens/s  ÷ plain"]
     choices, last = found.choices, None
     for temperature, method, texts in found.ranked():
         shown = "" if temperature == last else f"{temperature:g}"
         last = temperature
         chosen = "  <- choice" if method == choices[temperature] else ""
-        of = figures_of(texts)
-        figures = f"{len(texts):>7}{of['tokens_per_round']:>14.2f}{of['tokens_per_second']:>10.0f}"
+        of, plain = figures_of(texts), figures_of(found.measured[temperature][PLAIN])
+        ratio = of["tokens_per_second"] / plain["tokens_per_second"]
+        figures = f"{len(texts):>7}{of['tokens_per_round']:>14.2f}{of['tokens_per_second']:>10.0f}{ratio:>9.2f}"
         lines.append(f"{shown:<13}{name_of(method):<10}{figures}{chosen}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, final
 from draftwood.api import Pair
 from draftwood.core.settings import Method
 from draftwood.runners.protocols import Runner
-from draftwood.tune.compare import PLAIN, System, Written, check_room, ours, repeats, speed
+from draftwood.tune.compare import PLAIN, Write, Written, check_room, in_turn, speed, timed, writer
 from draftwood.tune.sizes import Sizes
 
 OnProgress: TypeAlias = Callable[[str, float], object]
@@ -112,24 +112,24 @@ def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress
     """
     prompts = list(prompts)[: sizes.prompts]
     check_room(pair, prompts, sizes.max_new_tokens)
-    systems = {
-        t: {method: ours(pair, method.method, method, t, sizes.max_new_tokens) for method in candidates(pair.draft)}
+    writers = {
+        t: {method: writer(pair, method, t, sizes.max_new_tokens) for method in candidates(pair.draft)}
         for t in sorted(set(sizes.temperature))
     }
-    return measure(systems, prompts, sizes, on_progress)
+    return measure(writers, prompts, sizes, on_progress)
 
 
 def measure(
-    systems: Mapping[float, Mapping[Method, System]],
+    writers: Mapping[float, Mapping[Method, Write]],
     prompts: Sequence[Sequence[int]],
     sizes: Sizes,
     on_progress: OnProgress,
     clock: Callable[[], float] = perf_counter,
 ) -> Findings:
-    """Let all systems continue one prompt after another until the time is over; at least one, after a warm-up.
+    """Let all methods continue one prompt after another until the time is over; at least one, after a warm-up.
 
     Args:
-        systems: by temperature and method.
+        writers: by temperature and method.
         clock: a clock in seconds.
     """
     began = clock()
@@ -137,17 +137,16 @@ def measure(
     def elapsed() -> float:
         return (clock() - began) / (60 * sizes.minutes)
 
-    for system in (system for listed in systems.values() for system in listed.values()):
-        system.timed(prompts[-1], sizes.seed)  # engines prepare themselves, and drafts learn what they cost
+    for write in (write for listed in writers.values() for write in listed.values()):
+        timed(write, prompts[-1], sizes.seed)  # engines prepare themselves, and drafts learn what they cost
         on_progress("warm-up", elapsed())
-    found = {t: {method: list[Written]() for method in listed} for t, listed in systems.items()}
+    found = {t: {method: list[Written]() for method in listed} for t, listed in writers.items()}
     number, last = 0, 0.0
     while elapsed() + last / 2 <= 1 or not number:
         before = elapsed()
-        for temperature, listed in systems.items():
-            runs = repeats([*listed.values()], [prompts[number % len(prompts)]], 1, sizes.seed + number)
-            for method, system in listed.items():
-                found[temperature][method] += runs[system.name][0]
+        for temperature, listed in writers.items():
+            for method, text in in_turn(listed, prompts[number % len(prompts)], sizes.seed + number).items():
+                found[temperature][method].append(text)
             on_progress(f"text {number + 1}", elapsed())
         number, last = number + 1, elapsed() - before
     return Findings(measured=found, seconds=clock() - began)
