@@ -1,4 +1,4 @@
-"""The native library under the compiler's sanitizers, and with AMX in software, each in a process of its own."""
+"""The native library under the compiler's sanitizers, with AMX in software too, each in a process of its own."""
 
 import os
 import subprocess
@@ -8,55 +8,49 @@ import pytest
 
 from draftwood.native import build
 from draftwood.native.library import instruction_sets
-from tests.native.drive import drive
+from tests.native.drive import CODES, drive
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
 BEST = [name for name in instruction_sets() if name != "amx"][-1]
-SANITIZERS = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
+AMX = {"amx": "trees"} if "avx512bf16" in instruction_sets() else {}  # which what surrounds its tiles needs
+# What is not in trees has the same sums, so one instruction set computes it. Loops that stand for lanes are slow: the trees
+# of codes call all of them.
+PARTS = {"generic": "codes", **({"avx2": "trees"} if "avx2" in instruction_sets() else {}), BEST: "all", **AMX}
 
 
-def check_compiler(kind):
-    """Skip the test if the compiler has no such sanitizer."""
-    command = [str(build.compiler()), f"-print-file-name={SANITIZERS[kind]}"]
-    if not os.path.isabs(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()):
+def flags_of(kind, name):
+    """Flags of a sanitizer; skips the test if the compiler lacks its library."""
+    found = subprocess.run([str(build.compiler()), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    if not os.path.isabs(found.stdout.strip()):
         pytest.skip("the compiler has no such sanitizer")
+    return [f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
 
 
-@pytest.mark.parametrize("kind", SANITIZERS)
-def test_no_sanitizer_finds_anything_and_all_computes_the_same(kind, tmp_path):
-    check_compiler(kind)
-    # For addresses a higher level takes longer to compile than it saves.
-    flags = ["-O1" if kind == "thread" else "-O0", f"-fsanitize={kind}", "-fno-sanitize-recover=undefined", "-Wno-tsan"]
-    sets = {BEST} if kind == "thread" else {"avx2", BEST} & {*instruction_sets()}
-    made = build.build(tmp_path / "sanitized.so", flags, only=sorted(sets | {"generic"} if kind != "thread" else sets))
-    for isa in sets:  # what is not in trees has the same sums, so one instruction set computes it
-        part = "all" if isa == BEST else "trees"
-        assert drive(made, isa, flags, part=part) == drive(build.LIBRARY, isa, part=part)
-    if kind != "thread":  # loops that stand for lanes are slow: the trees of codes call all of them
-        assert drive(made, "generic", flags, part="codes") == drive(build.LIBRARY, "generic", part="codes")
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """A library that checks each of its steps, and its flags: another level takes longer to compile than it saves."""
+    tiles = ["-DDRAFTWOOD_EMULATED_TILES", "-include", str(Path(__file__).with_name("tiles_in_software.h"))]
+    flags = [*flags_of("address,undefined", "libasan.so"), "-O0", *(tiles if AMX else ())]
+    return build.build(tmp_path_factory.mktemp("checked") / "sanitized.so", flags, only=sorted(PARTS)), flags
 
 
-def test_control_a_sanitizer_sees_a_wrong_step(tmp_path, monkeypatch):
-    check_compiler("address,undefined")
-    folder = tmp_path / "native"
-    folder.mkdir()
-    right = "model_.page_numbers += head_at(layer, layer.kv_heads) - layer.keys"
-    assert right in (build.HERE / "engine.cpp").read_text()
-    for path in [*build.HERE.glob("*.cpp"), *build.HERE.glob("*.h")]:
-        (folder / path.name).write_text(path.read_text().replace(right, "model_.page_numbers = 1"))
-    version = build.digest()
-    monkeypatch.setattr(build, "HERE", folder)
-    monkeypatch.setattr(build, "digest", lambda: version)
-    flags = ["-O0", "-fsanitize=address"]
-    made = build.build(tmp_path / "wrong.so", flags, only=(BEST,))
-    with pytest.raises(AssertionError, match="AddressSanitizer"):
-        drive(made, BEST, flags)
+@pytest.mark.parametrize("isa", PARTS)
+def test_no_step_is_wrong_and_all_computes_the_same(checked, isa):
+    made, flags = checked
+    found = drive(made, isa, flags, part=PARTS[isa])
+    if isa == "amx":  # which sums numbers in an order of its own
+        assert found[-CODES:] == drive(build.LIBRARY, BEST, part="codes")
+    else:
+        assert found == drive(build.LIBRARY, isa, part=PARTS[isa])
 
 
-@pytest.mark.skipif("avx512bf16" not in instruction_sets(), reason="what surrounds the tiles of AMX needs AVX512-BF16")
-def test_what_surrounds_the_tiles_of_amx(tmp_path):
-    tiles = str(Path(__file__).with_name("tiles_in_software.h"))
-    flags = ["-O1", "-DDRAFTWOOD_EMULATED_TILES", "-fsanitize=address", "-include", tiles]
-    found = drive(build.build(tmp_path / "tiles.so", flags, only=("amx",)), "amx", flags, part="trees")
-    assert len(found) == 76
-    assert found[56:] == drive(build.LIBRARY, BEST, part="codes")
+def test_control_a_step_beyond_an_array_is_seen(checked):
+    made, flags = checked
+    with pytest.raises(AssertionError, match=r"AddressSanitizer: heap-buffer-overflow[^#]*#0 .*sanitized\.so"):
+        drive(made, BEST, flags, part="short")
+
+
+def test_threads_wait_for_one_another(tmp_path):
+    flags = [*flags_of("thread", "libtsan.so"), "-O1"]
+    made = build.build(tmp_path / "sanitized.so", flags, only=(BEST,))
+    assert drive(made, BEST, flags, part="rest") == drive(build.LIBRARY, BEST, part="rest")

@@ -7,7 +7,7 @@
 
 namespace {
 
-inline float widened_number(uint16_t bfloat16) {
+__attribute__((no_sanitize("address", "undefined"), optimize("O2"))) inline float widened_number(uint16_t bfloat16) {
     const uint32_t bits = (uint32_t)bfloat16 << 16;
     float number;
     memcpy(&number, &bits, 4);
@@ -29,12 +29,16 @@ inline void store_tile(int tile, void* to, size_t step) {
     for (int r = 0; r < emulated_rows[tile]; r++)
         memcpy((uint8_t*)to + r * step, emulated[tile].bytes[r], emulated_width[tile]);
 }
+// Products touch tiles alone, and are as fast as they can be: all else is compiled for a sanitizer.
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+#define OF_TILES __attribute__((no_sanitize("address", "undefined"))) inline void
 // A processor refuses products of other shapes.
-inline void check_shapes(int sums, int x, int w) {
+OF_TILES check_shapes(int sums, int x, int w) {
     const bool fit = emulated_rows[sums] == emulated_rows[x] && emulated_width[sums] == emulated_width[w];
     if (!fit || !emulated_rows[x] || emulated_width[x] != 4 * emulated_rows[w]) abort();
 }
-inline void add_tile_products_of_codes(int sums, int x, int w) {
+OF_TILES add_tile_products_of_codes(int sums, int x, int w) {
     check_shapes(sums, x, w);
     for (int r = 0; r < emulated_rows[sums]; r++)
         for (int n = 0; n < 16; n++) {
@@ -45,7 +49,7 @@ inline void add_tile_products_of_codes(int sums, int x, int w) {
             memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
         }
 }
-inline void add_tile_products(int sums, int x, int w) {
+OF_TILES add_tile_products(int sums, int x, int w) {
     check_shapes(sums, x, w);
     for (int r = 0; r < emulated_rows[sums]; r++)
         for (int n = 0; n < 16; n++) {
@@ -61,6 +65,7 @@ inline void add_tile_products(int sums, int x, int w) {
             memcpy(&emulated[sums].bytes[r][4 * n], &sum, 4);
         }
 }
+#pragma GCC pop_options
 
 }  // namespace
 
