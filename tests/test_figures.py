@@ -2,14 +2,12 @@
 
 import re
 import xml.etree.ElementTree as ET
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 import draftwood
 from draftwood.trace.figures import draw_round
-from draftwood.trace.labels import sans_width
 from scripts.pages import one_round, speeds
 from scripts.pages.__main__ import TABLES, with_tables
 
@@ -75,24 +73,6 @@ def test_a_bar_is_as_long_as_its_value():
     assert (one > 10, len(lefts), rest - max(lefts)) == (True, 2, one)  # the lines stand at 1
     for value, widths in bars.items():
         assert widths == pytest.approx([value * one] * len(widths), abs=0.06)
-
-
-def test_no_text_of_the_chart_overlaps_another_or_leaves_it():
-    boxes, begins = [], {"end": 1.0, "middle": 0.5}
-    for text in chart().iter(f"{SVG}text"):
-        size = float(text.get("font-size", 12))
-        width, x, y = sans_width(text.text, size), float(text.get("x")), float(text.get("y"))
-        left = x - width * begins.get(text.get("text-anchor"), 0.0)
-        boxes.append((left, y - size, left + width, y + 0.2 * size))
-    assert len(boxes) > 20
-    right, bottom = (float(chart().get(name)) for name in ("width", "height"))
-    for left, top, end, low in boxes:
-        assert left >= 0
-        assert top >= 0
-        assert end <= right
-        assert low <= bottom
-    for one, other in combinations(boxes, 2):
-        assert min(one[2], other[2]) <= max(one[0], other[0]) or min(one[3], other[3]) <= max(one[1], other[1])
 
 
 @pytest.mark.parametrize("machine", speeds.RUNS)

@@ -62,16 +62,6 @@ def test_the_same_seed_writes_the_same_text_with_and_without_the_draft(pair):
     assert len({r.text for r in drafted}) == 3
 
 
-@pytest.mark.parametrize("method", ["chain", "iid", "rsd-c", "rsd-s"])
-def test_drafts_from_the_bundled_drafter_are_accepted(pair, method):
-    result = pair.generate(
-        PROMPTS[0], seed=1, method=Method(method=method), limits=Limits(max_new_tokens=60, ignore_eos=True)
-    )
-    assert result.lossless
-    assert result.stats.new_tokens == 60
-    assert result.stats.block_efficiency > 1.3
-
-
 SENTENCES = ["Guten Morgen.", "Ich möchte morgen mit meinem Bruder in die Stadt fahren.", "Wo ist der Bahnhof?"]
 
 

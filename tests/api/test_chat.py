@@ -1,7 +1,6 @@
 """Chats: the template's tokens, the model's defaults, and a memory that is kept from answer to answer."""
 
 from dataclasses import replace
-from threading import Thread
 
 import pytest
 
@@ -75,19 +74,9 @@ def check_turns(pair, **settings):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["auto", "ar", "chain", "rsd-s", "dynamic", "ngram"])
+@pytest.mark.parametrize("method", ["auto", "ar", "rsd-s", "ngram"])
 def test_every_answer_is_that_of_a_fresh_start(shared, method, temperature):
     check_turns(shared, method=method, temperature=temperature, seed=3)
-
-
-def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder):
-    pair, methods = pair_of(folder), ["ngram", "chain", "ar", "chain", "auto"]
-    messages, answers = [user("a hen")], []
-    for method in methods:
-        answers.append(pair.chat(messages, method=method, temperature=0, **SHORT).text)
-        messages = [*messages, assistant(answers[-1]), user("the fox")]
-    for i, method in enumerate(methods):
-        assert fresh(pair, messages[: 2 * i + 1], method=method, temperature=0).text == answers[i]
 
 
 class Reading:
@@ -131,89 +120,20 @@ def test_the_second_turn_reads_only_what_is_new(folder, backend):
     assert reading.taken() == len(second) - 1 + 6, "control: nothing is kept"
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
-def test_the_drafter_reads_only_what_is_new(folder, backend):
-    pair = pair_of(folder, backend=backend)
-    assert pair.draft is not None
-    reading = Reading(pair.draft.network)
-    settings = {"method": "chain", "sampling": plain_words(pair), "max_new_tokens": 12}
-    messages = [user("the fox ran to the hill and the hen sat on the red hill")]
-    first = pair.chat(messages, **settings)
-    before = reading.taken()
-    messages += [assistant(first.text), user("a dog")]
-    pair.chat(messages, **settings)
-    kept = reading.taken()
-    pair.prefixes.clear()
-    fresh_start = pair.generate(list(pair.chat_request(messages).prompt), limits=Limits(max_new_tokens=12),
-                                method="chain", sampling=plain_words(pair))  # fmt: skip
-    everything = reading.taken()
-    assert fresh_start.text == first.text
-    assert kept < before < everything
-    assert everything - kept >= len(pair.chat_request(messages[:1]).prompt) + 8
-
-
-# ---- what comes between two turns ----
-
-
-@pytest.fixture
-def talk(folder):
-    """A pair after a first answer, the messages of the second turn, and the right second answer."""
-    pair = pair_of(folder)
-    messages = [user("the fox ran")]
+def test_other_texts_and_methods_between_two_turns_do_no_harm(folder):
+    """Laws of the prefix cache, which keeps the chat, are those of ``tests/engine/test_prefixes.py``."""
+    pair, messages = pair_of(folder), [user("the fox ran")]
     messages += [assistant(pair.chat(messages, temperature=0, **SHORT).text), user("a dog")]
-    return pair, messages, fresh(pair_of(folder), messages, temperature=0).text
-
-
-def test_other_texts_of_the_same_models_do_no_harm(talk):
-    pair, messages, wanted = talk
-    pair.generate("once upon", max_new_tokens=5)
-    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
-    pair.generate(["a hen", "a dog and a hen"], max_new_tokens=5)
-    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+    wanted = fresh(pair_of(folder), messages, temperature=0).text
     plain = draftwood.Decoder(pair.target, None, pair.decoder("ar").pipeline.verifier, tokenizer=pair.tokenizer)
-    list(plain.stream([pair.request(pair.encode("the fox"))], draftwood.Sampling(temperature=0)))
-    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
-
-
-def test_an_answer_that_is_closed_early_does_no_harm(talk):
-    pair, messages, wanted = talk
-    stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
-    text = next(stream).text + next(stream).text
-    stream.close()
-    assert wanted.startswith(text)
-    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
-
-
-@pytest.mark.parametrize("after", [0, 1, 3])
-def test_an_answer_that_fails_within_a_round_does_no_harm(talk, monkeypatch, after):
-    pair, messages, wanted = talk
-    inner, left = pair.target._forward, [after]
-
-    def fails(*given):
-        found = inner(*given)
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return found
-
-    monkeypatch.setattr(pair.target, "_forward", fails)
-    with pytest.raises(KeyboardInterrupt):
-        pair.chat(messages, temperature=0, **SHORT)
-    monkeypatch.undo()
-    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
-
-
-def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_in_the_same(talk):
-    pair, messages, wanted = talk
-    stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
-    text, others = next(stream).text, []
-    thread = Thread(target=lambda: others.append(pair.chat(messages, temperature=0, **SHORT).text))
-    thread.start()
-    with pytest.raises(ConfigError, match="generating already"):
-        pair.chat([user("me too")])
-    assert text + "".join(piece.text for piece in stream) == wanted
-    thread.join()
-    assert others == [wanted]
+    for other in (
+        lambda: pair.generate("once upon", max_new_tokens=5),
+        lambda: pair.generate(["a hen", "a dog and a hen"], max_new_tokens=5),
+        lambda: list(plain.stream([pair.request(pair.encode("the fox"))], draftwood.Sampling(temperature=0))),
+        lambda: pair.chat(messages, method="ngram", temperature=0, **SHORT),
+    ):
+        other()
+        assert pair.chat(messages, temperature=0, **SHORT).text == wanted
 
 
 # ---- the prompt and the end ----

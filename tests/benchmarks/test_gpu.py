@@ -11,7 +11,6 @@ import torch
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
 from benchmarks.cuda.plan import SMALL
-from tests.benchmarks.tiny import made_up_sample
 
 PROGRAM = Path(gpu.__file__)
 MISSING = ("jaxtyping", "click", "rich", "accelerate", "beartype")
@@ -94,14 +93,3 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair, monkeypatch):
     see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
     monkeypatch.setattr(pair.target, "extend", see_all)
     assert correct.tree_logits(pair) > 1e-2
-
-
-def test_seconds_of_a_round_are_those_of_whole_calls():
-    counted, uncounted = (made_up_sample(8, forwards=forwards, seconds=2.0) for forwards in (4, 0))
-    awaited = made_up_sample(4, forwards=2, seconds=9.0, target_seconds=4.5, draft_seconds=2.25)
-    assert speed._seconds_per_round([[counted]], [[awaited]]) == 0.5
-    assert speed._seconds_per_round([[uncounted]], [[awaited]]) == 0.5  # two tokens a round
-    assert speed._seconds_per_round([[uncounted]], []) == 0.25  # a token a round
-    assert speed._split([[awaited]]) == {"draft": 1125.0, "target": 2250.0, "verify": 0.0, "other": 1125.0}
-    assert speed._efficiency([[counted]]) == 2
-    assert speed._efficiency([[uncounted]]) is None

@@ -12,7 +12,7 @@ from benchmarks.prompts import Prompt
 from benchmarks.report import efficiency_cell
 from benchmarks.run import Log, orders, seed_of
 from benchmarks.settings import Setting
-from benchmarks.summary import efficiency, figures, ratio, speed
+from benchmarks.summary import efficiency, figures
 from tests.benchmarks.tiny import made_up_sample
 
 
@@ -67,22 +67,13 @@ def test_a_planted_difference_is_found_with_its_gap(pair):
     assert found["gap"] == pytest.approx(float(best[0] - best[1]), abs=1e-5)
 
 
-def repeat(tokens, forwards, seconds, **stages):
-    zero = [0.0] * len(tokens)
-    times = {f"{s}_seconds": stages.get(s, zero) for s in ("draft", "target", "verify")}
+def repeat(tokens, forwards, seconds):
+    times = dict.fromkeys(("draft_seconds", "target_seconds", "verify_seconds"), [0.0] * len(tokens))
     counts = dict.fromkeys(("forwards", "row_forwards", "drafted"), forwards)
     return {"new_tokens": tokens, "seconds": seconds, **counts, **times}
 
 
 TWO = [repeat([10, 20], [5, 10], [1.0, 3.0]), repeat([10, 20], [5, 5], [2.0, 4.0])]
-
-
-def test_speed_is_all_tokens_over_all_seconds():
-    assert speed(TWO[0]) == 30 / 4
-    found = figures(TWO)
-    assert found["tokens_per_second"] == {"median": (7.5 + 5) / 2, "min": 5.0, "max": 7.5}
-    cut_short = figures([*TWO, repeat([30], [5], [3.0])])
-    assert (cut_short["block_efficiency"], cut_short["tokens_per_second"]["max"]) == (90 / 30, 10)
 
 
 def test_efficiency_is_tokens_over_forwards_of_all_texts():
@@ -101,19 +92,3 @@ def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round(
     assert unknown["block_efficiency"] is None
     assert unknown["tokens_per_second"]["median"] == 8
     assert efficiency_cell(unknown) == ""
-
-
-def test_ratios_are_taken_inside_each_repeat_and_more_than_one_is_faster():
-    fast = [repeat([10], [5], [1.0]), repeat([10], [5], [4.0]), repeat([10], [5], [1.0])]
-    slow = [repeat([10], [5], [2.0]), repeat([10], [5], [8.0]), repeat([10], [5], [3.0])]
-    assert ratio(fast, slow) == {"median": 2.0, "min": 2.0, "max": 3.0}
-    assert ratio(slow, fast)["median"] == 0.5
-
-
-def test_shares_add_up_and_the_rest_is_outside():
-    one = [repeat([8], [4], [1.0], draft=[0.2], target=[0.5], verify=[0.1])]
-    found = figures(one)
-    assert sum(found["share"].values()) == pytest.approx(1)
-    assert found["share"]["target"] == pytest.approx(0.5)
-    assert found["outside_share"] == pytest.approx(0.3)
-    assert found["outside_ms_per_round"] == pytest.approx(75)

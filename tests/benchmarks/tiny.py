@@ -16,13 +16,14 @@ def call(*arguments, code=0):
     return done
 
 
-def made_up_sample(tokens, *, forwards=1, **seconds):
-    """The measurement of one text; without seconds it took a second."""
-    times = dict(seconds=1.0, target_seconds=0.0, draft_seconds=0.0, verify_seconds=0.0) | seconds
-    return Sample(
-        tokens=[[1] * tokens], forwards=forwards, row_forwards=forwards, draft_forwards=0, target_tokens=0, draft_tokens=0,
-        drafted=0, **times,
-    )  # fmt: skip
+def made_up_sample(tokens):
+    """The measurement of one text, which took a second."""
+    counts = dict.fromkeys(("draft_forwards", "target_tokens", "draft_tokens", "drafted"), 0) | {
+        "forwards": 1,
+        "row_forwards": 1,
+    }
+    times = dict.fromkeys(("target_seconds", "draft_seconds", "verify_seconds"), 0.0)
+    return Sample(tokens=[[1] * tokens], seconds=1.0, **counts, **times)
 
 
 class Letters:

@@ -38,12 +38,6 @@ def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
     assert drafted(ngram(2), [[0]], [3], [[0, 6, 4, 0, 5, 1, 0, 9, 4]]) == [[9, 4]]  # the latest "0", not the one after a 4
 
 
-def test_a_chain_ends_before_a_token_that_the_target_lacks():
-    assert drafted(ngram(3), [[0, 8], [0, 3], [0, 2]], [3] * 3, [[8, VOCAB, 2], [3, 6, -1], [2, 5, VOCAB - 1]]) == [
-        [], [6], [5, VOCAB - 1, 0],
-    ]  # fmt: skip
-
-
 def test_rows_that_stay_keep_their_sources():
     drafter = ngram(2)
     both = sampler_of(Sampling(), [[0], [0]], VOCAB, sources=[[0, 5, 6], [0, 7, 8]])

@@ -28,7 +28,6 @@ from tests.tiny_chat import save_chat
 SAMPLINGS = copy.deepcopy(test_batch.SAMPLINGS)  # a processor remembers the size of its vocabulary
 
 VOCAB, END = 90, 1
-BITS = [torch.float32, torch.bfloat16]
 METHODS = {
     "small": ("chain", "3", "recursive"), "windowed": ("rsd-s", "2x2", "recursive"), "plain": ("ar", None, "auto"),
     "hidden": ("rsd-s", "2x2", "recursive"), "eagle3": ("rsd-s", "2x2", "recursive"), "dflash": ("chain", "2", "recursive"),
@@ -93,13 +92,15 @@ def check_waves(engine, seed, waves=4):
     return hits
 
 
-@pytest.mark.parametrize("dtype", BITS, ids=str)
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(("kind", "dtype"), [
+    *((kind, torch.float32) for kind in METHODS),
+    *((kind, torch.bfloat16) for kind in ("small", "windowed", "mtp", "states")),
+], ids=str)  # fmt: skip
 def test_texts_have_the_same_bits_with_and_without_the_cache(kind, dtype):
     assert check_waves(engine_of(kind, dtype), 5) > 3
 
 
-@pytest.mark.parametrize("kind", ["small", "windowed", "hidden", "eagle3", "other"])
+@pytest.mark.parametrize("kind", ["small", "windowed", "eagle3", "other"])
 def test_texts_are_the_same_in_pytorch(kind):
     assert check_waves(engine_of(kind, torch.float32, "torch"), 5) > 3
 
@@ -209,7 +210,7 @@ def test_texts_of_another_salt_share_nothing():
     assert [found.stats.cached_tokens > 0 for found in both] == [False, False, True], "rows of one batch"
 
 
-def test_ten_thousand_beginnings_take_no_more_memory_than_is_given():
+def test_two_thousand_beginnings_take_no_more_memory_than_is_given():
     runner, cache, most = engine_of("small").pipeline.drafter.runner, PrefixCache(), 0
     runner.set_rows(rows_of([[1] * 40]))
     runner.prefill(*rows_of([[1] * 40]), 39)
@@ -217,8 +218,8 @@ def test_ten_thousand_beginnings_take_no_more_memory_than_is_given():
     runner.clear()
     assert page > 0 == runner.memory_bytes
     cache.memory, cache.least = 40 * page, 0
-    for i in range(10_000):
-        [row] = rows_of([[2 + i % 80, 2 + i // 80 % 80, 2 + i // 6400, *some(30, i % 7)]])
+    for i in range(2_000):
+        [row] = rows_of([[2 + i % 80, 2 + i // 80, *some(31, i % 7)]])
         runner.prefill(row, len(row.tokens) - 1)
         runner.set_rows([row])
         cache.keep(row, "", runner, None)

@@ -10,7 +10,6 @@ import torch
 
 import draftwood
 from draftwood.core.limits import Limits
-from draftwood.core.log_probs import Distributions
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
@@ -19,7 +18,7 @@ from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
 from draftwood.sampling.counters import uniform_one
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
-from tests.ladder.test_rung3_tape import tampered
+from tests.ladder.test_rung3_tape import other_temperature, tampered
 from tests.tables import TableRunner
 
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
@@ -42,13 +41,7 @@ def test_texts_of_the_bundled_pair_follow_the_target(pair, method, shape, verifi
 
 def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
     honest = pair.decoder(Method(method="chain", shape="3"))
-
-    def flatter(tree):
-        if (logp := tree.draft_logp) is None:
-            return tree
-        return replace(tree, draft_log_probs=Distributions(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
-
-    lying = tampered(honest, flatter, tokenizer=pair.tokenizer)
+    lying = tampered(honest, lambda tree: other_temperature(tree, 0.3), tokenizer=pair.tokenizer)
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
 
 
@@ -61,12 +54,6 @@ def test_control_texts_of_another_temperature_are_seen(pair):
             return self.engine.stream(requests, replace(sampling, temperature=1.3))
 
     assert not check(pair, Warmer(), Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
-
-
-def test_greedy_texts_are_the_targets_best_tokens(pair):
-    report = check(pair, pair.decoder(temperature=0.0), Sampling(temperature=0.0), PROMPTS, samples=3, new_tokens=40, seed=0)
-    assert report.exact
-    assert report.tokens == 120
 
 
 def test_the_report_knows_how_small_a_distance_it_finds():

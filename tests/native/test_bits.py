@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 import torch
 
-from draftwood.native.library import instruction_sets, library
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.protocols import Prefix
@@ -19,14 +18,6 @@ FORMATS = [torch.float32, torch.bfloat16]
 TEXT = [random.Random(0).randrange(VOCAB) for _ in range(270)]  # more than go through all layers together
 PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
 BAD = next(token for token in range(VOCAB) if token not in TEXT[:80])
-
-
-@pytest.fixture(params=instruction_sets())
-def isa(request):
-    """Each instruction set of this processor in turn."""
-    library().use(request.param.encode())
-    yield request.param
-    library().use(instruction_sets()[-1].encode())
 
 
 def model_of(kind, dtype, **settings):
@@ -69,8 +60,8 @@ def after(runner, text):
     return score(runner, [text[-1:]], [0])[0, 0]
 
 
-def path(node):
-    return [*path(PARENTS[node]), node] if node else [0]
+def path(node, parents=PARENTS):
+    return [*path(parents[node], parents), node] if node else [0]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), product(NATIVE, FORMATS))

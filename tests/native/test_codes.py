@@ -16,7 +16,7 @@ from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row
 from tests.differences import difference
 from tests.loading.gguf_files import blocks
-from tests.native.test_bits import BAD, PARENTS, TEXT, check_no_number, isa, score
+from tests.native.test_bits import BAD, PARENTS, TEXT, check_no_number, score
 from tests.native.test_stored import stored
 from tests.runners.zoo import VOCAB, tiny
 
@@ -24,7 +24,6 @@ SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2,
 KINDS = [Kind(number) for number in BLOCKS]
 CODES = [kind for kind in KINDS if kind.name[0] not in "FB"]
 MIXTURE = {"q_proj": Kind.Q4_K, "v_proj": Kind.Q6_K, "down_proj": Kind.Q6_K, "up_proj": Kind.Q5_0, "lm_head": Kind.Q8_0}
-isa = isa
 
 
 def coded(kinds, default=None, **settings):

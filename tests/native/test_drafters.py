@@ -12,12 +12,11 @@ from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.differences import difference
 from tests.helpers import MIXTURE, ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
-from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, isa, model_of, path
+from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, model_of, path
 from tests.native.test_stored import stored
 from tests.runners.zoo import tiny
 
 VOCAB = 11
-__all__ = ["isa"]
 
 
 def scores_of(runner, seed, texts, length, root=3):

@@ -7,9 +7,8 @@ from safetensors.torch import load_file, save_file
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native import experts
 from draftwood.runners.native.runner import NativeRunner
-from tests.native.test_bits import TEXT
-from tests.native.test_codes import scores
 from tests.native.test_families import model_of
+from tests.native.test_stored import check_module, check_read, saved, scores
 
 KINDS = {
     "mixtral": "block_sparse_moe.experts.5.w1.weight", "qwen3_moe": "mlp.experts.39.up_proj.weight",
@@ -23,16 +22,9 @@ KINDS = {
 def test_a_folder_is_read_without_the_model_of_transformers(tmp_path, kind, dtype):
     attends = {"layer_types": ["full_attention"] * 2} if kind == "granitemoehybrid" else {}
     model = model_of(kind, dtype, **attends)
-    model.save_pretrained(tmp_path)
+    model = saved(model, tmp_path)
+    check_module(check_read(tmp_path, model, check=False), model)
     assert any(name.endswith(KINDS[kind]) for name in load_file(tmp_path / "model.safetensors"))
-    model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
-    found = stored_folder(tmp_path)
-    assert found is not None
-    found.dtype = dtype
-    assert torch.equal(scores(found), scores(model))
-    assert "module" not in vars(found)
-    ids = torch.tensor([TEXT[:9]])
-    assert torch.equal(found(ids).logits, model(ids).logits)
 
 
 def test_a_folder_that_lacks_an_expert_is_left_to_transformers(tmp_path):

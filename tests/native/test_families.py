@@ -1,11 +1,14 @@
 """The scores of every family are those of its own model, and each of its settings counts."""
 
+import re
+
 import pytest
 import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.runner import NativeRunner
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.rows import Row
 from tests.differences import difference
 from tests.runners.zoo import NATIVE, VOCAB, tiny
@@ -99,17 +102,35 @@ def test_control_the_text_shows_every_setting(kind, change):
     assert difference(mine, others) < 1e-5 * others.abs().max()
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
-        ({"final_logit_softcapping": 0.0}, "it has no code for final_logit_softcapping 0"),
-        ({"use_bidirectional_attention": True}, "its tokens see later ones"),
-    ],
-)
-def test_settings_without_code_are_refused(settings, reason):
-    with pytest.raises(ModelError, match=f"the native engine does not run this model: {reason}"):
-        NativeRunner(model_of("gemma3_text", torch.float32, **settings))
+@pytest.mark.parametrize(("kind", "settings", "reason"), [
+    ("gemma3_text", {"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
+    ("gemma3_text", {"final_logit_softcapping": 0.0}, "it has no code for final_logit_softcapping 0"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "its tokens see later ones"),
+    ("gemma4_text", {"use_bidirectional_attention": "all"}, "is_causal=False"),
+    ("gemma4_text", {"vocab_size_per_layer_input": 90}, "it reads 97 tokens, and layers have inputs of 90"),
+    ("gemma4_text", {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+                                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+     "it has no code for rotary embeddings of type 'linear'"),
+    ("granitemoehybrid", {"hidden_act": "gelu_pytorch_tanh"}, "no code for hidden_act 'gelu_pytorch_tanh' in layers with a"),
+    *((kind, {setting: value}, f"it has no code for {setting} {value}") for kind, setting, value in [
+        ("lfm2", "conv_bias", True), ("lfm2_moe", "use_expert_bias", False), ("lfm2_moe", "routed_scaling_factor", 2.0),
+        ("granitemoehybrid", "mamba_proj_bias", True), ("granitemoehybrid", "mamba_conv_bias", False),
+        ("granitemoehybrid", "time_step_limit", (0.1, 1.0)),
+    ]),
+])  # fmt: skip
+def test_settings_without_code_are_refused(kind, settings, reason):
+    with pytest.raises(ModelError, match=re.escape(reason)):
+        NativeRunner(tiny(kind, dtype=torch.float32, **{**NATIVE[kind], **settings}))
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    *((kind, "which only the native engine scores, of some models") for kind in ("qwen3_5_text", "lfm2", "bamba")),
+    *((kind, "heads of several sizes, and some read keys and values of others, which only")
+      for kind in ("gemma4_text", "gemma4_unified_text")),
+])  # fmt: skip
+def test_pytorch_says_which_engine_runs_it(kind, said):
+    with pytest.raises(ModelError, match=rf"{said}.*--backend native"):
+        TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
 
 
 def test_factors_of_queries_do_not_depend_on_the_default_format():

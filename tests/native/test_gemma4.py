@@ -11,13 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.causal import stored_folder
 from draftwood.runners.native import layers, sources
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.runner import NativeRunner
-from draftwood.runners.torch_runner import TorchRunner
 from tests.native.test_families import model_of
-from tests.native.test_stored import scores
+from tests.native.test_stored import check_module, check_read, saved
 from tests.runners.zoo import NATIVE, tiny
 
 KIND = "gemma4_text"
@@ -51,20 +49,10 @@ def write_as_published(model: Any, folder: Path) -> None:
 def test_folders_are_read_as_transformers_reads_them(
     tmp_path: Path, kind: str, more: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    model = model_of(kind, dtype, **more)
-    model.save_pretrained(tmp_path)
-    model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
-    wanted, ids = scores(model), torch.arange(20).unsqueeze(0)
-    for published in (False, True):
-        if published:
-            write_as_published(model, tmp_path)
-        found = stored_folder(tmp_path)
-        assert found is not None
-        found.dtype = dtype
-        assert torch.equal(scores(found), wanted)
-        assert "module" not in vars(found)
-        assert torch.equal(found(ids).logits, model(ids).logits)
-        assert torch.equal(found.get_input_embeddings()(ids), model.get_input_embeddings()(ids))
+    model = saved(model_of(kind, dtype, **more), tmp_path)
+    check_module(check_read(tmp_path, model), model)
+    write_as_published(model, tmp_path)
+    check_module(check_read(tmp_path, model), model)
 
 
 def test_settings_of_older_versions_say_the_same(tmp_path: Path) -> None:
@@ -74,9 +62,7 @@ def test_settings_of_older_versions_say_the_same(tmp_path: Path) -> None:
     del config["per_layer_config"]
     config |= {"global_head_dim": 40, "num_global_key_value_heads": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = stored_folder(tmp_path)
-    assert found is not None
-    assert torch.equal(scores(found), scores(model))
+    check_read(tmp_path, model)
 
 
 def test_pages_have_keys_and_values_of_layers_with_their_own() -> None:
@@ -84,25 +70,6 @@ def test_pages_have_keys_and_values_of_layers_with_their_own() -> None:
     small, large = 2 * 2 * 32, 2 * 64  # numbers of keys and values of a layer, padded
     bytes_of = 4 * (2 * small + large), 4 * (3 * small + 2 * large)
     assert tuple(NativeRunner(model).token_bytes for model in models) == bytes_of
-
-
-@pytest.mark.parametrize(("settings", "reason"), [
-    ({"use_bidirectional_attention": "all"}, "is_causal=False"),
-    ({"vocab_size_per_layer_input": 90}, "it reads 97 tokens, and layers have inputs of 90"),
-    ({"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
-    ({"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
-                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-     "it has no code for rotary embeddings of type 'linear'"),
-])  # fmt: skip
-def test_what_has_no_code_is_refused(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ModelError, match=reason):
-        NativeRunner(tiny(KIND, dtype=torch.float32, **{**NATIVE[KIND], **settings}))
-
-
-@pytest.mark.parametrize("kind", [KIND, "gemma4_unified_text"])
-def test_pytorch_says_which_engine_runs_it(kind: str) -> None:
-    with pytest.raises(ModelError, match="heads of several sizes, and some read keys and values of others, which only"):
-        TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
 
 
 def test_last_layers_without_a_lender_are_refused() -> None:

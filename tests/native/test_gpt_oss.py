@@ -18,7 +18,7 @@ from tests.differences import difference
 from tests.faults.folders import tiny_tokenizer
 from tests.native.test_codes import compare
 from tests.native.test_families import TEXT, native, plain
-from tests.native.test_stored import scores
+from tests.native.test_stored import check_read, saved
 from tests.runners.zoo import NATIVE, tiny
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}
@@ -51,15 +51,8 @@ def write_in_codes(model, folder):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path, dtype):
-    model = model_of(dtype)
-    model.save_pretrained(tmp_path)
-    model = GptOssForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()
-    found = stored_folder(tmp_path)
-    assert found is not None
-    found.dtype = dtype
-    assert torch.equal(scores(found), scores(model))
-    assert "module" not in vars(found)
-    assert torch.equal(found(TEXT).logits, model(TEXT).logits)
+    model = saved(model_of(dtype), tmp_path)
+    assert torch.equal(check_read(tmp_path, model)(TEXT).logits, model(TEXT).logits)
 
 
 def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):

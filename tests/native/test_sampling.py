@@ -7,7 +7,7 @@ import torch
 from draftwood.core.log_probs import Pending
 from draftwood.draft.none import root_alone
 from draftwood.native import sampling as native
-from draftwood.native.library import instruction_sets, library
+from draftwood.native.library import library
 from draftwood.sampling.best import best_tokens
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.counters import exponential, token_bases
@@ -22,13 +22,6 @@ CUTS = [
     Truncation(2**32 + 1),
 ]  # fmt: skip
 VOCABS = [7, 64, 1000, 1025]
-
-
-@pytest.fixture(params=instruction_sets())
-def isa(request):
-    library().use(request.param.encode())
-    yield
-    library().use(instruction_sets()[-1].encode())
 
 
 def scores_of(vocab, kind):

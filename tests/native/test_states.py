@@ -1,7 +1,6 @@
 """Layers with a running state: scores of every length, deep and wide trees, forks, memory, and the joint distribution."""
 
 import json
-import re
 from copy import deepcopy
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftwood.core.errors import CacheError, ModelError
-from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.torch_runner import TorchRunner
@@ -18,8 +16,8 @@ from tests.differences import difference
 from tests.helpers import decoder
 from tests.ladder import test_rung3_tape
 from tests.ladder.test_rung3_tape import misplaced
-from tests.native.test_bits import TEXT, after, model_of, one_by_one, score
-from tests.native.test_stored import scores
+from tests.native.test_bits import TEXT, after, model_of, one_by_one, path, score
+from tests.native.test_stored import check_read
 from tests.runners.zoo import NATIVE, tiny
 
 KINDS = ["qwen3_5_text", "lfm2", "granitemoehybrid", "bamba"]
@@ -58,9 +56,6 @@ def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(k
     parents = [0, 0, 1, *range(2, 40), 30, 30, 41, 42]  # three branches, of which two leave the first one deep down
     tokens = [TEXT[(3 * i) % 97] for i in range(len(parents))]
 
-    def path(node):
-        return [*path(parents[node]), node] if node else [0]
-
     for length in (1, 14, 15, 16, 17, 31, 32, 33, 40, 100):
         text = [*TEXT[: length - 1], tokens[0]]
         row = Row(tokens=list(text))
@@ -68,8 +63,11 @@ def test_a_tree_of_any_depth_has_the_bits_of_its_paths_and_so_has_what_is_kept(k
         runner.set_rows([row])
         found = score(runner, [tokens], parents)[0]
         for node in (0, 1, 15, 16, 17, 32, 40, 43, 44):
-            assert torch.equal(found[node], after(runner, [*text, *(tokens[i] for i in path(node)[1:])])), (length, node)
-        for kept in (path(node) for node in (0, 1, 17, 40, 44)):
+            assert torch.equal(found[node], after(runner, [*text, *(tokens[i] for i in path(node, parents)[1:])])), (
+                length,
+                node,
+            )
+        for kept in (path(node, parents) for node in (0, 1, 17, 40, 44)):
             row = Row(tokens=list(text))
             runner.clear()
             runner.set_rows([row])
@@ -161,11 +159,8 @@ def test_files_are_read_as_transformers_reads_them(tmp_path, kind, dtype):
     if kind == "qwen3_5_moe_text":  # experts are published as one weight, and saved as one each
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    found = stored_folder(tmp_path)
-    assert found is not None
-    found.dtype = dtype
-    wanted = scores(type(model).from_pretrained(tmp_path, dtype=dtype).eval())
-    assert torch.equal(scores(found), wanted)
+    model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
+    check_read(tmp_path, model)
     if not kind.startswith("qwen3_5"):
         return
     weights = load_file(tmp_path / "model.safetensors")  # as it is published: with pictures and heads of further tokens
@@ -175,18 +170,7 @@ def test_files_are_read_as_transformers_reads_them(tmp_path, kind, dtype):
     whole = {"model_type": kind.removesuffix("_text"), "architectures": ["of text and pictures"]}
     config = {**whole, "text_config": text}
     (tmp_path / "config.json").write_text(json.dumps({**config, "vision_config": {"depth": 1}}))
-    found = stored_folder(tmp_path)
-    assert found is not None
-    found.dtype = dtype
-    assert torch.equal(scores(found), wanted)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pytorch_says_which_engine_runs_it(kind):
-    with pytest.raises(
-        ModelError, match=r"which only the native engine scores, of some models\. Use .* --backend native with"
-    ):
-        TorchRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind]))
+    check_read(tmp_path, model)
 
 
 def test_a_kind_of_state_without_code_is_refused_by_both_engines():
@@ -201,19 +185,3 @@ def test_a_kind_of_state_without_code_is_refused_by_both_engines():
         for runner in (TorchRunner, NativeRunner):
             with pytest.raises(ModelError, match=words):
                 runner(tiny(kind, dtype=torch.float32, **settings))
-
-
-@pytest.mark.parametrize(("kind", "setting", "value"), [
-    ("lfm2", "conv_bias", True), ("lfm2_moe", "use_expert_bias", False), ("lfm2_moe", "routed_scaling_factor", 2.0),
-    ("granitemoehybrid", "mamba_proj_bias", True),
-    ("granitemoehybrid", "mamba_conv_bias", False), ("granitemoehybrid", "time_step_limit", (0.1, 1.0)),
-])  # fmt: skip
-def test_a_setting_without_code_is_refused_by_name(kind, setting, value):
-    with pytest.raises(ModelError, match=re.escape(f"it has no code for {setting} {value}")):
-        NativeRunner(tiny(kind, dtype=torch.float32, **NATIVE[kind], **{setting: value}))
-
-
-def test_another_activation_than_silu_is_refused():
-    settings = {**NATIVE["granitemoehybrid"], "hidden_act": "gelu_pytorch_tanh"}
-    with pytest.raises(ModelError, match="no code for hidden_act 'gelu_pytorch_tanh' in layers with a running state"):
-        NativeRunner(tiny("granitemoehybrid", dtype=torch.float32, **settings))

@@ -76,10 +76,33 @@ def stored(model, *, coded=False, kind=None):
     return StoredModel(model.config, model.generation_config, weights, model.dtype, coded=coded)
 
 
-def scores(model):
-    runner = NativeRunner(model, hidden_layers=(0, 1, 2))  # compares a live model with itself
+def scores(model, *, check=True):
+    runner = NativeRunner(model, check=check, hidden_layers=(0, 1, 2))  # the check compares a live model with itself
     runner.set_rows([Row(tokens=TEXT[:70])])
     return score(runner, [[TEXT[69], *range(1, len(PARENTS))]], PARENTS)
+
+
+def saved(model, folder):
+    """A model after it was written to a folder, and read by ``transformers``."""
+    model.save_pretrained(folder)
+    return type(model).from_pretrained(folder, dtype=model.dtype).eval()
+
+
+def check_read(folder, model, *, check=True):
+    """A folder is read without the model of ``transformers``, whose scores it has; returns what was read."""
+    found = stored_folder(folder)
+    assert found is not None
+    found.dtype = model.dtype
+    assert torch.equal(scores(found, check=check), scores(model, check=check))
+    assert "module" not in vars(found)
+    return found
+
+
+def check_module(found, model):
+    """Also as a model of ``transformers`` it is the same."""
+    ids = torch.tensor([TEXT[:9]])
+    assert torch.equal(found.get_input_embeddings()(ids), model.get_input_embeddings()(ids))
+    assert torch.equal(found(ids).logits, model(ids).logits)
 
 
 def write_as_before_version_5(path):
@@ -112,10 +135,8 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path, case
     if dtype == torch.bfloat16 and kind not in ("phi3", "gemma3_text", "ministral3"):
         write_as_before_version_5(tmp_path / "config.json")
     model = type(model).from_pretrained(tmp_path, dtype=dtype).eval()
-    found = stored_folder(tmp_path)
-    assert found is not None
+    found = check_read(tmp_path, model)
     assert isinstance(found.config, PlainConfig) != case.startswith(FILLED)
-    found.dtype = dtype
     names = dict(model.named_parameters())
     assert found.weights.keys() == names.keys()
     assert shapes_of(found.config) | {HEAD: found.head.shape} == {
@@ -124,11 +145,7 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path, case
     assert source_of(found).facts().scale == torch.tensor(model.model.layers[0].self_attn.scaling).item()
     if "unrotated" not in case:
         same_rotation(found, model)
-    assert torch.equal(scores(found), scores(model))
-    assert "module" not in vars(found)
-    ids = torch.tensor([TEXT[:9]])
-    assert torch.equal(found.get_input_embeddings()(ids), model.get_input_embeddings()(ids))
-    assert torch.equal(found(ids).logits, model(ids).logits)
+    check_module(found, model)
     assert said(found.generation_config) == said(model.generation_config)
 
 
@@ -145,9 +162,7 @@ def test_the_text_of_a_model_of_text_and_pictures_is_read(tmp_path, kind):
     new = {name.replace("model.", "model.language_model.", 1): weight for name, weight in own.items()}
     for named in (old, new):
         save_file({**named, **pictures}, tmp_path / "model.safetensors")
-        found = stored_folder(tmp_path)
-        assert found is not None
-        assert torch.equal(scores(found), scores(model))
+        check_read(tmp_path, model)
 
 
 def test_a_stored_model_assists_generate():
@@ -172,10 +187,7 @@ def test_numbers_of_another_format_are_converted(tmp_path, family, kind):
             torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(tmp_path)
     for dtype in FORMATS:
-        found = stored_folder(tmp_path)
-        assert found is not None
-        found.dtype = dtype
-        assert torch.equal(scores(found), scores(type(model).from_pretrained(tmp_path, dtype=dtype)))
+        check_read(tmp_path, type(model).from_pretrained(tmp_path, dtype=dtype).eval())
 
 
 @pytest.mark.parametrize(("kind", "settings"), [

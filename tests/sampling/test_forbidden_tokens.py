@@ -37,14 +37,15 @@ def only_steps(ids, scores):
     return out
 
 
-def drafting(method):
-    return decoder(tiny_runner(VOCAB, 1), tiny_runner(VOCAB, 2, layers=1) if method == "adaptive" else None, method)
+def drafting(method, verifier="auto"):
+    draft = None if method in ("ngram", "ar") else tiny_runner(VOCAB, 2, layers=1)
+    return decoder(tiny_runner(VOCAB, 1), draft, method, verifier=verifier)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["adaptive", "ngram"])
+@pytest.mark.parametrize("method", ["adaptive", "ngram", "chain", "iid", "rsd-c", "rsd-s"])
 def test_a_constraint_is_never_asked_behind_what_it_forbids(method, temperature):
-    engine, plain = drafting(method), drafting("ar")
+    engine, plain = drafting(method, "coupled"), drafting("ar")
     sampling = Sampling(processors=[draftwood.Stateless(only_steps)], temperature=temperature)
     drafted = 0
     for seed in range(20):
