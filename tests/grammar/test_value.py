@@ -13,8 +13,7 @@ import pytest
 import draftwood
 from draftwood import ConfigError, Grammar, Sampling
 from draftwood.grammar.check import Checker
-from draftwood.grammar.grammar import json_rule
-from draftwood.grammar.unheld import FORMATS, without_unheld
+from draftwood.grammar.grammar import FORMATS, json_rule, without_unheld
 
 NUMBERS = {"type": "array", "items": {"type": "integer"}}
 

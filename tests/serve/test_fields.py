@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import draftwood
 from draftwood.cli import main
 from draftwood.serve.decoding.metrics import Metrics, render
-from draftwood.serve.http.other_fields import OTHER_FIELDS
+from draftwood.serve.http.fields import OTHER_FIELDS
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, StreamOptions, TokenizeBody
 from draftwood.serve.service import Service

@@ -24,9 +24,8 @@ from draftwood.serve.http.settings import ToolParser
 from draftwood.serve.openai import prepare
 from draftwood.serve.openai.formats import FORMATS
 from draftwood.serve.openai.message import AnswerReader
-from draftwood.serve.openai.nesting import Nesting
 from draftwood.serve.openai.reading import Reading
-from draftwood.serve.openai.tagged import QWEN
+from draftwood.serve.openai.tagged import QWEN, Nesting
 from draftwood.serve.openai.tools import Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, refused, streamed

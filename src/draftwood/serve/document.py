@@ -13,8 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from draftwood import __version__
-from draftwood.serve.http.fields import Body
-from draftwood.serve.http.other_fields import OTHER_FIELDS
+from draftwood.serve.http.fields import OTHER_FIELDS, Body
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from draftwood.serve.openai.streams import EVENTS

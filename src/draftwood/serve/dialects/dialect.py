@@ -13,7 +13,7 @@ from draftwood.core.checks import short_repr
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import bad
-from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.http.fields import OtherField, unsupported
 from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.message import AnswerReader
 from draftwood.serve.openai.reading import Arguments, Call, Thought

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field
 
 from draftwood.serve.dialects.dialect import CHATS, Dialect, Part, objects
 from draftwood.serve.http.errors import in_ollama
-from draftwood.serve.http.fields import NO_LIMIT
-from draftwood.serve.http.other_fields import OtherField, unsupported
+from draftwood.serve.http.fields import NO_LIMIT, OtherField, unsupported
 from draftwood.serve.http.settings import seconds_of
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.dialects.dialect import Part, objects, without
-from draftwood.serve.http.other_fields import unsupported
+from draftwood.serve.http.fields import unsupported
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.reading import is_object
 from draftwood.serve.openai.streams import Json

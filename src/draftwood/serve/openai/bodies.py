@@ -15,9 +15,8 @@ from starlette.requests import Request
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.http.errors import ApiError, bad
-from draftwood.serve.http.fields import NO_LIMIT, Body
+from draftwood.serve.http.fields import NO_LIMIT, Body, without_others
 from draftwood.serve.http.log import ENTRY
-from draftwood.serve.http.other_fields import without_others
 from draftwood.serve.http.settings import UnknownFields
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, Settings, TemplateFields
 from draftwood.serve.openai.tools import check_tools

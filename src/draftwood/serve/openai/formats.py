@@ -32,7 +32,7 @@ class ToolFormat:
         begun: a regular expression of texts that may become a head without an object.
         tags: how the arguments are written; None where they are JSON.
         held: the format of answers that a grammar holds, if it is another one.
-        channels: calls have a channel of their own, as thoughts and answers have (:mod:`draftwood.serve.openai.channels`).
+        channels: calls have a channel of their own, as thoughts and answers have (:mod:`draftwood.serve.openai.message`).
         close: what may come after the calls.
         between: what is between two calls that share a mark.
         frame: of a call in a grammar: what is before the name, before the arguments, and after them.

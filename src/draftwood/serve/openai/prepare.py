@@ -23,8 +23,7 @@ from draftwood.loading.infill import Infill
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import ApiError, bad
-from draftwood.serve.http.fields import NO_LIMIT
-from draftwood.serve.http.other_fields import unsupported
+from draftwood.serve.http.fields import NO_LIMIT, unsupported
 from draftwood.serve.http.settings import UnknownFields
 from draftwood.serve.openai.bodies import NAMED
 from draftwood.serve.openai.chats import Chats

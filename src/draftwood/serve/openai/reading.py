@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
-from draftwood.serve.openai.nesting import Nesting
-from draftwood.serve.openai.tagged import Tags
+from draftwood.serve.openai.tagged import Nesting, Tags
 
 _OBJECT: Final = re.compile(r"\s*\{")
 _SHOWN: Final = re.compile(r"\S")

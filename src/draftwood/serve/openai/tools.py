@@ -10,8 +10,7 @@ from pydantic import Field
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
-from draftwood.grammar.grammar import Grammar
-from draftwood.grammar.unheld import without_unheld
+from draftwood.grammar.grammar import Grammar, without_unheld
 from draftwood.serve.http.errors import bad
 from draftwood.serve.http.fields import Body
 from draftwood.serve.openai.formats import ToolFormat
