@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import perf_counter_ns
@@ -56,9 +56,9 @@ class Routes:
         """Chats and completions."""
         return await self._answered(request, request.url.path, await read_body(request))
 
-    def dialect(self, kind: type[R], dialect: Callable[[R, bool], Dialect]) -> Callable[[Request], Awaitable[Response]]:
-        """The handler of another interface: it translates a request, and has the answer translated back. The translation
-        may depend on whether the model has a chat template."""
+    def dialect(self, path: str, kind: type[R], dialect: Callable[[R, bool], Dialect], summary: str) -> Described:
+        """The route of another interface: it translates a request, and has the answer translated back. The translation may
+        depend on whether the model has a chat template."""
 
         async def answer(request: Request) -> Response:
             body = await _read(request, kind, lambda body: body)
@@ -78,7 +78,7 @@ class Routes:
                 error.param = made.names.get(error.param or "", error.param)
                 raise
 
-        return answer
+        return Described(path, answer, summary, kind)
 
     async def count_tokens(self, request: Request) -> Response:
         made = await _read(request, CountBody, Messages)
@@ -226,18 +226,11 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/v1/completions", own.texts, "What follows a prompt.", CompletionBody),
         Described("/tokenize", own.tokenize, "Token ids of a prompt or of a chat.", TokenizeBody),
         Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
-        Described(
-            "/v1/responses",
-            own.dialect(ResponsesBody, lambda body, _: Responses(body)),
-            "OpenAI's Responses, without a store.",
-            ResponsesBody,
-        ),
-        Described(
-            "/v1/messages", own.dialect(MessagesBody, lambda body, _: Messages(body)), "Anthropic's Messages.", MessagesBody
-        ),
+        own.dialect("/v1/responses", ResponsesBody, lambda body, _: Responses(body), "OpenAI's Responses, without a store."),
+        own.dialect("/v1/messages", MessagesBody, lambda body, _: Messages(body), "Anthropic's Messages."),
         Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", CountBody),
-        Described("/api/chat", own.dialect(OllamaChatBody, Ollama), "Ollama's chats.", OllamaChatBody),
-        Described("/api/generate", own.dialect(OllamaGenerateBody, Ollama), "Ollama's prompts.", OllamaGenerateBody),
+        own.dialect("/api/chat", OllamaChatBody, Ollama, "Ollama's chats."),
+        own.dialect("/api/generate", OllamaGenerateBody, Ollama, "Ollama's prompts."),
         Described("/api/show", model.show, "A model, for Ollama's clients.", ShowBody),
         Described("/api/pull", model.pull, "Nothing to do for models that are here.", PullBody),
         Described("/docs", own.docs, "This document, as a page."),

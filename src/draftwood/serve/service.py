@@ -30,7 +30,6 @@ from draftwood.serve.decoding.rows import GIB, Admission
 from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.answers import LiveTrace
-from draftwood.serve.openai.chats import Chats
 from draftwood.serve.openai.prepare import Preparation, Prepared
 from draftwood.serve.openai.sampling import most_nodes
 from draftwood.trace.settings import TraceSettings
@@ -90,9 +89,8 @@ class Service:
         self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics, reuse=reuse)
         self._decoder = decoder
         self.preparation = Preparation(
-            pair, chosen, decoder.pipeline.grammars, Chats(pair, options), most=self.scheduler.room,
-            bounds=(options.max_length, admission.longest), unknown_fields=options.unknown_fields,
-        )  # fmt: skip
+            pair, options, chosen, decoder.pipeline.grammars, most=self.scheduler.room, longest=admission.longest
+        )
 
     @cached_property
     def facts(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.fields import NO_LIMIT, unsupported
-from draftwood.serve.http.settings import UnknownFields
+from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.bodies import NAMED
 from draftwood.serve.openai.chats import Chats
 from draftwood.serve.openai.reading import Reading
@@ -73,28 +73,16 @@ class Preparation:
         method: the server's drafting method, without ``auto``.
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
         most: the most texts of a request.
-        bounds: of the tokens of prompt and text, with the context of the target; None is no bound.
-        unknown_fields: what becomes of keywords that no grammar holds.
+        longest: tokens of the longest text that fits in memory; None is no bound.
     """
 
     def __init__(
-        self,
-        pair: Pair,
-        method: Method,
-        grammars: Grammars,
-        chats: Chats,
-        *,
-        most: int,
-        unknown_fields: UnknownFields,
-        bounds: Sequence[int | None] = (),
+        self, pair: Pair, options: ServeOptions, method: Method, grammars: Grammars, *, most: int, longest: int | None
     ) -> None:
-        self._pair = pair
-        self._chats = chats
-        self._method = method
-        self._grammars = grammars
-        self._most = most
-        self._unknown = unknown_fields
-        self.max_length = min((bound for bound in (*bounds, pair.target.max_length) if bound is not None), default=None)
+        self._pair, self._options, self._method, self._grammars, self._most = pair, options, method, grammars, most
+        self._chats = Chats(pair, options)
+        bounds = options.max_length, longest, pair.target.max_length
+        self.max_length = min((bound for bound in bounds if bound is not None), default=None)
 
     @property
     def chats(self) -> bool:
@@ -162,7 +150,7 @@ class Preparation:
         """Remarks about values that the chat template does not read; an effort may be refused for that."""
         effort = {} if body.reasoning_effort in (None, "none") else {"reasoning_effort": body.reasoning_effort}
         names = [name for name in {**(body.chat_template_kwargs or {}), **effort} if not self._pair.template.reads(name)]
-        if "reasoning_effort" in names and self._unknown == "refuse":
+        if "reasoning_effort" in names and self._options.unknown_fields == "refuse":
             raise unsupported("reasoning_effort", body.reasoning_effort, "the model's chat template has no such setting")
         return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:NAMED]]
 
@@ -262,7 +250,7 @@ class Preparation:
         """The grammar of a text, and remarks on what of its schemas no grammar holds, or an ApiError on the first one."""
         left: list[str] = []
         grammar = grammar_of(body, left, self._chats.grammar(body, left) if isinstance(body, ChatBody) else None)
-        if left and self._unknown == "refuse":
+        if left and self._options.unknown_fields == "refuse":
             raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
         more = ["and others"] if len(left) > NAMED else []
         return grammar, [*(f"{line}, so it was ignored" for line in left[:NAMED]), *more]
