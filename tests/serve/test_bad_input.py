@@ -174,7 +174,8 @@ def test_every_route_but_health_wants_a_key(folders, caplog):
     keys = ("first-key", "second-key")
     with caplog.at_level(0), serving(make_service(loaded(folders)), keys) as client:
         for key in keys:
-            assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+            for headers in ({"Authorization": f"Bearer {key}"}, {"x-api-key": key}):
+                assert client.get("/v1/models", headers=headers).status_code == 200
         wrong = ["", "Bearer", "Bearer ", "Bearer first-ke", "Bearer first-key2", "Basic first-key", "first-key", "Bearer é"]
         for header in wrong:
             for method, path in (("GET", "/v1/models"), ("POST", COMPLETIONS), ("GET", "/metrics"), ("GET", "/nothing")):
@@ -182,7 +183,9 @@ def test_every_route_but_health_wants_a_key(folders, caplog):
                 assert response.status_code == 401
                 shapes.check_error(response.json())
                 assert "first-key" not in response.text
-        assert client.get("/v1/models").status_code == 401
+        for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": "first-key", "Authorization": "Bearer wrong"}):
+            assert client.get("/v1/models", headers=headers).status_code == 401
+        assert client.get("/v1/messages").json()["error"]["type"] == "authentication_error"
         assert client.get("/health").status_code == 200
     assert "first-key" not in caplog.text
 

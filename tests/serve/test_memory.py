@@ -30,6 +30,20 @@ def room(pair, tokens):
     return (tokens + 0.5) * Admission(pair, 1, 1.0).token / 2**30
 
 
+def watch(service, see):
+    """Calls a function after every round, and holds that the memory suffices."""
+    rows = service.scheduler._rows
+    step = rows.step
+
+    def watched():
+        step()
+        see()
+        assert rows.memory <= 1
+
+    rows.step = watched  # type: ignore[method-assign]
+    return rows
+
+
 def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served):
     from transformers import DynamicCache
 
@@ -52,30 +66,6 @@ def test_the_memory_of_drafters_of_hidden_states_counts_too(kind):
     assert draft.token_bytes == wanted > 0  # type: ignore[attr-defined]
 
 
-def test_texts_wait_for_memory_and_are_the_same(served):
-    body = completion(n=4)
-    with serving(make_service(served)) as client:
-        assert 0 <= metric(client, "kv_cache_usage_perc") < 1
-        free = answer(client, body)["choices"]
-    length = len(served.encode("the fox ran")) + 16
-    service = make_service(served, max_memory=room(served, 2 * length))
-    most = 0
-    rows = service.scheduler._rows
-    step = rows.step
-
-    def watched():
-        nonlocal most
-        step()
-        most = max(most, rows.running)
-        assert rows.memory <= 1
-
-    rows.step = watched  # type: ignore[method-assign]
-    with serving(service) as client:
-        assert answer(client, body)["choices"] == free
-        assert metric(client, "kv_cache_usage_perc") == 0
-    assert most == 2
-
-
 def test_a_text_is_cut_to_the_memory_that_there_is(served):
     prompt = len(served.encode("the fox ran"))
     with serving(make_service(served, max_memory=room(served, prompt + 16))) as client:
@@ -93,20 +83,14 @@ def test_texts_without_a_limit_share_the_memory_and_are_the_same(folders, monkey
     monkeypatch.setattr(rows_module, "_WRITES", 8)
     body = chat(n=4, max_tokens=None, ignore_eos=True)
     with serving(make_service(pair, max_length=128)) as client:
+        assert 0 <= metric(client, "kv_cache_usage_perc") < 1
         free = answer(client, body)
-    service = make_service(pair, max_memory=room(pair, 128))
-    rows, seen = service.scheduler._rows, list[int]()
-    step = rows.step
-
-    def watched():
-        step()
-        seen.append(rows.running)
-        assert rows.memory <= 1
-
-    rows.step = watched  # type: ignore[method-assign]
+    service, seen = make_service(pair, max_memory=room(pair, 128)), list[int]()
+    rows = watch(service, lambda: seen.append(rows.running))
     with serving(service) as client:
         found = answer(client, body)
         assert metric(client, "num_preemptions_total") > 0
+        assert metric(client, "kv_cache_usage_perc") == 0
     assert found["choices"] == free["choices"]
     assert found["usage"]["completion_tokens"] == 4 * (128 - found["usage"]["prompt_tokens"])
     assert found["usage"]["prompt_tokens_details"]["cached_tokens"] <= found["usage"]["prompt_tokens"]
@@ -148,15 +132,7 @@ def test_running_states_count_and_texts_wait_for_them(hybrid):
     length = len(hybrid.encode("the fox ran")) + 16
     gibibytes = count * (need.states + (length + 0.5) * need.token) / 2**30
     service, seen = make_service(hybrid, max_rows=32, max_memory=gibibytes, no_prefix_cache=True), list[tuple[int, int]]()
-    rows = service.scheduler._rows
-    step = rows.step
-
-    def watched():
-        step()
-        seen.append((rows.running, hybrid.target.memory_bytes))  # type: ignore[attr-defined]
-        assert rows.memory <= 1
-
-    rows.step = watched  # type: ignore[method-assign]
+    rows = watch(service, lambda: seen.append((rows.running, hybrid.target.memory_bytes)))  # type: ignore[attr-defined]
     with serving(service) as client:
         assert answer(client, body)["choices"] == free
     pages = 64 * hybrid.target.token_bytes  # which a short text takes whole
@@ -210,14 +186,8 @@ def long_prompts(folder, backend):
     """Bytes of a long prompt's keys and values, what its text takes at most, and what an idle server keeps of that."""
     pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
     service = make_service(pair, method=Method(method="ar"), no_prefix_cache=True)
-    seen = []
-    step = service.scheduler._rows.step
-
-    def watched():
-        step()
-        seen.append(resident())
-
-    service.scheduler._rows.step = watched  # type: ignore[method-assign]
+    seen = list[int]()
+    watch(service, lambda: seen.append(resident()))
     with serving(service) as client:
         for prompt in ([270], [270] * 2500):  # the first text takes what stays
             before = resident()
