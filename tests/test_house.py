@@ -48,9 +48,9 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2530, "grammar": 562, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7668, "draft": 2893,
+    "core": 2530, "grammar": 554, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7668, "draft": 2893,
     "verify": 660, "loading": 4065, "trace": 2777, "engine": 3546, "hf": 337, "train": 1561, "exactness": 1474, "tune": 363,
-    "serve": 6668, "ray": 680, "cli": 3681,
+    "serve": 6578, "ray": 680, "cli": 3681,
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""

@@ -25,10 +25,9 @@ from draftwood.serve.dialects.ollama_model import OllamaModels, PullBody, ShowBo
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.document import LEASES, Described, document
 from draftwood.serve.http.errors import ApiError, bad, error_response, unavailable
-from draftwood.serve.http.fields import Body
 from draftwood.serve.http.middleware import SALT, Keys, RequestLog
 from draftwood.serve.openai.answers import Answer
-from draftwood.serve.openai.bodies import checked, read_body, validated
+from draftwood.serve.openai.bodies import checked, read, read_body
 from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, TokenizeBody
 from draftwood.serve.openai.shapes import ChatShape, CompletionShape
@@ -40,9 +39,6 @@ from draftwood.serve.service import Service
 
 _SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
 B = TypeVar("B", bound=RouteBody)
-D = TypeVar("D", bound=Body)
-R = TypeVar("R", bound=RouteBody)
-T = TypeVar("T")
 
 
 @final
@@ -56,12 +52,12 @@ class Routes:
         """Chats and completions."""
         return await self._answered(request, request.url.path, await read_body(request))
 
-    def dialect(self, path: str, kind: type[R], dialect: Callable[[R, bool], Dialect], summary: str) -> Described:
+    def dialect(self, path: str, kind: type[B], dialect: Callable[[B, bool], Dialect], summary: str) -> Described:
         """The route of another interface: it translates a request, and has the answer translated back. The translation may
         depend on whether the model has a chat template."""
 
         async def answer(request: Request) -> Response:
-            body = await _read(request, kind, lambda body: body)
+            body = await read(request, kind)
             chats, began = True, perf_counter_ns()
             if body.unloads:
                 self._registry.dismiss(body.wanted)
@@ -81,7 +77,7 @@ class Routes:
         return Described(path, answer, summary, kind)
 
     async def count_tokens(self, request: Request) -> Response:
-        made = await _read(request, CountBody, Messages)
+        made = await asyncio.to_thread(Messages, await read(request, CountBody))
         body, _ = await self._checked(request, ChatBody, made.chat, made.remarks)
         preparation = (await self._service(request, body)).preparation
         prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
@@ -173,12 +169,6 @@ class Routes:
             raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         return body, [*left, *remarks]
-
-
-async def _read(request: Request, kind: type[D], make: Callable[[D], T]) -> T:
-    """What is made of a body."""
-    data = await read_body(request)
-    return await asyncio.to_thread(lambda: make(validated(kind, data)))
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:

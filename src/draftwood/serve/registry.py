@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from contextvars import Context
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
@@ -169,10 +169,10 @@ class Registry:
             stay.timer.cancel()
         if stay in self._stays and not stay.leaving and stay.keep < inf:
             later = asyncio.get_running_loop().call_later
-            stay.timer = later(stay.keep, self._begin, self._expired, stay, context=Context())
+            stay.timer = later(stay.keep, self._end, stay, context=Context())
 
-    def _begin(self, work: Callable[[Stay], Coroutine[Any, Any, None]], stay: Stay) -> None:
-        task = asyncio.create_task(work(stay))
+    def _end(self, stay: Stay) -> None:
+        task = asyncio.create_task(self._expired(stay))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -40,13 +40,9 @@ class Draft:
         tree, row = piece.round.tree, piece.round_row
         if not (nodes := tree.drafted[row]):
             return None
-        path, parents, valid = piece.round.paths[row], tree.host.parents[row], tree.host.valid[row]
-        depths = [0] * len(parents)
-        for node in range(1, len(parents)):
-            depths[node] = depths[parents[node]] + 1 if valid[node] else 0
-        above = [0, *path]
-        ranks = tuple(tree.children[row][parent].index(node) for parent, node in zip(above, path, strict=False))
-        return Draft(nodes=nodes, depth=max(depths), ranks=ranks)
+        path, depths = piece.round.paths[row], zip(tree.depths[row].tolist(), tree.host.valid[row], strict=True)
+        ranks = tuple(tree.children[row][parent].index(node) for parent, node in zip([0, *path], path, strict=False))
+        return Draft(nodes=nodes, depth=max(depth for depth, valid in depths if valid), ranks=ranks)
 
 
 def drafting_figures(drafts: Sequence[Draft]) -> dict[str, Any]:

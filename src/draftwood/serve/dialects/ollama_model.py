@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from draftwood.loading.outline import outline_of
 from draftwood.serve.dialects.ollama import Ollama, as_time
 from draftwood.serve.models import Model, Stay
-from draftwood.serve.openai.bodies import read_body, validated
+from draftwood.serve.openai.bodies import read
 from draftwood.serve.openai.schemas import RouteBody
 from draftwood.serve.openai.streams import Json, line
 from draftwood.serve.registry import Registry
@@ -47,9 +47,6 @@ class PullBody(NameBody):
     insecure: bool | None = None
 
 
-N = TypeVar("N", bound=NameBody)
-
-
 @final
 class OllamaModels:
     """The handlers of these routes."""
@@ -76,7 +73,7 @@ class OllamaModels:
 
     async def show(self, request: Request) -> Response:
         """What a model is; one that is not loaded is described by its files, and is not loaded for it."""
-        _, model = await self._named(request, ShowBody)
+        _, model = self._registry.find((await read(request, ShowBody)).wanted)
         entry = await asyncio.to_thread(_entry, model)
         service, family = model.service, entry["details"]["family"]
         outline = await asyncio.to_thread(outline_of, model.target)
@@ -96,15 +93,10 @@ class OllamaModels:
 
     async def pull(self, request: Request) -> Response:
         """The server's models are here already; other names are refused."""
-        body, _ = await self._named(request, PullBody)
+        body = await read(request, PullBody)
+        self._registry.find(body.wanted)
         done = {"status": "success"}
         return JSONResponse(done) if body.stream is False else Response(line(done) + b"\n", media_type=Ollama.media_type)
-
-    async def _named(self, request: Request, kind: type[N]) -> tuple[N, Model]:
-        """The body of a request for a model, and the model; raises an ApiError for a name that there is not."""
-        data = await read_body(request)
-        body = await asyncio.to_thread(validated, kind, data)
-        return body, self._registry.find(body.wanted)[1]
 
 
 def _end(stay: Stay) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from math import inf
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, final, get_args
+from typing import Final, Literal, TypeAlias, final, get_args, get_origin, get_type_hints
 
 from draftwood.core.checks import choice, integer, number, setting, several
 from draftwood.core.errors import ConfigError
@@ -102,11 +102,9 @@ class ServeOptions:
             seconds_of(self.keep_alive)
         except ValueError as error:
             raise ConfigError(f"keep_alive is {self.keep_alive!r}: {error}") from None
-        choice("log", self.log, get_args(LogFormat))
-        choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
-        choice("history", self.history, get_args(HistoryOf))
-        choice("tool_parser", self.tool_parser, get_args(ToolParser))
-        choice("reasoning_parser", self.reasoning_parser, get_args(ReasoningParser))
+        for name, kind in get_type_hints(ServeOptions).items():
+            if get_origin(kind) is Literal:
+                choice(name, getattr(self, name), get_args(kind))
         several("name", self.name, str, "names")
         if not all(name.strip() for name in self.name):
             raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")

@@ -116,6 +116,11 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     return paths
 
 
+async def read(request: Request, kind: type[B]) -> B:
+    """The body of a request as an object; raises as :func:`read_body` and :func:`validated`."""
+    return await asyncio.to_thread(validated, kind, await read_body(request))
+
+
 def validated(kind: type[B], data: Mapping[str, Any]) -> B:
     """A body as an object; raises an ApiError that names the first field that is missing or refused."""
     try:
