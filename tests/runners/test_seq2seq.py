@@ -10,11 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.runners import bart
-from draftwood.runners.bart import BartEncoder
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
-from draftwood.runners.seq2seq import patched_decoder
+from draftwood.runners.seq2seq import bart_decoder, patched_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
@@ -149,11 +147,9 @@ def test_a_round_in_which_a_runner_is_not_asked_and_a_new_start(kind):
 
 
 @pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder])
-def test_the_source_is_read_once(chosen, monkeypatch):
+def test_the_source_is_read_once(chosen):
     model = tiny("marian")
     runner, calls = with_decoder(model, chosen), []
-    plain = BartEncoder.states
-    monkeypatch.setattr(BartEncoder, "states", lambda *parts: (calls.append("encoder"), plain(*parts))[1])
     model.get_encoder().register_forward_hook(lambda *_: calls.append("encoder"))
     run = runner._decoder._model if chosen is PatchedDecoder else model
     for layer in run.get_decoder().layers:
@@ -165,20 +161,6 @@ def test_the_source_is_read_once(chosen, monkeypatch):
     walk.round(check=False)
     assert calls.count("encoder") == 1
     assert calls.count("keys") == (len(model.get_decoder().layers) if chosen is PatchedDecoder else 0)
-
-
-@pytest.mark.parametrize("kind", ABSOLUTE)
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-4), (torch.float16, 0.03)])
-def test_an_encoder_written_out_has_the_models_own_states(kind, dtype, close):
-    model = tiny(kind, dtype=dtype, spread=1.0)
-    encoder, bart = model.get_encoder(), BartEncoder(model.get_encoder())
-    torch.manual_seed(1)
-    tokens = torch.randint(VOCAB, (3, 9))
-    tokens[0, 4] = PAD  # inside a text it is a token
-    with torch.inference_mode():
-        for mask in (torch.arange(9) < torch.tensor([[9], [2], [7]]), torch.ones(3, 9, dtype=torch.bool)):
-            wanted = encoder(input_ids=tokens, attention_mask=mask.long())[0]
-            assert difference(bart.read(tokens, mask)[mask], wanted[mask]) < close
 
 
 @pytest.mark.parametrize("kind", ["marian", "t5"])
@@ -363,20 +345,20 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "broken"), [
-    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
+    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "product"), ("m2m_100", "source_memory"),
 ])  # fmt: skip
-def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
-    plain = getattr(bart, broken)
+def test_control_a_decoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
+    plain = getattr(bart_decoder, broken)
     wrong = {
         "padding_bias": lambda mask, dtype: None,
-        "feed": lambda layer, x: plain(layer, x) * 1.1,
-        "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
+        "product": lambda x, weights: plain(x, weights) * 1.1,
+        "source_memory": lambda layers, states: plain(layers, states).flip(1),
     }
     model = tiny(kind)
-    monkeypatch.setattr(bart, broken, wrong[broken])
+    monkeypatch.setattr(bart_decoder, broken, wrong[broken])
     walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
     assert isinstance(walk.runner._decoder, PatchedDecoder)
-    assert walk.round() < 1e-9  # the model's own encoder reads the sources
+    assert walk.round() < 1e-9  # the model's own forward scores the text
 
 
 def test_control_a_decoder_that_looks_ahead_is_refused():

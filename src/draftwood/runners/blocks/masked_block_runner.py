@@ -17,18 +17,14 @@ from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.bart import (
-    BartEncoder,
-    attend,
-    attend_within,
+    Layer,
+    attention_of,
     by_layer,
     layer_of,
     padding_bias,
     product,
-    read_layer,
     source_memory,
-    split,
     transposed,
-    weights_of,
 )
 from draftwood.runners.blocks.block_round import BlockRound, check_count
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
@@ -163,27 +159,20 @@ class MaskedBlockPasses:
     """One function reads sources, once, and the other fills blocks after texts. Weights of small models are copied."""
 
     def __init__(self, model: Any) -> None:
-        self._encoder, self._layers = BartEncoder(model.encoder), [layer_of(part) for part in model.layers]
-        question = model.question
-        self._heads, self._scale = question.num_heads, question.scaling
-        self._query, self._key, self._value, self._out = (
-            weights_of(part) for part in (question.q_proj, question.k_proj, question.v_proj, question.out_proj)
-        )
-        self._table = model.positions.weight
-        self._words, self._words_scale = model.encoder.embed_tokens.weight, float(model.encoder.embed_scale)
-        self._head = transposed(self._words), None
+        self._encoder, self._layers = model.encoder, [layer_of(part) for part in model.layers]
+        self._question = attention_of(model.question)
+        self._table, self._words = model.positions.weight, model.encoder.embed_tokens.weight
+        self._words_scale, self._head = float(model.encoder.embed_scale), (transposed(self._words), None)
 
     def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"], positions: int) -> Sources:
         """Encode padded sources, and answer the first masked positions: their attention to the source."""
-        bias, masked = padding_bias(mask, self._words.dtype), torch.arange(positions, device=tokens.device)
-        embedded = self._encoder.embedded(tokens)
-        memory = source_memory(self._layers, self._encoder.states(embedded, bias))
+        ask, masked = self._question, torch.arange(positions, device=tokens.device)
+        states = self._encoder(input_ids=tokens, attention_mask=mask.long())[0]
+        embedded = embedding(tokens, self._words) * self._words_scale + self._encoder.embed_positions(tokens.shape)
         queries = embedding(masked, self._table).unsqueeze(0).expand(tokens.shape[0], -1, -1)
-        query, keys, values = (
-            split(product(x, weights), self._heads)
-            for x, weights in ((queries, self._query), (embedded, self._key), (embedded, self._value))
-        )
-        return Sources(mask, memory=memory, answers=attend(query, keys, values, bias, self._scale, self._out))
+        keys, values = ask.memory(embedded)
+        answers = ask.attend(ask.query(queries), keys, values, padding_bias(mask, self._words.dtype))
+        return Sources(mask, memory=source_memory(self._layers, states), answers=answers)
 
     def fill(
         self,
@@ -201,5 +190,11 @@ class MaskedBlockPasses:
         x = torch.cat([x[:, :-count], x[:, -count:] + sources.answers.gather(1, block)], dim=1)
         mask, source_mask = padding_bias(seen, self._words.dtype), padding_bias(sources.mask, self._words.dtype)
         for layer, memory in zip(self._layers, by_layer(sources.memory), strict=True):
-            x = read_layer(layer, x, partial(attend_within, layer, mask=mask), memory, source_mask, norm_first=False)
+            x = layer.read(x, partial(_attend_within, layer, mask), memory, source_mask, norm_first=False)
         return product(x[:, -count:], self._head)
+
+
+def _attend_within(layer: Layer, mask: Tensor | None, x: Tensor) -> Float[Tensor, "row token width"]:
+    """Self-attention among the tokens of ``x`` alone."""
+    query, keys, values = layer.own.project(x)
+    return layer.own.attend(query, keys, values, mask)
