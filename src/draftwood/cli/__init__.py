@@ -18,7 +18,7 @@ from draftwood.cli.group import Commands
         "trace": ("draftwood.cli.trace:command", "Show every round of a text: trees, probabilities, verdicts."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, profiles and methods."),
         "models": ("draftwood.cli.models:command", "List bundled pairs, short names and GGUF files."),
-        "pull": ("draftwood.cli.pull:command", "Download a model from the hub."),
+        "pull": ("draftwood.cli.models:pull", "Download a model from the hub."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),
         "ray": ("draftwood.cli.ray:group", "Serve or write texts with several processes, on a cluster of Ray."),

@@ -89,7 +89,8 @@ def write_one(one: OneText) -> Result:
     result = _decode(decoder, one, screen, painter)
     if one.quiet:
         return result
-    screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, _ending(result)) if part))
+    ending = "ended by itself" if result.finish_reason == "stop" else "ended at the length limit"
+    screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, ending) if part))
     if note := slowed(result.stats, meter):
         screen.remark(note[0].upper() + note[1:])
     if painter is not None:
@@ -132,7 +133,3 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
     if screen is not None:
         screen.write("\n")
     return result
-
-
-def _ending(result: Result) -> str:
-    return "ended by itself" if result.finish_reason == "stop" else "ended at the length limit"

@@ -10,6 +10,7 @@ from typing import Final
 from draftwood.trace.records import Trace
 
 MONO: Final = 0.605  # advance of a character of a fixed-width font, in font sizes; DejaVu Sans Mono is the widest common one
+WIDE: Final = 1.1  # of any other character, at most
 _MARKS: Final = {" ": "␣", "\n": "↵", "\t": "⇥"}
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 # Advances of DejaVu Sans Bold from U+0020 to U+007E, in hundredths of the font size: other sans-serif fonts are narrower.
@@ -76,7 +77,7 @@ def mono_width(text: str, size: float) -> float:
 def _advance(char: str) -> float:
     if is_plain(char):
         return MONO
-    return 0.0 if unicodedata.category(char) in ("Mn", "Me") else 1.1
+    return 0.0 if unicodedata.category(char) in ("Mn", "Me") else WIDE
 
 
 @_known

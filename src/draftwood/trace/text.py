@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Final
+
+from rich.cells import cell_len, set_cell_size
 
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
@@ -63,11 +63,7 @@ def _fitted(lines: list[str], width: int) -> str:
 
 def _cut(line: str, width: int) -> str:
     """The line, cut with ``…`` where it needs more columns; wide characters need two."""
-    columns = [2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line]
-    if sum(columns) <= width:
-        return line
-    ends = list(accumulate(columns))
-    return line[: next(place for place, end in enumerate(ends) if end > width - 1)] + "…"
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
 
 
 def _tree(trace: Trace, made: TracedRound) -> Iterator[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Final, final
 
-from draftwood.trace.figures.canvas import PILL, SMALL, Canvas
+from draftwood.trace.figures.canvas import PILL, SIZE, SMALL, Canvas
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.scene import Scene, drafted_chain
-from draftwood.trace.labels import mono_width, number, sans_width, shorten, visible
+from draftwood.trace.labels import MONO, WIDE, is_plain, mono_width, number, sans_width, shorten, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound
 
 _MARGIN: Final = 16.0
@@ -93,15 +94,9 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
 
 
 def _wrapped(text: str, width: float) -> list[str]:
-    """Lines that fit; words longer than a line are cut."""
-    lines = [""]
-    for word in text.split(" "):
-        word = shorten(word, width, 12.0)
-        if mono_width(f"{lines[-1]} {word}", 12.0) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
+    """Lines that fit; words longer than a line go on in the next one."""
+    advance = MONO if is_plain(text) else WIDE
+    return wrap(text, max(1, int(width / (advance * SIZE)))) or [""]
 
 
 def _width(scene: Scene, columns: Sequence[Position | None]) -> float:

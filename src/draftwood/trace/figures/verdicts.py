@@ -66,7 +66,8 @@ def draw_verdicts(scene: Scene, y: float, columns: VerdictColumns) -> VerdictPan
     end = scene.round.path[-1] if scene.round.path else 0
     if not scene.round.choices:
         height = top + 18
-        words = _prime("q", end, _rejected_below(scene, end) if scene.round.next_is_residual else 0)
+        rejected = [t for t in scene.round.trials if scene.round.nodes[t.node].parent == end and not t.accepted]
+        words = _prime("q", end, len(rejected) if scene.round.next_is_residual else 0)
         _named_bar(scene, columns, height, words, scene.round.next_from, {scene.round.next_token: "own"})
         scene.own_pill(columns.candidate, height, columns.pill)
         scene.canvas.text(columns.left, height + 24, _why(scene, end), "quiet", size=10.5)
@@ -83,10 +84,6 @@ def _why(scene: Scene, end: int) -> str:
     if scene.children[end]:
         return f"drawn from q{end}"
     return f"nothing drafted below {end}: drawn from q{end}"
-
-
-def _rejected_below(scene: Scene, parent: int) -> int:
-    return sum(1 for trial in scene.round.trials if scene.round.nodes[trial.node].parent == parent and not trial.accepted)
 
 
 def _prime(letter: str, node: int, times: int) -> str:
