@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from benchmarks.prompts import Prompt
-from benchmarks.settings import PACKAGES, Setting
 from draftwood.core.errors import ConfigError
 
 Batch: TypeAlias = tuple[int, ...]
 """Indices of the prompts of a batch."""
 
-ALONE: Final = {
-    **dict.fromkeys(("assisted", "prompt-lookup"), "transformers drafts for one text at a time"),
-    **{name: f"{package} generates one text at a time" for name, package in PACKAGES.items() if name.startswith("llama")},
-}
-"""Methods that take one prompt at a time, and why."""
+ALONE: Final = ("assisted", "prompt-lookup")
+"""Methods of transformers that draft for one text at a time."""
 
 
 def batched(prompts: Sequence[Prompt], size: int) -> list[Batch]:
@@ -33,18 +28,6 @@ def batched(prompts: Sequence[Prompt], size: int) -> list[Batch]:
         if len(numbers) % size:
             raise ConfigError(
                 f"batches of {size} cannot be filled with {len(numbers)} prompts of {source!r}: give each source a number "
-                f"that {size} divides (--prompts-per-source {-(-len(numbers) // size) * size}), or another --batch"
+                f"that {size} divides ({-(-len(numbers) // size) * size}), or take another size"
             )
     return sorted(tuple(its[at : at + size]) for its in sources.values() for at in range(0, len(its), size))
-
-
-def at_batches(settings: Iterable[Setting], sizes: Sequence[int]) -> list[Setting]:
-    """Every setting once for each batch size that its method takes."""
-    chosen = list(settings)
-    return [replace(s, batch=size) for size in sizes for s in chosen if size == 1 or s.method not in ALONE]
-
-
-def left_out(settings: Iterable[Setting], sizes: Sequence[int]) -> dict[str, str]:
-    """Methods that are not measured at a batch size, as :attr:`Setting.group` names them there, and why."""
-    methods = dict.fromkeys(setting.method for setting in settings if setting.method in ALONE)
-    return {Setting(method=m, batch=size).group: ALONE[m] for size in sizes if size > 1 for m in methods}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
-from benchmarks.lists import at_least, chosen, numbers, whole_numbers
+from benchmarks.lists import at_least, chosen, numbers
 from benchmarks.settings import METHODS, OURS, PEERS
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
@@ -49,7 +49,6 @@ class BenchConfig(Models):
         None, "JSON lines with 'prompt' and, if there are several sources, 'source'; or a folder of such files"
     )
     chat: bool = setting(False, "prompts are messages, put into the target's chat template")
-    batch: str = setting("1", "texts that are continued together, of one source; comma-separated, such as 1,4")
     repeats: int = setting(5, "repeats of every setting on every prompt")
     prompts_per_source: int = setting(4, "prompts of each source")
     max_new_tokens: int = setting(128, "longest continuation in tokens")
@@ -62,7 +61,6 @@ class BenchConfig(Models):
         at_least(self, 1, "repeats", "prompts_per_source", "max_new_tokens")
         self.temperature_values()
         self.method_names()
-        self.batch_sizes()
 
     def backends(self) -> tuple[Backend, ...]:
         """The backends of Draftwood, in order."""
@@ -75,10 +73,6 @@ class BenchConfig(Models):
     def method_names(self) -> tuple[str, ...]:
         """The methods to measure."""
         return chosen("methods", self.methods, METHODS)
-
-    def batch_sizes(self) -> tuple[int, ...]:
-        """Texts of a batch, smallest first."""
-        return tuple(sorted(whole_numbers("batch", self.batch, minimum=1, example="1,4")))
 
 
 @final

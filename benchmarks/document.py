@@ -65,7 +65,7 @@ class Writer:
     def _results(self) -> list[dict[str, Any]]:
         raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
         bases = {
-            (setting.method, setting.batch, temperature): repeats
+            (setting.method, temperature): repeats
             for (setting, temperature), repeats in reversed(list(zip(self.log.cases, raw, strict=True)))
             if setting.method in BASES and repeats  # of several backends the one that is named first
         }
@@ -73,22 +73,20 @@ class Writer:
         for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True):
             if not repeats:
                 continue
-            size = setting.batch
-            over = {b: ratio(repeats, bases[b, size, temperature]) for b in BASES if (b, size, temperature) in bases}
+            over = {b: ratio(repeats, bases[b, temperature]) for b in BASES if (b, temperature) in bases}
             results.append(
                 {
                     "setting": setting.name,
                     "method": setting.kind,
                     "shape": setting.label,
                     "nodes": setting.nodes,
-                    "batch": size,
                     "temperature": temperature,
                     **figures(repeats),
                     "speedup": over,
                     "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
                 }
             )
-        return sorted(results, key=lambda r: (r["temperature"], r["batch"], rank(r["method"]), r["nodes"]))
+        return sorted(results, key=lambda r: (r["temperature"], rank(r["method"]), r["nodes"]))
 
 
 def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:

@@ -35,18 +35,14 @@ Open: TypeAlias = Callable[[Pair, str, Path], Engine]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """The programs that support the models, by method, and the reasons why others do not.
-
-    Keys of reasons are methods, or :attr:`Setting.group` where only a batch size is not supported.
-    """
+    """The programs that support the models, by method, and the reasons why others do not."""
 
     opened: dict[str, Engine] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def takes(self, setting: Setting) -> bool:
         """Whether a setting can be measured; settings without another program always can."""
-        here = setting.method in self.opened or setting.method not in ENGINES
-        return here and setting.group not in self.skipped
+        return setting.method in self.opened or setting.method not in ENGINES
 
 
 @contextmanager
@@ -54,48 +50,29 @@ def engines(
     settings: Sequence[Setting],
     pair: Pair,
     temperatures: Sequence[float],
-    prompts: Sequence[Sequence[int]],
+    prompt: Sequence[int],
     openers: Mapping[str, Open] | None = None,
 ) -> Iterator[Engines]:
-    """The programs of the settings. Each first continues a batch of prompts at every temperature, as a trial.
+    """The programs of the settings. Each first continues a prompt at every temperature, as a trial.
 
     Args:
-        prompts: at least as many as the largest batch has.
         openers: replacements of the usual openers, by method.
     """
-    first = {setting.group: setting for setting in reversed(settings) if setting.method in ENGINES}
+    first = {setting.method: setting for setting in reversed(settings) if setting.method in ENGINES}
     makers, found = openers or _openers(), Engines()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder:
-        for method in ENGINES:
-            its = sorted((s for s in first.values() if s.method == method), key=lambda s: s.batch)
+        for method, setting in first.items():
             try:
-                engine = makers[method](pair, method, _below(Path(folder), method)) if its else None
+                engine = makers[method](pair, method, _below(Path(folder), method))
+                for temperature in temperatures:
+                    engine.maker(setting, temperature, _TRIAL)([prompt], [0])
             except ImportError as error:
                 found.skipped[method] = f"not installed ({error}): {install('peers')}"
             except Exception as error:  # any error of another program: the rest is still measured
                 found.skipped[method] = _reason_of(error)
             else:
-                if engine is not None:
-                    _try(engine, its, temperatures, prompts, found)
+                found.opened[method] = engine
         yield found
-
-
-def _try(
-    engine: Engine,
-    settings: Sequence[Setting],
-    temperatures: Sequence[float],
-    prompts: Sequence[Sequence[int]],
-    found: Engines,
-) -> None:
-    """Let each setting, of one method and different batch sizes, generate a few tokens."""
-    for setting in settings:
-        try:
-            for temperature in temperatures:
-                engine.maker(setting, temperature, _TRIAL)(prompts[: setting.batch], list(range(setting.batch)))
-        except Exception as error:
-            found.skipped[setting.group] = _reason_of(error)
-        else:
-            found.opened[setting.method] = engine
 
 
 def _reason_of(error: Exception) -> str:

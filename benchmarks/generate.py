@@ -36,20 +36,16 @@ def command(**options: Any) -> None:
 
 def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
     """Open the models and programs, and report the missing ones."""
-    from benchmarks.batches import at_batches, batched, left_out
     from benchmarks.engines import engines
     from benchmarks.prompts import read_prompts
     from benchmarks.run import Bench
     from benchmarks.settings import on_backends, plan
 
     temperatures = config.temperature_values()
-    planned = plan(config.method_names(), has_draft=pair.draft is not None)
-    settings = at_batches(planned, config.batch_sizes())
+    settings = plan(config.method_names(), has_draft=pair.draft is not None)
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
-    first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]
-    with engines(settings, pair, temperatures, first) as found:
-        skipped = found.skipped | left_out(planned, config.batch_sizes())
-        for method, why in skipped.items():
+    with engines(settings, pair, temperatures, prompts[0].tokens) as found:
+        for method, why in found.skipped.items():
             click.echo(f"Left out: {method}, {why}", err=True)
         kept = on_backends([s for s in settings if found.takes(s)], config.backends())
         if not kept:
@@ -64,7 +60,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
             others=others,
             engines=found.opened,
         )
-        _run(config, bench, skipped)
+        _run(config, bench, found.skipped)
 
 
 def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import product
 from typing import Any, TypeAlias
 
 from benchmarks.record import machine_lines
@@ -13,18 +12,17 @@ from benchmarks.summary import STAGES, ratio
 Result: TypeAlias = dict[str, Any]
 
 NOTES = """\
-* **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts. In a
-  batch a forward counts once for every text that it goes on with (also for finished ones, where they are read on).
+* **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts.
 * *nodes* is the size of a full tree; *drafted/round* what the target really got to see, on average. Near the end of a
   text trees are cut. At temperature 0 independent chains are all the same chain, and it is scored once.
-* **Tokens/s** are new tokens of all texts of a batch per wall second of the whole call, from token ids to token ids, timed
+* **Tokens/s** are new tokens per wall second of the whole call, from token ids to token ids, timed
   from outside on both sides: one figure per repeat over all prompts; the table shows the median and, in brackets, the
   extremes.
 * **Ratios** are taken inside each repeat, then their median; above 1 the setting named first (the row) is faster.
 * Shares of the time: *draft* and *target* are the forwards of the two models (seen by hooks, the same on both sides),
   *verify* is Draftwood's verifier, *other* all the rest; *outside* is verify and other, per round (target forward).
   On an accelerator forwards are launched, not awaited: there only the whole is to be trusted.
-* Every prompt (every batch) goes round all settings before the next one, in shuffled order; seeds are equal for all
+* Every prompt goes round all settings before the next one, in shuffled order; seeds are equal for all
   settings and differ between repeats. At temperature 0 every repeat writes the same text.
 * Other programs (`genai`: OpenVINO GenAI, `llama.cpp`) run the same weights in the same number format with as many threads
   and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
@@ -37,12 +35,11 @@ def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
     results, temperatures = document["results"], document["config"]["temperatures"]
     blocks = [head(document, "Draftwood benchmark")]
-    sizes = sorted({r["batch"] for r in results})
-    for temperature, size in product(temperatures, sizes):
-        here = [r for r in results if (r["temperature"], r["batch"]) == (temperature, size)]
+    for temperature in temperatures:
+        here = [r for r in results if r["temperature"] == temperature]
         if not here:
             continue
-        blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
+        blocks.append(f"## Temperature {temperature:g}")
         blocks += [*_against_peers(here), *_all_settings(here)]
     blocks += _greedy(document)
     return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
@@ -75,7 +72,7 @@ def head(document: dict[str, Any], title: str) -> str:
         "",
         *(f"* {line}" for line in models),
         f"* prompts: {', '.join(f'{count} {name}' for name, count in sources.items())}; "
-        f"up to {config['max_new_tokens']} new tokens, batch {config['batch']}; {repeats} of {config['repeats']} repeats",
+        f"up to {config['max_new_tokens']} new tokens; {repeats} of {config['repeats']} repeats",
         *machine_lines(document, *left_out),
     ]
     return "\n".join(lines)
@@ -152,7 +149,7 @@ def _greedy(document: dict[str, Any]) -> list[str]:
         return [title, "Not checked: `generate` was not measured at temperature 0."]
     rows = [
         [
-            _at(check),
+            check["setting"],
             str(check["compared"]),
             str(len(check["differing"])),
             f"{max(d['gap'] for d in check['differing']):.2g}" if check["differing"] else "",
@@ -163,12 +160,6 @@ def _greedy(document: dict[str, Any]) -> list[str]:
     dtype = document["models"]["target"]["dtype"]
     text = f"Arithmetic in {dtype}. A text may part from `generate` only where two scores are equal to within rounding."
     return [title, text, table(header, rows)]
-
-
-def _at(found: dict[str, Any]) -> str:
-    """The setting, and the batch size where it is not 1."""
-    name: str = found["setting"]
-    return name if found["batch"] == 1 else f"{name}, batch {found['batch']}"
 
 
 def efficiency_cell(figures: Result) -> str:

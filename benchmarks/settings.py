@@ -64,11 +64,6 @@ class Setting:
         return f"{self.kind} {self.label}".rstrip()
 
     @property
-    def group(self) -> str:
-        """The method, and the batch size where it is not 1."""
-        return self.method if self.batch == 1 else f"{self.method} at batch {self.batch}"
-
-    @property
     def label(self) -> str:
         """The shape in short."""
         free = "as it pays" if self.method == "shared-noise" else ""

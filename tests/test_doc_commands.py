@@ -37,7 +37,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "serve --target": "--help",  # of files that are not here; tests/serve/test_several.py runs such servers
     "ray": "--help",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
-    "benchmarks generate --batch": f"{BENCH} --methods ar",
     "benchmarks never-slower": SLOWER,
     "benchmarks never-slower --target smollm2": "--help",
     "benchmarks divergence": "--pieces 1 --tokens 4",

@@ -38,24 +38,6 @@ def test_the_page_that_asks_a_question_cites_its_benchmark(name):
     assert re.search(rf"benchmarks {name}\b|results/{name}\b", (ROOT / page).read_text(encoding="utf-8"))
 
 
-def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded, tmp_path):
-    path = tmp_path / "four.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("ab", "cdefg", "h", "ij")))
-    run = call(*loaded, "--prompts", path, "--prompts-per-source", "4", "--batch", "4,1")
-    document = json.loads((tmp_path / "out" / "bench.json").read_text())
-    found = {(r["setting"], r["batch"], r["temperature"]): r for r in document["results"]}
-    assert found.keys() == {(name, 1, t) for name in NAMES for t in (0.0, 1.0)} | {
-        (name, 4, t) for name in NAMES[:3] for t in (0.0, 1.0)
-    }
-    one, four = (found["generate", size, 0.0]["repeats"][0] for size in (1, 4))
-    assert (one["new_tokens"], four["new_tokens"]) == ([4, 4, 4, 4], [16])
-    assert found["generate", 4, 0.0]["block_efficiency"] == found["ar", 4, 1.0]["block_efficiency"] == 1
-    assert found["chain 3", 4, 0.0]["block_efficiency"] == found["chain 3", 1, 0.0]["block_efficiency"] > 1
-    assert len(document["greedy"]) == 7
-    assert all((check["compared"], check["differing"]) == (4, []) for check in document["greedy"])
-    assert "Left out: assisted at batch 4" in run.stderr
-
-
 @pytest.mark.parametrize(("after", "kept"), [(8 + 8 + 3, [1]), (8 + 16 + 8 + 1, [2, 1])])
 def test_an_interrupted_run_writes_what_it_has(loaded, tmp_path, monkeypatch, after, kept):
     monkeypatch.setattr(bench_run, "measure", interrupted(bench_run.measure, after))

@@ -27,22 +27,6 @@ def letters(pair):
     return Pair(pair.target.model, pair.draft.model, tokenizer)
 
 
-def test_a_program_that_takes_no_batches_is_left_out_there_only(letters):
-    class Single:
-        def maker(self, setting, temperature, max_new_tokens):
-            def make(prompts, seeds):
-                [_] = prompts
-                return Texts(tokens=[[1]], forwards=1, row_forwards=1, drafted=0, seen=False)
-
-            return make
-
-    both = [Setting(method="genai"), Setting(method="genai", batch=2)]
-    for opener, taken, skipped in ((lambda *_: Single(), [True, False], "genai at batch 2"), (broken, [False] * 2, "genai")):
-        with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": opener}) as found:
-            assert [found.takes(setting) for setting in both] == taken
-            assert list(found.skipped) == [skipped]
-
-
 def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):
     gguf = pytest.importorskip("gguf")
     from benchmarks.llama_cpp import named, write_gguf
@@ -58,7 +42,7 @@ def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):
 
 def test_a_program_that_is_not_installed_is_left_out_with_the_reason(monkeypatch, letters):
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
-    with engines([Setting(method="genai")], letters, (0.0,), [PROMPT]) as found:
+    with engines([Setting(method="genai")], letters, (0.0,), PROMPT) as found:
         assert not found.opened
         assert 'pip install ".[peers]"' in found.skipped["genai"]
 

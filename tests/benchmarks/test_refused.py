@@ -12,8 +12,6 @@ REFUSED = [
     ("generate --temperatures ,", "temperatures is ','"),
     ("generate --temperatures=-1", "temperatures is '-1': give numbers from 0"),
     ("generate --methods chain,beam", "'beam': choose from ar, chain"),
-    ("generate --batch 0", "batch holds '0'"),
-    ("generate --batch x", "batch holds 'x'"),
     ("cost --context 5 --context 5", "context is 5, 5"),
     ("cost --repeats 0", "repeats is 0"),
     ("cost --weights same", "give int8, int4 or both"),
@@ -44,9 +42,3 @@ def test_commands_refuse_what_they_cannot_do(command, message, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert message in " ".join(call(*shlex.split(command), code=2).output.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_batches_that_cannot_be_filled_are_refused(prompt_file, tmp_path):
-    options = "--methods", "ar", "--prompts", prompt_file, "--output", tmp_path, "--batch", "3"
-    message = "batches of 3 cannot be filled with 1 prompts of 'x': give each source a number that 3 divides"
-    assert f"{message} (--prompts-per-source 3)" in call("generate", *options, code=2).output
