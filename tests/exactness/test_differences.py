@@ -13,7 +13,7 @@ from draftwood.core.errors import NumericsError
 from draftwood.core.log_probs import Distributions
 from draftwood.exactness import enumeration, evidence, tape
 from draftwood.exactness.goodness import BINS, Evidence, goodness_of_fit
-from draftwood.exactness.rounds import Rounds, Trial, drafted
+from draftwood.exactness.rounds import Rounds, drafted
 from draftwood.exactness.texts import Choice, Pairs, Text
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
@@ -150,7 +150,7 @@ def choice_of(value):
 
 def trials_of(value):
     made = Rounds("recursive", torch.Generator().manual_seed(0))
-    made._trials = [Trial(1, 1, 0.5, True), Trial(1, 1, value, False)]
+    made._trials["accepted"] = [(0.5, True), (value, False)]
     return dict(made.p_values())["accepted"]
 
 

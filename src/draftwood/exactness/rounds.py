@@ -8,9 +8,10 @@ siblings. No text is read here, so nothing is selected by its outcome.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -27,15 +28,6 @@ LAST: Final = 4  # later siblings share one test
 RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
 """Draws that choose siblings at random from recorded distributions."""
 _MIN_MASS: Final = 1e-4  # probability that must remain after earlier siblings; below it rounding errors are too large
-
-
-class Trial(NamedTuple):
-    """A child that was tried: its depth and its number among its siblings, from 1 on, and the chance of accepting it."""
-
-    depth: int
-    rank: int
-    chance: float
-    accepted: bool
 
 
 @final
@@ -64,10 +56,9 @@ class Rounds:
 
     def __init__(self, verifier: str, generator: torch.Generator) -> None:
         self._verifier, self._generator = verifier, generator
-        self._trials: list[Trial] = []
-        self._drafted: dict[int, list[float]] = {}
-        self._extra: dict[bool, list[float]] = {}
-        self._pairs: dict[str, list[tuple[float, float]]] = {"first trial": [], "extra token": []}
+        self._trials = defaultdict[str, list[tuple[float, bool]]](list)  # chances and outcomes by test
+        self._values = defaultdict[str, list[float]](list)  # uniform ones
+        self._pairs = defaultdict[str, list[tuple[float, float]]](list)  # independent ones
         self._reused = torch.zeros(len(STAKES), dtype=torch.float64)
         self._reuses = 0
         self._before: dict[int, Remembered] = {}
@@ -80,7 +71,7 @@ class Rounds:
         """Add one round, and the numbers of its rows in the batch."""
         with torch.inference_mode():
             for rank, value in drafted(this_round.tree, self._generator):
-                self._drafted.setdefault(min(rank, LAST), []).append(value)
+                self._values[f"drafted, sibling {min(rank, LAST)}"].append(value)
             now = [Remembered() for _ in rows]
             self._origins(this_round.tree, rows, now)
             if self._verifier in WALKS:
@@ -96,23 +87,26 @@ class Rounds:
         for at, (path, token, row, current) in enumerate(zip(this_round.paths, columns, rows, now, strict=True)):
             walk, end, children = WALKS[self._verifier](arrays, at, path), path[-1] if path else 0, tree.children[at]
             ranks = {child: rank for below in children for rank, child in enumerate(below, 1)}
-            trials = [Trial(depths[at][test.node], ranks[test.node], test.chance, test.node in path) for test in walk.tests]
+            for test in walk.tests:
+                depth, rank = min(depths[at][test.node], DEEPEST), min(ranks[test.node], LAST)
+                for name in ("accepted", f"accepted, depth {depth}", f"accepted, sibling {rank}"):
+                    self._trials[name].append((test.chance, test.node in path))
             target = torch.from_numpy(arrays.target_vector(at, end))
             residual = target if walk.last is None else torch.from_numpy(walk.last)
             before = self._before.get(row, Remembered())
             share = torch.rand(2, generator=self._generator, dtype=torch.float64)
-            self._add_trials(trials, float(share[0]), before, current)
+            if walk.tests:
+                self._add_first(walk.tests[0].chance, walk.tests[0].node in path, float(share[0]), before, current)
+            after = "a rejection" if children[end] else "a full path"
             value = self._add_extra(residual, target, token, share[1:], before, current)
-            self._extra.setdefault(bool(children[end]), []).append(value)
+            self._values[f"extra token after {after}"].append(value)
 
-    def _add_trials(self, trials: Sequence[Trial], share: float, before: Remembered, now: Remembered) -> None:
-        """Add a row's tests in their order; ``share`` is the point within the first outcome's own probability."""
-        self._trials += trials
-        if trials:
-            chance = min(1.0, trials[0].chance)
-            now.first = chance * share if trials[0].accepted else chance + (1 - chance) * share
-            if before.first is not None:
-                self._pairs["first trial"].append((before.first, now.first))
+    def _add_first(self, chance: float, accepted: bool, share: float, before: Remembered, now: Remembered) -> None:
+        """Add a row's first test; ``share`` is the point within the outcome's own probability."""
+        chance = min(1.0, chance)
+        now.first = chance * share if accepted else chance + (1 - chance) * share
+        if before.first is not None:
+            self._pairs["next round, first trial"].append((before.first, now.first))
 
     def _add_extra(
         self, residual: Tensor, target: Tensor, token: int, share: Tensor, before: Remembered, now: Remembered
@@ -126,7 +120,7 @@ class Rounds:
         drawn, tokens = residual.unsqueeze(0), torch.tensor([token])
         now.extra = float(pit(drawn, tokens, share))
         if before.extra is not None:
-            self._pairs["extra token"].append((before.extra, now.extra))
+            self._pairs["next round, extra token"].append((before.extra, now.extra))
         ratio = torch.where(target > 0, residual / target, 0.0)
         return float(pit(drawn, tokens, share, ratio.unsqueeze(0)))
 
@@ -146,32 +140,14 @@ class Rounds:
                 self._reuses += 1
 
     def p_values(self) -> Iterator[tuple[str, float]]:
-        """Names and p-values of the tests."""
-        if self._trials:
-            yield "accepted", _of_trials(self._trials)
-        for depth in range(1, DEEPEST + 1):
-            if some := [t for t in self._trials if min(t.depth, DEEPEST) == depth]:
-                yield f"accepted, depth {depth}", _of_trials(some)
-        for rank in range(1, LAST + 1):
-            if some := [t for t in self._trials if min(t.rank, LAST) == rank]:
-                yield f"accepted, sibling {rank}", _of_trials(some)
-        for rank, values in sorted(self._drafted.items()):
-            yield from _unless_none(f"drafted, sibling {rank}", of_mean(values))
-        for after, values in sorted(self._extra.items()):
-            yield from _unless_none(f"extra token after {'a rejection' if after else 'a full path'}", of_mean(values))
-        for name, pairs in self._pairs.items():
-            yield from _unless_none(f"next round, {name}", of_pairs(pairs))
+        """Names and p-values of the tests; none for too few values."""
+        for name, trials in sorted(self._trials.items()):
+            yield name, of_events(*zip(*trials, strict=True))
+        found = [(name, of_mean(values)) for name, values in sorted(self._values.items())]
+        found += [(name, of_pairs(pairs)) for name, pairs in sorted(self._pairs.items())]
+        yield from ((name, p_value) for name, p_value in found if p_value is not None)
         if self._reuses:
             yield "next round, drafted", of_wealth(self._reused)
-
-
-def _unless_none(name: str, p_value: float | None) -> Iterator[tuple[str, float]]:
-    if p_value is not None:
-        yield name, p_value
-
-
-def _of_trials(trials: Sequence[Trial]) -> float:
-    return of_events([trial.chance for trial in trials], [trial.accepted for trial in trials])
 
 
 def _same_noise(now: Tensor, token: int, then: Tensor, earlier: int) -> Tensor:

@@ -86,14 +86,14 @@ def _in_one_row(scene: Scene) -> str:
     for y in rows.values():
         canvas.line([(_MARGIN + columns.width - 4, y), (target - 2, y)], arrow=True)
     verdicts = VerdictColumns(target + 250 + 28, 130, 96)
-    tried = draw_verdicts(scene, top, verdicts)
+    kept, tried = draw_verdicts(scene, top, verdicts)
     output = verdicts.right + OUTPUT_GAP
-    end = draw_output(scene, output, 96, tried, top - 12)
+    end = draw_output(scene, output, 96, kept, top - 12)
     _draft_heads(scene, _MARGIN, columns, _TOP - 2)
     _head(scene, target, _TOP - 2, "Target model|probability")
     _head(scene, verdicts.left, _TOP - 2, TITLES.get(scene.trace.verifier, "Verification"))
     _head(scene, output, _TOP - 2, "Output|token")
-    bottom = max(lower, top + tried.height, end + PILL) + 22
+    bottom = max(lower, tried, end + PILL) + 22
     start = _MARGIN + columns.label + 48
     canvas.line([(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
@@ -126,8 +126,7 @@ def _in_one_column(scene: Scene, *, wide: bool) -> str:
     lower += len(rows) * 26 + 50
     _head(scene, left, lower - 10, TITLES.get(scene.trace.verifier, "Verification"))
     verdicts = VerdictColumns(left, 440 if wide else 108, 120 if wide else 84)
-    tried = draw_verdicts(scene, lower, verdicts)
-    lower += tried.height + 34
+    lower = draw_verdicts(scene, lower, verdicts)[1] + 34
     _head(scene, left, lower - 10, "Output token")
     bottom, in_line = lower + PILL + 12, room // 104
     for place, node in enumerate([0, *scene.round.path, None]):

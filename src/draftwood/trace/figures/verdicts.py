@@ -15,6 +15,7 @@ _TRIAL: Final = 66.0  # height of a trial
 _NAME: Final = 34.0  # "q12''" in front of a distribution
 _VALUE: Final = 40.0  # the candidate's probability behind it
 _CHILD: Final = 28.0  # height of a child that is compared with the target's choice
+OWN: Final = -1  # the target's own token among nodes
 OUTPUT_GAP: Final = 26.0  # between the verdicts and the output: room for an arrow
 TITLES: Final = {
     "recursive": "Recursive rejection sampling",
@@ -23,22 +24,6 @@ TITLES: Final = {
     "greedy": "Match the target's choice",
     "tolerance": "Near the target's best",
 }
-
-
-@final
-@dataclass(frozen=True)
-class VerdictPanel:
-    """What was drawn: where accepted nodes and the last token stand.
-
-    Attributes:
-        kept: the height of every node of the path.
-        last: the height of the target's own token.
-        height: of the panel.
-    """
-
-    kept: dict[int, float]
-    last: float
-    height: float
 
 
 @final
@@ -59,22 +44,24 @@ class VerdictColumns:
         return self.candidate + self.pill + 20
 
 
-def draw_verdicts(scene: Scene, y: float, columns: VerdictColumns) -> VerdictPanel:
-    """Draw trials, or the target's choices, and the draw of the last token."""
+def draw_verdicts(scene: Scene, y: float, columns: VerdictColumns) -> tuple[dict[int, float], float]:
+    """Draw trials, or the target's choices, and the draw of the last token.
+
+    Returns:
+        The heights of the nodes of the path, and of the last token as ``OWN``; and the lower edge.
+    """
     kept: dict[int, float] = {}
-    top = _choices(scene, y, columns, kept) if scene.round.choices else _trials(scene, y, columns, kept)
+    if scene.round.choices:
+        return kept, _choices(scene, y, columns, kept)
     end = scene.round.path[-1] if scene.round.path else 0
-    if not scene.round.choices:
-        height = top + 18
-        rejected = [t for t in scene.round.trials if scene.round.nodes[t.node].parent == end and not t.accepted]
-        words = _prime("q", end, len(rejected) if scene.round.next_is_residual else 0)
-        _named_bar(scene, columns, height, words, scene.round.next_from, {scene.round.next_token: "own"})
-        scene.own_pill(columns.candidate, height, columns.pill)
-        scene.canvas.text(columns.left, height + 24, _why(scene, end), "quiet", size=10.5)
-        top += 50
-    else:
-        height = kept.pop(-1)
-    return VerdictPanel(kept, height, top - y)
+    top = _trials(scene, y, columns, kept)
+    kept[OWN] = top + 18
+    rejected = [t for t in scene.round.trials if scene.round.nodes[t.node].parent == end and not t.accepted]
+    words = _prime("q", end, len(rejected) if scene.round.next_is_residual else 0)
+    _named_bar(scene, columns, kept[OWN], words, scene.round.next_from, {scene.round.next_token: "own"})
+    scene.own_pill(columns.candidate, kept[OWN], columns.pill)
+    scene.canvas.text(columns.left, kept[OWN] + 24, _why(scene, end), "quiet", size=10.5)
+    return kept, top + 50
 
 
 def _why(scene: Scene, end: int) -> str:
@@ -161,7 +148,7 @@ def _choices(scene: Scene, y: float, columns: VerdictColumns, kept: dict[int, fl
         if last:
             scene.canvas.text(columns.left, y + 4, "the target's own", "quiet", size=10.5)
             scene.own_pill(columns.candidate, y, columns.pill)
-            kept[-1] = y
+            kept[OWN] = y
             y += _CHILD
         y += 4
     return y
@@ -181,14 +168,14 @@ def _choice(scene: Scene, y: float, columns: VerdictColumns, choice: Choice) -> 
         scene.canvas.text(columns.right, y + 34, f"noise {choice.noise:.2f}", "quiet", within=group, anchor="end", size=10.5)
 
 
-def draw_output(scene: Scene, x: float, width: float, panel: VerdictPanel, top: float) -> float:
+def draw_output(scene: Scene, x: float, width: float, kept: dict[int, float], top: float) -> float:
     """The column of output tokens, each level with its verdict where verdicts come in the order of the text.
 
     Returns:
         The lower edge.
     """
     scene.pill(x, top, width, 0)
-    heights = [panel.kept.get(node, 0.0) for node in scene.round.path] + [panel.last]
+    heights = [kept.get(node, 0.0) for node in (*scene.round.path, OWN)]
     ordered = all(below - above >= PILL + 4 for above, below in pairwise([top, *heights]))
     if not ordered:
         heights = [top + (place + 1) * (PILL + 8) for place in range(len(heights))]
