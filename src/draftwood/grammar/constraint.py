@@ -28,7 +28,6 @@ def _spoilt(matcher: Any) -> bool:
 
 
 def _reason(matcher: Any) -> str:
-    """The error of a matcher."""
     return str(matcher.get_error()).partition("\n")[0]
 
 

@@ -59,7 +59,6 @@ class Described(Route):
 
     @property
     def media(self) -> list[str]:
-        """The types of its answers."""
         if kind := {"/docs": "text/html", "/metrics": "text/plain"}.get(self.path):
             return [kind]
         streams = self.path == "/v1/traces/{id}" or (self.body is not None and "stream" in self.body.model_fields)

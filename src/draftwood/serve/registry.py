@@ -80,12 +80,10 @@ class Registry:
 
     @property
     def names(self) -> list[str]:
-        """Of all models, in the interface."""
         return [name for model in self.models for name in model.names]
 
     @property
     def loaded(self) -> list[tuple[Stay, Service]]:
-        """The models that are in memory."""
         return [(stay, stay.service) for stay in self._stays if stay.service is not None]
 
     @property
@@ -252,12 +250,10 @@ class Registry:
         REQUESTS.info("the model %s was unloaded", stay.model.names[0])
 
     def start(self) -> None:
-        """Begin to write."""
         for scheduler in self._schedulers:
             scheduler.start()
 
     def drain(self) -> None:
-        """Take no further texts."""
         self._draining = True
         for scheduler in self._schedulers:
             scheduler.drain()

@@ -42,7 +42,6 @@ class Server(uvicorn.Server):
             self._registry.cut()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, and end."""
         count, drain = self._registry.texts, self._registry.options.drain
         what = f"{count} unfinished text{'' if count == 1 else 's'} may end within {drain:g} s (--drain)"
         self._say(f"Stopping: {what}; Ctrl-C ends them at once." if count else "Stopping: no text is unfinished.")

@@ -79,16 +79,13 @@ class Metrics:
         self._gauges = {name: Gauge(_PREFIX + name, text, registry=registry) for name, text in _GAUGES.items()}
 
     def count(self, name: str, amount: float = 1, *labels: object) -> None:
-        """Add to a counter."""
         counter = self._counters[name]
         (counter.labels(*labels) if labels else counter).inc(amount)
 
     def observe(self, name: str, seconds: float) -> None:
-        """Add to a histogram."""
         self._histograms[name].observe(seconds)
 
     def add_draft(self, draft: Draft) -> None:
-        """Count one draft."""
         for name, amount in (("drafts", 1), ("draft_tokens", draft.nodes), ("accepted_tokens", len(draft.ranks))):
             self.count(f"spec_decode_num_{name}", amount)
         for position, rank in enumerate(draft.ranks):

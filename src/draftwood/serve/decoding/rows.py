@@ -109,7 +109,6 @@ class Rows:
 
     @property
     def running(self) -> int:
-        """Number of texts that are written now."""
         return len(self._going)
 
     @property
@@ -169,7 +168,6 @@ class Rows:
             self._emit(job, TextDelta(tokens=(), text=job.held, finish_reason="length"))
 
     def fail(self, error: ApiError) -> None:
-        """End all texts with an error."""
         for job in list(self._jobs):
             self._emit(job, error)
 

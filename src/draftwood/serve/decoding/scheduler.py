@@ -60,7 +60,6 @@ class Scheduler:
         )
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:

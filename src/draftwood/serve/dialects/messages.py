@@ -208,7 +208,6 @@ def _form(form: Any) -> Any:
 
 
 def _block(part: Part) -> Json:
-    """A part as a content block."""
     if part.kind == "call":
         said = {"id": part.id, "name": part.name, "input": json.loads(part.text or "{}")}
         return {"type": "tool_use", **said, "caller": {"type": "direct"}}

@@ -49,7 +49,6 @@ class OllamaBody(RouteBody):
 
     @property
     def empty(self) -> bool:
-        """Whether it wants no text."""
         return not any(getattr(self, name, None) for name in ("messages", "prompt", "suffix", "images"))
 
     @property
@@ -146,7 +145,6 @@ class Ollama(Dialect):
         return b"".join(line(event) + b"\n" for event in events)
 
     def _say(self, text: str, **extra: Any) -> Json:
-        """What the model said."""
         if self._generates:
             return {"response": text, **extra}
         return {"message": {"role": "assistant", "content": text, **extra}}

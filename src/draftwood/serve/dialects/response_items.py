@@ -91,7 +91,6 @@ class Tools:
         return {"description": "\n".join(filter(None, says)) or None, "parameters": parameters}
 
     def choice(self, choice: str | Json | None) -> str | Json | None:
-        """The choice as a chat has it."""
         if not isinstance(choice, dict):
             return choice
         if (kind := choice.get("type")) not in ("function", "custom", "local_shell"):
@@ -100,7 +99,6 @@ class Tools:
         return {"type": "function", "function": {"name": kind if kind == "local_shell" else name}}
 
     def kind(self, part: Part) -> str:
-        """The kind of the item of a call."""
         return self._kinds[part.name].type if part.name in self._kinds else "function_call"
 
     def item(self, part: Part) -> Json:

@@ -153,7 +153,6 @@ class Responses(Dialect):
         return f"{_PARTS[part.kind][0]}_{self.id.removeprefix(self.prefix)}_{part.index}"
 
     def _item(self, part: Part, status: str) -> Json:
-        """A part as an item of the output."""
         head, content = {"id": self._id(part), "status": status}, [] if status == "in_progress" else [_content(part)]
         if part.kind == "call":
             return {**head, **self._tools.item(part)}

@@ -210,7 +210,6 @@ def name_of(target: str | None) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
     if host == "localhost":
         return True
     try:

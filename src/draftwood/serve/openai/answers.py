@@ -66,7 +66,6 @@ class LiveTrace:
             await self._news.wait()
 
     async def finished(self) -> Trace:
-        """The whole trace, when it has ended."""
         while not self.ended:
             await self.grown(self.latest)
         return self.latest
@@ -175,7 +174,6 @@ class Answer:
         return {"completion_tokens_details": counts} if counts else {}
 
     def _counts(self) -> dict[str, float]:
-        """What the log says of the texts."""
         found: dict[str, float] = {"prompt_tokens": self.prepared.prompt_tokens, "completion_tokens": self._written}
         return found | ({"tokens_per_pass": round(self._written / self._passes, 2)} if self._passes else {})
 

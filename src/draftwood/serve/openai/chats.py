@@ -45,7 +45,6 @@ class Chats:
 
     @cached_property
     def _calls(self) -> ToolFormat | None:
-        """How the model writes calls."""
         if not self._reads_tools:
             return FORMATS["hermes"]
         added = getattr(self._pair.tokenizer, "added_tokens_decoder", {}).values()
@@ -53,7 +52,6 @@ class Chats:
 
     @property
     def _channels(self) -> bool:
-        """Whether answers are in channels."""
         return self._calls is not None and self._calls.channels
 
     def prompt(self, messages: Sequence[ChatMessage], body: TemplateFields) -> list[int]:
@@ -152,7 +150,6 @@ class Chats:
 
 
 def _values(body: TemplateFields) -> dict[str, Any]:
-    """The values for the chat template."""
     values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
     if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
         raise bad(

@@ -74,7 +74,6 @@ def with_objects(messages: Messages) -> list[dict[str, Any]]:
 
 
 def _with_calls(messages: Messages, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose calls are changed."""
     return [{**one, **{name: [*map(change, one[name])] for name in ("tool_calls",) if name in one}} for one in messages]
 
 

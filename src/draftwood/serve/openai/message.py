@@ -160,7 +160,6 @@ class AnswerReader:
         return "tool_calls" if called else end.finish_reason
 
     def message(self) -> dict[str, Any]:
-        """The message so far."""
         calls = [called(call.id, call.name, "".join(call.arguments)) for call in self._calls]
         content = "".join(self._content) or (None if calls else "")
         found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -188,7 +187,6 @@ class ThoughtTokens:
 
     @property
     def count(self) -> int:
-        """So far."""
         return self._read if self._begun else 0
 
     def push(self, tokens: Sequence[int]) -> None:

@@ -104,7 +104,6 @@ class CallReader:
         return self._reading.form
 
     def push(self, text: str, *, last: bool) -> list[Part]:
-        """What is new."""
         self.unread, self._last = self.unread + text, last
         while self._step():
             pass

@@ -127,7 +127,6 @@ class Prediction(Body):
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return self.content if isinstance(self.content, str) else "".join(part.text or "" for part in self.content)
 
 
@@ -180,7 +179,6 @@ class RouteBody(Body):
 
     @property
     def wanted(self) -> str | None:
-        """The name of the model."""
         return self.model
 
     @property
@@ -230,7 +228,6 @@ class Settings(RouteBody):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

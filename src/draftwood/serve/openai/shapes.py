@@ -56,7 +56,6 @@ class _OpenAIShape(Shape, ABC):
         return self._chunked(*self._parts(0, TextDelta(tokens=(), text="", finish_reason=None), empty=True))
 
     def last(self) -> list[Json]:
-        """The chunk of the usage."""
         return [{**self._chunked(), "usage": self.answer.usage(), **figures(self.answer)}] if self._usage else []
 
     def fail(self, error: Json) -> Json:

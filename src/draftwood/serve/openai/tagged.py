@@ -146,7 +146,6 @@ def _value(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> set[str]:
-    """The types that a schema names."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type", ())
