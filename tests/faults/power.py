@@ -7,8 +7,7 @@ from collections import Counter
 import draftwood
 from draftwood.cli.check import PROMPTS, CheckConfig
 from draftwood.core.settings import Method
-from draftwood.exactness.outcome import decoder_of
-from draftwood.exactness.report import check
+from draftwood.exactness.report import check, decoder_of
 from draftwood.loading.models import LoadOptions
 from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS

@@ -14,8 +14,7 @@ from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import EverySize
 from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare, ratios
 from draftwood.exactness.goodness import SIGNIFICANCE
-from draftwood.exactness.outcome import decoder_of
-from draftwood.exactness.report import check
+from draftwood.exactness.report import check, decoder_of
 from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt

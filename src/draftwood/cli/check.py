@@ -81,8 +81,7 @@ def _check(
     pair = load_fixed(models, replace(options, activations=16))  # as the model that scores the texts
 
     from draftwood.exactness.enumeration import enumerated
-    from draftwood.exactness.outcome import decoder_of
-    from draftwood.exactness.report import check
+    from draftwood.exactness.report import check, decoder_of
 
     decoder = decoder_of(pair, method, sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"

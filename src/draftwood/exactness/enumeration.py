@@ -25,7 +25,7 @@ from draftwood.core.rounds import Stats
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness import goodness
-from draftwood.exactness.outcome import Outcome
+from draftwood.exactness.goodness import Outcome
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 from draftwood.sampling.settings import Sampling
 

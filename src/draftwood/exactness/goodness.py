@@ -9,17 +9,19 @@ ordered by the ratio of the draft's distribution to the target's, so a bias towa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
+from draftwood.core.rounds import Stats
+from draftwood.engine.decode import Decoder
+from draftwood.engine.pipeline import PLAIN
 from draftwood.exactness.evidence import pit
-from draftwood.exactness.outcome import Outcome
 from draftwood.exactness.score_faults import Detectable, ScoreFaults
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
@@ -50,6 +52,44 @@ class Evidence:
     def fails(self) -> bool:
         """Chance alone does not explain the result."""
         return not self.p_value > self.level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The base of the results of a check.
+
+    Attributes:
+        exact: no test fails, and drafted tokens were accepted if the method drafts any.
+        drafted, accepted: number of drafted nodes that the target scored, and of those that were accepted.
+        unproven: no test fails, but no drafted token was accepted, so nothing is shown.
+    """
+
+    exact: bool
+    drafted: int = 0
+    accepted: int = 0
+    unproven: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The first words of a summary."""
+        if self.unproven:
+            return "NO PROOF, since no drafted token was accepted: give more samples, or prompts that the draft knows"
+        return "exact" if self.exact else "NOT exact"
+
+    @property
+    def drafts(self) -> str:
+        """The numbers of drafted and accepted nodes in words."""
+        return f"{self.accepted:,} of {self.drafted:,} drafted nodes were accepted"
+
+    def after(self, decoder: Decoder, stats: Iterable[Stats]) -> Self:
+        """The result of texts with these statistics."""
+        total = Stats()
+        for one in stats:
+            total.add(one)
+        accepted = sum(count * rounds for count, rounds in total.accepted.items())
+        unproven = self.exact and not accepted and decoder.pipeline.drafter.name != PLAIN
+        exact = self.exact and not unproven
+        return replace(self, exact=exact, drafted=total.drafted, accepted=accepted, unproven=unproven)
 
 
 @final

@@ -19,8 +19,12 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive.budget import EverySize
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.engine.session import Session
 from draftwood.exactness.evidence import pit
 from draftwood.exactness.goodness import BINS, Report, goodness_of_fit, pit_values, rounding, target_distribution
 from draftwood.exactness.rounds import Rounds
@@ -29,6 +33,13 @@ from draftwood.exactness.texts import Choice, Text, Texts
 from draftwood.sampling.settings import Sampling
 
 BATCH = 16  # texts; those of the first batch are made one by one, since drafters draft more for a single text
+
+
+def decoder_of(pair: Session, method: Method, temperature: float) -> Decoder:
+    """A decoder whose adaptive trees have every size in turn: a check drafts whether or not that pays on the machine."""
+    chosen, greedy = pair.method(method, temperature=temperature), temperature == 0
+    drafter, verifier = build(chosen, pair.draft, greedy=greedy, controllers=Controllers(budget=EverySize()))
+    return Decoder(pair.target, drafter, verifier, tokenizer=pair.tokenizer, eos=pair.eos)
 
 
 def check(
