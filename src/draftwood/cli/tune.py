@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwood.cli.job.lines import read_texts
 from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import duration, shares
-from draftwood.cli.prompts import read_texts
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable

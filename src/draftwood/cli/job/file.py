@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 
 import click
 
-from draftwood.cli.job.lines import Line, read_sentences
+from draftwood.cli.job.lines import Line, read_prompts, read_sentences
 from draftwood.cli.job.output import Output
 from draftwood.cli.job.resume import facts_of, text_key
 from draftwood.cli.progress import steps
-from draftwood.cli.prompts import read_prompts
 from draftwood.cli.results import summary
 from draftwood.cli.settings import Opened, Settings
 from draftwood.core.errors import CacheError, ConfigError
