@@ -1,14 +1,11 @@
 """What has one meaning is accepted from Python as people write it; everything else is refused in a sentence."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from draftwood import (
     ConfigError,
-    Decoder,
     Limits,
     LoadOptions,
     Method,
@@ -61,27 +58,6 @@ def test_names_mappings_and_single_settings_stand_for_what_they_mean(pair, writt
     assert pair.generate("the fox ran", seed=3, **{**default, **written}).token_ids == wanted.token_ids
     pieces = pair.stream("the fox ran", seed=3, **{**default, **written})
     assert [token for piece in pieces for token in piece.tokens] == wanted.token_ids
-
-
-def test_single_settings_replace_those_of_the_pairs_own_sampling(pair, monkeypatch):
-    own, seen = pair.sampling, []
-    assert (own.temperature, own.min_p, own.repetition_penalty) == (0.8, 0.02, 1.2)
-
-    def note(self, requests, sampling, **more):
-        seen.append(sampling)
-        return [None]
-
-    monkeypatch.setattr(Decoder, "generate", note)
-    pair.generate("the fox", temperature=0.5, top_p=0.9)
-    pair.generate("the fox", top_k=3, repetition_penalty=1.0)
-    pair.generate("the fox", min_p=0.5, temperature=0.0)
-    pair.generate("the fox")
-    assert seen == [
-        replace(own, temperature=0.5, top_p=0.9),
-        replace(own, top_k=3, repetition_penalty=1.0),
-        Sampling(temperature=0.0, repetition_penalty=own.repetition_penalty),  # truncation has no effect there
-        own,
-    ]
 
 
 def test_options_of_loading_may_be_a_mapping(tmp_path, translation):

@@ -1,7 +1,6 @@
 """Translating from Python: the target's own greedy text, whatever drafts, and what a generation config asks for."""
 
 import copy
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -70,17 +69,6 @@ def test_auto_takes_what_the_draft_is_good_for(translation):
     assert found == {
         None: "lookup", "block": "block", "causal": "adaptive", "other": "adaptive", "target": "adaptive",
     }  # fmt: skip
-
-
-def test_sampled_texts_do_not_hang_on_the_draft(translation):
-    texts = []
-    for draft, method in (("other", "shared-noise"), (None, "ar")):
-        translator = opened(translation, draft)
-        sampling = replace(translator.sampling, temperature=1.0)
-        results = translator.translate(SOURCES[:4], method=Method(method=method), sampling=sampling, seed=7)
-        texts.append([result.token_ids for result in results])
-        assert [result.seed for result in results] == [7, 8, 9, 10]
-    assert texts[0] == texts[1]
 
 
 def test_the_time_to_read_the_source_counts(translation, monkeypatch):

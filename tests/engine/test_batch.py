@@ -25,7 +25,7 @@ from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_model
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import masked_block
 from tests.runners.test_masked_block import marian
@@ -171,6 +171,28 @@ def test_blocks_with_penalties_in_some_rows():
     """A masked block's scores depend on its length, which is the same with penalties and without."""
     pair = Seq2SeqRunner(marian().float()), MaskedBlockRunner(masked_block().float())
     assert check(decoder(*pair, "block", "2", "recursive"), sources=True) > 30
+
+
+@pytest.mark.parametrize(("method", "shape"), [("rsd-c", "2-2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("dynamic", None)])
+def test_the_settings_of_other_rows_change_no_draw_of_a_drafter_that_proposes_some_tokens(method, shape):
+    target = tiny_gpt(23, 1, dtype=torch.float64)
+    drafter = tiny_hidden(target, proposes=11)
+    drafter.draft_tokens.copy_(torch.arange(1, 23, 2))
+    parts = make_runners(target, drafter, backend="torch")[:2]
+    requests = [Request(prompt=[1, 2, 3], seed=seed, limits=Limits(max_new_tokens=24)) for seed in range(3)]
+    settings = [Sampling(temperature=1.0), Sampling(temperature=1.0, top_k=5), Sampling(temperature=0.7, top_p=0.8)]
+
+    def texts(rows):
+        found = dict.fromkeys(range(len(rows)), ())
+        with decoder(*parts, method, shape, "recursive", nodes=None if shape else 6).batch() as batch:
+            for row in rows:
+                batch.add(requests[row], settings[row])
+            while len(batch):
+                for piece in batch.step():
+                    found[piece.row] += tuple(piece.tokens)
+        return list(found.values())
+
+    assert texts(range(3)) == [*texts([0]), *texts([1]), *texts([2])]
 
 
 # ---- a batch ----
