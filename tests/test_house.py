@@ -48,17 +48,17 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2530, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7553, "draft": 2893,
+    "core": 2530, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1465, "runners": 7500, "draft": 2893,
     "verify": 660, "loading": 4065, "trace": 2752, "engine": 3546, "hf": 337, "train": 1550, "exactness": 1440, "tune": 363,
     "serve": 6544, "ray": 680, "cli": 3659,
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_362
+TESTS = 35_309
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_080
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 96_119
+ALL_TEXT = 96_009
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftwood.core.draft_kind import MTP
 from draftwood.core.errors import PairingError
@@ -29,42 +29,7 @@ from draftwood.sampling.rows import Row
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
 
 
-class Passes(ABC):
-    """Passes over new entries and nodes of rows, with the table of the entries.
-
-    A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter.
-
-    Args:
-        network: makes a pass.
-        table: the rows' entries, a :class:`draftwood.runners.slots.SlotTable` or another one with its methods.
-        width: numbers of a token's hidden states.
-        dtype: of hidden states and scores.
-        device: of the same.
-
-    Attributes:
-        engine, pads: of the runner.
-        shift: of :class:`HiddenText`.
-    """
-
-    engine: str
-    pads: bool
-    shift = 0
-
-    def __init__(self, network: nn.Module, table: Any, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.network: Any = network
-        self.table = table
-        self.dtype = dtype
-        self._nothing = torch.zeros(1, width, dtype=dtype, device=device)
-
-    @abstractmethod
-    def read(self, text: HiddenText) -> None:
-        """Read what waits of a text, whose entries are the row that comes later."""
-
-
-D = TypeVar("D", bound=DrafterModule)
-
-
-class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
+class HiddenRunner(SharesBeginnings, ABC):
     """A :class:`draftwood.runners.protocols.Runner` of a drafter whose memory is made of the target's hidden states.
 
     Scores are those of the tokens that the drafter can propose. They are -inf in rows whose hidden states are not known yet:
@@ -87,7 +52,13 @@ class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
     max_length: int | None = None
 
     def __init__(
-        self, drafter: D, target: Any, *, engine: Backend = "torch", check: bool = True, lender: Engine | None = None
+        self,
+        drafter: DrafterModule,
+        target: Any,
+        *,
+        engine: Backend = "torch",
+        check: bool = True,
+        lender: Engine | None = None,
     ) -> None:
         self.model: Any = drafter
         self.kind = drafter.kind
@@ -103,8 +74,12 @@ class HiddenRunner(SharesBeginnings, ABC, Generic[D]):
 
     @staticmethod
     @abstractmethod
-    def _passes_of(drafter: D, target: Any, engine: Backend, lender: Engine | None) -> Any:
-        """The passes of a drafter by a library."""
+    def _passes_of(drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
+        """The passes of a drafter by a library, over new entries and nodes of rows, with the table of the entries.
+
+        A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter; ``read`` is one
+        over what waits of a text, whose entries are the row that comes later.
+        """
 
     @abstractmethod
     def _end_round(self) -> None:

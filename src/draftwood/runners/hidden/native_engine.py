@@ -97,15 +97,8 @@ def _facts(drafter: DrafterModule, **more: Any) -> Facts:
 
 
 def feature_engine(drafter: DrafterModule, target: Any, lender: Engine | None) -> Engine:
-    """The engine of a drafter with one pass per level, which returns the features that its own outputs are.
-
-    Args:
-        drafter, target, lender: as for :func:`drafter_engine`.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the engine does not run the drafter, or memory does not suffice.
-    """
+    """The engine of a drafter with one pass per level, which returns the features that its own outputs are; arguments and
+    errors as for :func:`drafter_engine`."""
     held = Held(drafter.dtype, coded=not FAMILIES[drafter.family].experts)
     if drafter.kind is EAGLE3:
         layers = drafter.config.num_hidden_layers + (not drafter.config.norm_output)

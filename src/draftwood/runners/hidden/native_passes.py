@@ -21,7 +21,6 @@ from draftwood.native.library import (
     instruction_set,
     library,
 )
-from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
@@ -35,17 +34,8 @@ from draftwood.runners.protocols import PerNode, Seen
 
 @final
 class NativeBlock(nn.Module):
-    """The pass of a block drafter as one call of the engine; a module, so that hooks can observe its calls.
-
-    Args:
-        drafter: the drafter.
-        target: its target, whose weights it may share.
-        lender: the target's engine, which shares its head; None to pack it again.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the engine does not compute in the drafter's number format, or memory does not suffice.
-    """
+    """The pass of a block drafter as one call of the engine; a module, so that hooks can observe its calls. Arguments and
+    errors are those of :func:`draftwood.runners.hidden.native_engine.drafter_engine`."""
 
     def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
         super().__init__()
@@ -96,11 +86,22 @@ class NativeBlock(nn.Module):
         return scores
 
 
-class NativePasses(Passes):
-    """Passes in the native engine."""
+class NativePasses:
+    """Passes in the native engine, with the table of the rows' entries.
+
+    Attributes:
+        shift: of :class:`draftwood.runners.hidden.text.HiddenText`.
+        engine: of the runner.
+        dtype: of hidden states and scores.
+    """
+
+    shift = 0
 
     def __init__(self, network: NativeNetwork | NativeBlock, width: int) -> None:
-        super().__init__(network, MemoryTable(network.engine), width, torch.float32, torch.device("cpu"))
+        self.network: Any = network
+        self.table: Any = MemoryTable(network.engine)
+        self.dtype = torch.float32
+        self._nothing = torch.zeros(1, width)
         eight = "int8 8-bit activations " if network.engine.facts.activations == 8 else ""
         self.engine = f"native {eight}{instruction_set()}"
 
@@ -115,15 +116,7 @@ class NativePasses(Passes):
 
 @final
 class NativeEaglePasses(NativePasses):
-    """The passes of a drafter with one pass per level.
-
-    Args:
-        drafter, target, lender: as for :class:`NativeBlock`.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: the engine does not run the drafter, or memory does not suffice.
-    """
+    """The passes of a drafter with one pass per level; arguments and errors as for :class:`NativeBlock`."""
 
     pads = False
     shift = 1
@@ -171,7 +164,7 @@ class NativeEaglePasses(NativePasses):
 
 @final
 class NativeBlockPasses(NativePasses):
-    """The pass of a block drafter; arguments and errors as for :class:`NativeEaglePasses`."""
+    """The pass of a block drafter; arguments and errors as for :class:`NativeBlock`."""
 
     pads = True
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
-from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
+from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 
 @final
-class HiddenBlockRunner(HiddenRunner[BlockDrafter]):
+class HiddenBlockRunner(HiddenRunner):
     """The runner of a :class:`BlockDrafter`.
 
     The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
@@ -47,7 +47,7 @@ class HiddenBlockRunner(HiddenRunner[BlockDrafter]):
 
 
 @final
-class Eagle3Runner(HiddenRunner[DrafterModule]):
+class Eagle3Runner(HiddenRunner):
     """The runner of a drafter with one pass per level: EAGLE-3, or in the native engine an MTP head.
 
     The memory keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are

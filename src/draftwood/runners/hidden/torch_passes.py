@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.hidden.base import Passes
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.module import BlockDrafter
@@ -20,15 +19,17 @@ from draftwood.runners.protocols import PerNode, Seen, on_device
 from draftwood.runners.slots import SlotTable
 
 
-class TorchPasses(Passes):
-    """Passes in PyTorch."""
+class TorchPasses:
+    """Passes in PyTorch, with the table of the rows' entries; attributes as for those in the native engine."""
 
     engine = "torch"
     pads = True
+    shift = 0
 
     def __init__(self, drafter: Any, network: nn.Module) -> None:
-        table = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), drafter.dtype, drafter.device, None)
-        super().__init__(network, table, drafter.hidden_width, drafter.dtype, drafter.device)
+        self.network, self.dtype = network, drafter.dtype
+        self.table = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), self.dtype, drafter.device, None)
+        self._nothing = torch.zeros(1, drafter.hidden_width, dtype=self.dtype, device=drafter.device)
 
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
@@ -68,12 +69,7 @@ class TorchPasses(Passes):
 
 @final
 class TorchEaglePasses(TorchPasses):
-    """The passes of a drafter with one pass per level.
-
-    Args:
-        drafter: the drafter.
-        target: its target, whose weights it may share.
-    """
+    """The passes of a drafter with one pass per level, and of a target whose weights it may share."""
 
     shift = 1
 

@@ -220,17 +220,8 @@ class NativeNetwork(nn.Module):
 
 
 def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
-    """The network of a causal model.
-
-    Args:
-        source: the model.
-        hidden_layers: layers whose hidden states are returned.
-        longest: as for :class:`Engine`.
-
-    Raises:
-        ConfigError: the native library is missing.
-        ModelError: memory does not suffice.
-    """
+    """The network of a causal model, which returns the hidden states of these layers; ``longest`` and errors as for
+    :class:`Engine`."""
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
     parts = source.weights[EMBEDDING], source.head, source.norm()
     rotary, layers = source.rotary(), source.layers(facts)
