@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
@@ -202,6 +203,17 @@ def best_first(draft, expander, nodes, width, depth, **more):
 def always(budget):
     """This budget for any number of rows."""
     return lambda rows: budget
+
+
+def linear_costs(base, *, tree=0.0, node, level, frontier_node=0.0):
+    """Costs that grow evenly, in seconds: of a round without a tree, of any tree, of each node, and of levels."""
+    return Costs(
+        base=base,
+        trees=tuple((base + tree + node * nodes) / base for nodes in KNOTS),
+        back=1.0,
+        opening=level / base,
+        levels=tuple((level + frontier_node * (nodes - 1)) / base for nodes in KNOTS),
+    )
 
 
 class Generous(Budget):

@@ -154,7 +154,6 @@ def steer(controller, world, written, seed=0):
         nodes = [(v, d + 1, -2) for d, v in enumerate(values)]  # value, depth, is it right
         nodes = [(v, d, 1 if d <= written.guess[at] else -1) for v, d, _ in nodes] if guess else []
         frontier, depth, drafting, exact = [(1.0 - (guess[0] if guess else 0.0), 1)], 0, 0.0, 0.0
-        least = controller.min_node_value()
         while not plain and frontier and depth < DEPTH:
             above = math.fsum(v for v, _ in frontier)
             if not controller.another_level(depth, above, len(frontier)):
@@ -168,9 +167,10 @@ def steer(controller, world, written, seed=0):
             grown = [(v * s, on and k == comes) for v, on in frontier for k, s in enumerate(here)]
             grown.sort(reverse=True)
             nodes += [(v, depth + 1, 1 if on else -1) for v, on in grown]
-            gain = math.fsum(max(0.0, v - least) for v, _ in grown[:NODES])
+            nodes.sort(key=lambda node: -node[0])
             measured = noisy(seconds)
-            controller.end_level(depth, above, gain, len(frontier), None if behind else measured)
+            values = [v for v, _, _ in nodes[:NODES]]
+            controller.end_level(depth, above, values, len(frontier), None if behind else measured)
             drafting, exact, behind, depth = drafting + measured, exact + seconds, 0, depth + 1
             low = controller.min_frontier_value(depth)
             frontier = [(v, on) for i, (v, on) in enumerate(grown[:WIDTH]) if not i or v >= low]
@@ -187,7 +187,7 @@ def steer(controller, world, written, seed=0):
             acceptance.learn(*node, int(comes) if comes >= 0 else CHILDREN)
         measured = noisy(seconds) + drafting
         total += exact + seconds
-        controller.end_round(1 + size, math.fsum(v for v, _, _ in kept), 1.0 + accepted, drafting, measured)
+        controller.end_round(1 + size, 1.0 + accepted, drafting, measured)
         at += 1 + accepted
         behind, last = (0 if depth else behind + 1 + accepted), size
         marks.append((at, total))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
 from draftwood.draft.adaptive.controller import Controller
 
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
@@ -29,14 +28,14 @@ def lived(share, rounds=60, levels=3, controller=None, *, jump=0.0, level=LEVEL,
         while not plain and depth < levels and controller.another_level(depth, above, 1):
             reads = pause > 0.0 and not depth and not (drafted and drafted[-1])
             seconds = level + pause * reads
-            gain = max(0.0, above * share - controller.min_node_value())
-            controller.end_level(depth, above, gain, 1, None if reads else seconds)
+            values = [share ** (d + 1) for d in range(depth + 1)]
+            controller.end_level(depth, above, values, 1, None if reads else seconds)
             above, depth, drafting = above * share, depth + 1, drafting + seconds
         values = [share ** (d + 1) for d in range(depth)]
         size = controller.tree_size(values) if values else 0
         accepted = next((d for d in range(size) if rng.random() > right), size)
         seconds = drafting + TARGET + (jump + NODE * size) * (size > 0)
-        controller.end_round(1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
+        controller.end_round(1 + size, 1.0 + accepted, drafting, seconds)
         drafted.append(depth)
     return controller, drafted
 
@@ -52,24 +51,12 @@ def test_levels_stop_where_a_level_costs_more_than_it_brings():
     assert 0 < drafted[-1] < 6
 
 
-@pytest.mark.parametrize(
-    ("share", "jump", "reason"),
-    [(0.9, 50 * TARGET, COSTLIER), (0.02, 0.0, UNPROFITABLE)],
-    ids=["trees have become slow", "drafts are rarely right"],
-)
-def test_a_refusal_says_whether_the_cost_alone_is_a_reason(share, jump, reason):
-    calm = lived(0.9)[0]
-    assert calm.another_level(0, 1.0, 1)
-    assert Controller().refusal(1.0) == UNPROFITABLE, "nothing was known before"
-    controller, _ = lived(share, rounds=200, controller=Controller(calm.learnt), jump=jump)
-    assert controller.refusal(1.0) == reason
-
-
 def test_a_level_that_was_refused_is_tried_again():
     controller, _ = lived(0.9, levels=1)
     for _ in range(20):
-        controller.end_level(0, 1.0, 0.9, 1, LEVEL)
-        controller.end_level(1, 0.9, 0.01, 1, LEVEL)
+        controller.begin_round()
+        controller.end_level(0, 1.0, [0.9], 1, LEVEL)
+        controller.end_level(1, 0.9, [0.9, 0.01], 1, LEVEL)
     controller.begin_round()
     decisions = [controller.another_level(1, 0.9, 1) for _ in range(300)]
     assert not decisions[0]
@@ -91,7 +78,7 @@ def test_one_slow_level_counts_little(monkeypatch):
     for outlier, low, high in ((constants.OUTLIER, 1.0, 1.1), (math.inf, 1.4, 3.0)):  # the second is a control
         monkeypatch.setattr(constants, "OUTLIER", outlier)
         controller, _ = lived(0.5, 200)
-        controller.end_level(0, 1.0, 0.5, 1, 20 * LEVEL)
+        controller.end_level(0, 1.0, [0.5], 1, 20 * LEVEL)
         assert low <= controller.costs.opening / LEVEL < high
 
 
@@ -123,11 +110,11 @@ def test_the_whole_of_a_draft_must_pay_not_its_levels_alone(monkeypatch):
     assert share_drafted(0.6, 400, 2, jump=2 * TARGET, since=100) == 1.0
 
 
-def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
+def test_what_trees_cost_is_learnt():
     controller, _ = lived(0.9, 200, 6, jump=3 * LEVEL)
     for levels in (2, 6, 4) * 10:
         lived(0.9, 5, levels, controller, jump=3 * LEVEL)
-    assert controller.costs.tree == pytest.approx(3 * LEVEL, rel=0.25)
+    assert controller.costs.beyond(4)[4] == pytest.approx(3 * LEVEL + 4 * NODE, rel=0.1)
     assert controller.costs.base == pytest.approx(TARGET)
 
 
@@ -145,19 +132,19 @@ def test_a_draft_is_first_tried_where_it_can_lose_little_and_plain_decoding_is_t
 def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
     controller = begun()
     while not controller.another_level(0, 1.0, 1):
-        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 1.0, 0.0, TARGET)
         controller.begin_round()
     sizes = []
     for values in ([0.9, 0.8, 0.7], [0.9, 0.1, 0.001, 0.001]):
         assert controller.another_level(0, 1.0, 1)
-        controller.end_level(0, 1.0, 0.9, 1, LEVEL)
+        controller.end_level(0, 1.0, values, 1, LEVEL)
         sizes.append(controller.tree_size(values))
         assert not controller.learnt.timed
-        controller.end_round(1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
+        controller.end_round(1 + sizes[-1], 1.0, LEVEL, 2 * TARGET)
         controller.begin_round()
     assert sizes == [3, 3]
     assert controller.learnt.timed
-    assert controller.costs.tree > 0.5 * TARGET
+    assert controller.costs.beyond(3)[3] > 0.5 * TARGET
 
 
 def test_a_draft_is_tried_several_times_in_turn_and_the_first_does_not_count():
@@ -186,7 +173,7 @@ def begun(rows=1):
     """A controller that has seen plain rounds only."""
     controller = Controller(rows=rows)
     while controller.begin_round():
-        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 1.0, 0.0, TARGET)
     return controller
 
 
@@ -194,33 +181,33 @@ def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_sh
     controller = begun()
     costs = controller.costs.value()
     assert costs.base == pytest.approx(TARGET)
-    assert costs.tree == pytest.approx(constants.FIRST_TREE * TARGET)
-    assert costs.node == pytest.approx(constants.FIRST_NODE * TARGET)
-    assert costs.opening == costs.level == pytest.approx(constants.FIRST_LEVEL * TARGET)
+    assert costs.trees[:2] == pytest.approx([1.0 + constants.FIRST_TREE + n * constants.FIRST_NODE for n in (1, 2)])
+    assert costs.opening == costs.levels[0] == pytest.approx(constants.FIRST_LEVEL)
     assert not controller.another_level(0, 1.0, 1)  # not before it was tried
     assert [controller.another_level(depth, 0.3**depth, 1) for depth in (1, 2)] == [True, False]  # 0.09 < a level
     assert controller.tree_size([0.9] * 24) == 24
     assert controller.tree_size([0.5, 0.4, 0.5 * constants.FIRST_NODE]) == 2
     assert controller.tree_size([0.9 * constants.FIRST_TREE]) == 0
     # Each node is one more token for every row; the first costs are those of a forward of as many tokens.
-    assert begun(8).costs.node == pytest.approx(8 * constants.FIRST_NODE / (1 + 7 * constants.FIRST_NODE) * TARGET)
+    one, two = begun(8).costs.beyond(2)[1:]
+    assert two - one == pytest.approx(8 * constants.FIRST_NODE / (1 + 6 * constants.FIRST_NODE) * TARGET)
 
 
 def test_a_guess_also_pays_for_the_return_to_plain_decoding():
     controller = begun()
     costs = controller.costs
-    tree, back, node = costs.tree / TARGET, costs.back / TARGET, costs.node / TARGET
+    tree, back = costs.beyond(1)[1], costs.back / TARGET
     assert back == pytest.approx(constants.FIRST_BACK)
-    enough = tree + back + node + 0.01
+    enough = tree / TARGET + back + 0.01
     assert not controller.shows_guess([[enough - 0.02]])
     assert controller.shows_guess([[enough]])
-    controller.end_round(2, enough, 1.0 + enough, 0.0, TARGET + costs.tree + costs.node)
+    controller.end_round(2, 1.0 + enough, 0.0, TARGET + tree)
     assert not controller.begin_round()
     assert controller.shows_guess([[enough - 0.02]])  # after a tree the return costs the same with or without another
     for _ in range(8):
-        controller.end_round(2, 0.5, 1.0, 0.0, TARGET)
+        controller.end_round(2, 1.0, 0.0, TARGET)
         controller.begin_round()
-        controller.end_round(1, 0.0, 1.0, 0.0, 1.5 * TARGET)  # the first plain round after a tree
+        controller.end_round(1, 1.0, 0.0, 1.5 * TARGET)  # the first plain round after a tree
         controller.begin_round()
     assert costs.base == pytest.approx(TARGET)
     assert costs.back == pytest.approx(0.5 * TARGET, rel=0.1)
@@ -242,7 +229,7 @@ def test_a_guess_that_did_not_pay_is_tried_again_after_many_rounds():
     for _ in range(400):
         shown.append(not controller.begin_round() and controller.shows_guess([[0.2]]))
         size = controller.tree_size([0.2]) if shown[-1] else 0
-        controller.end_round(1 + size, 0.2 * size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
+        controller.end_round(1 + size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
     assert not any(shown[:45])
     assert 0 < sum(shown) < 0.05 * 400
 
@@ -250,10 +237,11 @@ def test_a_guess_that_did_not_pay_is_tried_again_after_many_rounds():
 def fed(sizes, seconds, rounds=200):
     """A controller that has seen trees of these sizes by turns, and now and then none."""
     controller = Controller()
-    controller.end_level(0, 1.0, 1.0, 1, LEVEL)
+    controller.end_level(0, 1.0, [1.0], 1, LEVEL)
     for i in range(rounds):
         nodes = sizes[i % len(sizes)] if i % 20 > 2 else 0
-        controller.end_round(1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
+        controller.end_round(1 + nodes, 2.0, 0.0, seconds(nodes))
+        controller.begin_round()
     return controller
 
 
@@ -263,14 +251,14 @@ def linear(nodes):
 
 def test_the_cost_of_a_node_is_the_slope_of_the_targets_seconds():
     controller = fed((3, 11, 6, 19, 8, 14, 2, 17), linear)
-    assert controller.costs.node == pytest.approx(NODE, rel=0.15)
-    assert controller.min_node_value() == pytest.approx(controller.speed * controller.costs.node)
+    beyond = controller.costs.beyond(24)
+    assert [beyond[n] - beyond[m] for m, n in ((3, 8), (8, 14))] == pytest.approx([5 * NODE, 6 * NODE], rel=0.15)
 
 
 def test_a_node_is_shown_where_it_brings_more_than_it_costs():
     controller = fed((3, 11, 6, 19, 8, 14), linear)
-    price = controller.min_node_value()
-    assert controller.tree_size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
+    price = controller.speed * NODE
+    assert controller.tree_size([9 * price, 8 * price, 7 * price, 0.5 * price, 0.1 * price]) == 3
     assert controller.tree_size([]) == 0
 
 
@@ -279,7 +267,7 @@ def test_guesses_are_shown_that_pay_a_larger_forward():
     assert controller.shows_guess([[0.1]])  # nothing is known yet
     assert not controller.shows_guess([[], []])
     controller = fed((3, 11, 6, 19, 8, 14), lambda nodes: linear(nodes) + 3 * LEVEL * (nodes > 0))
-    least = controller.speed * controller.costs.tree
+    least = controller.speed * controller.costs.beyond(1)[1]
     assert least > 0.2
     assert controller.shows_guess([[0.9] * 9])
     controller._probes.guess.wait = math.inf  # no probe
@@ -293,6 +281,7 @@ def test_a_second_node_of_a_level_must_be_worth_its_share_of_the_forward():
     controller, _ = lived(0.5, 100)
     assert controller.min_frontier_value(1) < 0.05  # levels of one node say nothing about a second one
     for nodes in (1, 4, 2, 3) * 10:
-        controller.end_level(1, 0.5, 0.25, nodes, LEVEL + 0.2 * LEVEL * (nodes - 1))
-    assert controller.costs.frontier_node == pytest.approx(0.2 * LEVEL, rel=0.1)
+        controller.begin_round()
+        controller.end_level(1, 0.5, [0.25], nodes, LEVEL + 0.2 * LEVEL * (nodes - 1))
+    assert controller.costs.level(3) - controller.costs.level(2) == pytest.approx(0.2 * LEVEL, rel=0.2)
     assert 0.0 < controller.min_frontier_value(1) < 0.5

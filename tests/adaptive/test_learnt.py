@@ -8,9 +8,11 @@ import pytest
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.learnt import Costs, Knowledge, Learnt
+from draftwood.draft.adaptive.cost import Costs
+from draftwood.draft.adaptive.learnt import Knowledge, Learnt
 from tests.adaptive.simulator import World, steer, text
 from tests.adaptive.test_controller import lived
+from tests.helpers import linear_costs
 
 
 def learnt():
@@ -32,27 +34,28 @@ def test_a_controller_that_starts_from_a_value_gives_the_same_out_at_the_present
     value = learnt()
     controller = Controller(learnt=value)
     while controller.begin_round():
-        controller.end_round(1, 0.0, 1.0, 0.0, 2 * value.costs.base)
+        controller.end_round(1, 1.0, 0.0, 2 * value.costs.base)
     again = controller.learnt
-    for name, seconds in asdict(value.costs).items():
-        assert getattr(again.costs, name) == pytest.approx(2 * seconds), name
+    assert again.costs.base == pytest.approx(2 * value.costs.base)
+    assert again.costs == replace(value.costs, base=again.costs.base)
     assert (again.gains, again.reach, again.waits[1:]) == (value.gains, value.reach, value.waits[1:])
-    assert again.calibration == pytest.approx(value.calibration)
 
 
 def test_a_wrong_value_is_replaced():
     world, first = World(tree=6.0), Controller()
     steer(first, world, text(4, lambda _: 0.1, length=1500))
-    wrong = replace(first.learnt, costs=replace(first.learnt.costs, level=0.01, tree=0.01, node=0.01, base=0.1))
+    wrong = replace(first.learnt, costs=linear_costs(0.1, tree=0.01, node=0.01, level=0.01))
     controller = Controller(learnt=wrong)
     steer(controller, world, text(5, lambda _: 0.7, length=1500))
     assert controller.learnt.costs.base == pytest.approx(0.01, rel=0.2)
-    assert controller.learnt.costs.level == pytest.approx(0.002, rel=0.2)
+    assert controller.costs.level(1) == pytest.approx(0.002, rel=0.2)
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"calibration": float("nan")}, "calibration is nan, but must be a finite number"),
-    ({"calibration": -1.0}, "calibration is -1.0"),
+    ({"worth": float("nan")}, "worth is nan, but must be a finite number"),
+    ({"worth": -1.0}, "worth is -1.0"),
+    ({"costs": asdict(Costs()) | {"trees": [1.0]}}, r"trees is \[1.0\], but must be a list of 8 numbers"),
+    ({"costs": asdict(Costs()) | {"levels": [0.0] * 8}}, r"levels\[0\] is 0.0, but must be"),
     ({"gains": "much"}, "gains is 'much', but must be a list"),
     ({"reach": [0.5, None]}, r"reach\[1\] is None"),
     ({"costs": {"base": 1.0}}, "Costs was read from"),
@@ -110,11 +113,12 @@ def test_what_is_no_knowledge_is_refused_by_name(change, message):
 
 
 def test_a_round_of_more_rows_costs_at_first_what_a_tree_of_as_many_tokens_did():
-    one = Costs(base=1.0, tree=0.2, node=0.1, opening=0.3, level=0.3, frontier_node=0.05)
+    one = linear_costs(1.0, tree=0.2, node=0.1, level=0.3, frontier_node=0.05)
     for timed in (True, False):  # the last one is a control
         by_rows = {1: Learnt(costs=one, timed=timed)}
         costs = Controllers(known=replace(taught().knowledge, by_rows=by_rows)).at(8).costs
         costs.add_plain(2.0)
-        measured = pytest.approx(2.0 * 8 * one.node / (one.base + 7 * one.node))
-        assert (costs.node == measured) == timed
+        seconds = costs.beyond(2)
+        measured = pytest.approx(2.0 * 8 * 0.1 / (1.0 + 6 * 0.1))
+        assert (seconds[2] - seconds[1] == measured) == timed
         assert not costs.timed

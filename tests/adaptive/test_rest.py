@@ -78,7 +78,7 @@ def test_the_budget_learns_of_a_rest():
     controller = Controller()
     for _ in range(12):
         controller.begin_round()
-        controller.end_round(1, 0.0, 1.0, 0.0, BASE)
+        controller.end_round(1, 1.0, 0.0, BASE)
     assert controller.rest(0.5 * BASE) == 3  # a quarter of twelve rounds
     assert controller.rest(0.004 * BASE) == 0
     wait = [probe.wait for probe in controller._probes]

@@ -10,7 +10,7 @@ import pytest
 
 from draftwood.cli import show
 from draftwood.cli.comparison import MOST, SECONDS, by_turns
-from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
+from draftwood.draft.adaptive.budget import UNPROFITABLE
 from draftwood.draft.adaptive.controller import Controller
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
@@ -48,18 +48,17 @@ BUSY = r"other processes took 1\.2 of \d+ cores"
 
 
 @pytest.mark.parametrize(
-    ("taken", "drafts", "reason", "note"),
+    ("taken", "drafts", "note"),
     [
-        (1.2, True, COSTLIER, BUSY),
-        (1.2, False, COSTLIER, f"nothing was drafted, as {BUSY}"),
-        (1.2, False, UNPROFITABLE, f"{BUSY}; nothing was drafted, as {UNPROFITABLE}"),
-        (0.0, False, COSTLIER, f"nothing was drafted, as {COSTLIER}"),
-        (0.2, True, COSTLIER, None),
+        (1.2, True, BUSY),
+        (1.2, False, f"{BUSY}; nothing was drafted, as {UNPROFITABLE}"),
+        (0.0, False, f"nothing was drafted, as {UNPROFITABLE}"),
+        (0.2, True, None),
     ],
 )
-def test_a_closing_note_names_what_took_the_cores_and_the_drafts(run, pair, monkeypatch, taken, drafts, reason, note):
+def test_a_closing_note_names_what_took_the_cores_and_the_drafts(run, pair, monkeypatch, taken, drafts, note):
     monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: taken)
-    for name, value in {"begin_round": False, "shows_guess": False, "another_level": drafts, "refusal": reason}.items():
+    for name, value in {"begin_round": False, "shows_guess": False, "another_level": drafts}.items():
         monkeypatch.setattr(Controller, name, lambda *_, value=value: value)
     _, *notes = succeeded(run("generate", *pair, *SHORT, "the fox")).stderr.splitlines()
     assert len(notes) == (note is not None)

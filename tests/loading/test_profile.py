@@ -131,10 +131,10 @@ SENSELESS = [
 @pytest.mark.parametrize(("content", "message"), [
     ("", "is not a file that this version writes"),
     ("[1, 2]", "is not a file that this version writes"),
-    ('{"format": 2}', "its format is 2, this version reads 5"),
-    ('{"format": 5, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
-    ('{"format": 5, "learnt": {"adaptive": {}}}', "Knowledge was read from"),
-    *((json.dumps({"format": 5, "choices": [entry]}), r"\.json") for entry in SENSELESS),
+    ('{"format": 2}', "its format is 2, this version reads 6"),
+    ('{"format": 6, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
+    ('{"format": 6, "learnt": {"adaptive": {}}}', "Knowledge was read from"),
+    *((json.dumps({"format": 6, "choices": [entry]}), r"\.json") for entry in SENSELESS),
 ])  # fmt: skip
 def test_a_broken_profile_is_named(folders, tmp_path, content, message):
     path = write(folders)

@@ -8,7 +8,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.draft.adaptive.learnt import NOTHING, Costs
+from draftwood.draft.adaptive.learnt import NOTHING
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
@@ -16,6 +16,7 @@ from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.records import Part
 from draftwood.trace.settings import TraceSettings
+from tests.helpers import linear_costs
 from tests.tables import BlockTableRunner, TableRunner
 
 VOCAB = 5
@@ -41,7 +42,7 @@ def models(method, seed=0, vocab=VOCAB, noise=0.7, block=3):
 
 def timed():
     """The knowledge of an adaptive tree that was timed, and that drafts after its first plain rounds."""
-    costs = Costs(base=1.0, tree=0.1, node=0.01, back=0.0, opening=0.1, level=0.1, frontier_node=0.0)
+    costs = linear_costs(1.0, tree=0.1, node=0.01, level=0.1)
     learnt = replace(NOTHING, costs=costs, timed=True)
     return replace(Controllers().knowledge, by_rows=dict.fromkeys((1, 2, 4, 8), learnt))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method
-from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE
+from draftwood.draft.adaptive.budget import UNPROFITABLE
 from draftwood.engine.decode import Decoder
 from draftwood.hardware.cores import CoreMeter, usable_cores
 
@@ -37,13 +37,10 @@ def slowed(stats: Stats, meter: CoreMeter) -> str:
     """
     taken, none = meter.taken(), stats.undrafted.total()
     busy = f"other processes took {taken:.1f} of {usable_cores()} cores" if taken >= _TAKEN else ""
-    reasons = [reason for reason, _ in stats.undrafted.most_common() if reason in (UNPROFITABLE, COSTLIER)]
-    if not reasons or none < _MOST * stats.rounds:
+    if not stats.undrafted[UNPROFITABLE] or none < _MOST * stats.rounds:
         return busy
     what = f"{none} of {stats.rounds} rounds had no draft" if stats.drafted else "nothing was drafted"
-    if busy and reasons[0] == COSTLIER:
-        return f"{what}, as {busy}"
-    return "; ".join(part for part in (busy, f"{what}, as {reasons[0]}") if part)
+    return "; ".join(part for part in (busy, f"{what}, as {UNPROFITABLE}") if part)
 
 
 def name_of(method: Method) -> str:

@@ -27,7 +27,7 @@ from draftwood.loading.checkpoint import folder_of
 from draftwood.loading.profile import ProfileKey, difference, digest_of, same_models
 
 _LOG = logging.getLogger(__name__)
-FORMAT: Final = 5
+FORMAT: Final = 6
 _AGAIN: Final = "run 'draftwood tune' again, or use --profile none"
 _OPTIONS: Final = {"engine": "--backend or --activations", "threads": "--threads"}
 

@@ -141,7 +141,7 @@ class Session(ABC):
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
     def measure_costs(self) -> None:
-        """Measure what drafting costs where method ``auto`` needs it, by a text of 36 rounds that is thrown away."""
+        """Measure what drafting costs where method ``auto`` needs it, by a text of 33 rounds that is thrown away."""
         for temperature in (1.0, 0.0):
             self._decoders.measure_costs(self.method(temperature=temperature), temperature)
 

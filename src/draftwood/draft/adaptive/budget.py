@@ -13,7 +13,6 @@ from draftwood.sampling.rows import Row
 PLAIN_ROUND: Final = "a round without a tree, to time it"
 RESTING: Final = "no draft has paid lately"
 UNPROFITABLE: Final = "a draft does not pay"
-COSTLIER: Final = "at its present cost a draft that is as good as before does not pay"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
 
 
@@ -43,23 +42,15 @@ class Budget:
         """Whether a draft forward pays at ``nodes`` nodes per row of this depth; the root has depth 0."""
         return True
 
-    def refusal(self, above: float) -> str:
-        """Why no draft pays, after :meth:`another_level` has refused a first level with the same ``above``."""
-        return UNPROFITABLE
-
     def min_frontier_value(self, depth: int) -> float:
         """The least probability for which a further node of this depth is worth its share of the forward."""
         return 0.0
 
-    def min_node_value(self) -> float:
-        """The least probability for which a node is worth its cost to the target."""
-        return 0.0
-
-    def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
+    def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         """Record a level.
 
         Args:
-            gain: expected tokens of its new candidates, less their cost to the target.
+            values: path probabilities of all candidates so far, the largest first.
             seconds: of its forward; None where the forward also read text that the draft model had not seen.
         """
 
@@ -67,12 +58,11 @@ class Budget:
         """How many candidates the target scores, given their path probabilities, the largest first."""
         return len(values)
 
-    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
         """Record a round.
 
         Args:
             nodes: nodes that the target scored, including the root.
-            expected: sum of their path probabilities, without the root.
             tokens: new tokens per row.
             drafting: seconds of the levels.
             seconds: of the whole round.
@@ -191,16 +181,15 @@ class Schedule:
         """End a resting round."""
         self._rest.add(this_round, self.clock() - self._began)
 
-    def end_round(self, this_round: Round, expected: float, drafting: float, committing: float) -> None:
+    def end_round(self, this_round: Round, drafting: float, committing: float) -> None:
         """Report a round to the budget.
 
         Args:
-            expected: accepted tokens that were expected per row.
             drafting: seconds of the levels.
             committing: when its commit began.
         """
         tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
         seconds = self.clock() - self._began
-        self.budget.end_round(tree.size, expected, new_tokens / tree.rows, drafting, seconds)
+        self.budget.end_round(tree.size, new_tokens / tree.rows, drafting, seconds)
         if tree.size == 1 and not drafting:
             self._rest.begin(self.budget, self._looked + self.clock() - committing)

@@ -115,15 +115,6 @@ class CandidateTree:
         best = sorted(zip(values, level, strict=True), key=_falling)[:width]
         return [i for value, i in best if (value >= min_value or i == best[0][1]) and self.tokens[i] not in stops]
 
-    def cut(self, nodes: int) -> float:
-        """The smallest log path probability among the root and the ``nodes`` best candidates."""
-        return sorted(self.log_probs, reverse=True)[: nodes + 1][-1]
-
-    def gain(self, since: int, cut: float, cost: float) -> float:
-        """Expected tokens of the candidates from ``since`` on, less ``cost`` each; only those above ``cut`` and ``cost``."""
-        new = (math.exp(log_prob) for log_prob in self.log_probs[since:] if log_prob >= cut)
-        return math.fsum(value - cost for value in new if value > cost)
-
     def off_guess(self, candidate: int) -> float:
         """Probability that the text runs through the candidate and not on to its guessed child."""
         return math.exp(self.log_probs[candidate]) * (1.0 - self._guess(candidate)[1])

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from operator import mul
 from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.budget import COSTLIER, UNPROFITABLE, Budget
-from draftwood.draft.adaptive.cost import CostModel
+from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.cost import CostModel, Costs
 from draftwood.draft.adaptive.estimates import GainModel, Ratio
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
@@ -38,6 +38,7 @@ class _RoundState:
 
     guess: bool = False
     above: float = 0.0  # 0 without a draft
+    net: float = 0.0  # tokens of the best tree so far, less those that its cost beyond any tree's would bring
     reads: bool = False  # the draft model also read text that it had not seen
     probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
 
@@ -59,13 +60,15 @@ class Controller(Budget):
     learns = True
 
     def __init__(self, learnt: Learnt | None = None, *, rows: int = 1) -> None:
-        self._known = known = learnt or NOTHING
-        costs = known.costs if known.costs.base else None
-        self.costs = CostModel(costs, rows=rows, timed=known.timed, factors=known.factors)
-        self.gains = GainModel(known.gains, known.reach, known.calibration)
-        self.speed = 0.0
+        known = learnt or NOTHING
+        costs, weight = known.costs, constants.PRIOR_WEIGHT
+        if not costs.base:
+            costs, weight = Costs().of_rows(rows), constants.FIRST_WEIGHT
+        self.costs = CostModel(costs, weight, timed=known.timed)
+        self.gains = GainModel(known.gains, known.reach)
+        self.speed, self._beyond = 0.0, self.costs.beyond(constants.NODES)
         self._recent = Ratio(constants.FORGET)
-        self._worth = Ratio(constants.FORGET_CALIBRATION, known.worth, constants.CALIBRATION_PRIOR)
+        self._worth = Ratio(constants.FORGET_SLOWLY, known.worth, constants.WORTH_PRIOR)
         self._probes = _Probes(*map(Probe, known.waits))
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
@@ -78,10 +81,8 @@ class Controller(Budget):
         return Learnt(
             costs=self.costs.value(),
             timed=self.costs.timed,
-            factors=self.costs.sizes.factors,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
-            calibration=self.gains.calibration,
             worth=self._worth.value,
             waits=Waits(*(max(0.0, probe.wait) for probe in self._probes)),
         )
@@ -93,23 +94,22 @@ class Controller(Budget):
         plain = not base or probe.left > 0 or (self._drafted > 0 and not self._probes.draft.left and probe.due(base))
         if plain:
             probe.start()
-        self._round = _RoundState()
+        self._round, self._beyond = _RoundState(), self.costs.beyond(constants.NODES)
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        cost, gain, probe = self.min_node_value(), 0.0, self._probes.guess
-        for chain in chains:
-            gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
-        if gain <= 0.0:
+        paths = zip_longest(*(accumulate(chain, mul) for chain in chains), fillvalue=0.0)
+        values, probe = [sum(nth) / len(chains) for nth in paths], self._probes.guess
+        net = self._best(values, self._beyond[1])[1]
+        if net <= 0.0:
             return False
-        seconds = self.costs.tree + (self.costs.back if self._plain else 0.0)  # a run of trees returns once
-        if gain / len(chains) >= self.speed * seconds:
+        if self._best(values)[1] > self.speed * self.costs.back * (self._plain > 0):  # a run of trees returns once
             probe.cancel()
         elif probe.due(self.costs.base):
             probe.start()
         else:
             return False
-        self._round.guess = True
+        self._round.guess, self._round.net = True, net
         return True
 
     def another_level(self, depth: int, above: float, nodes: int) -> bool:
@@ -118,7 +118,7 @@ class Controller(Budget):
             self._round.above = above * drafts
             return drafts
         self.gains.add_reach(depth, above)
-        price = self.speed * (self.costs.level + self.costs.frontier_node * (nodes - 1))
+        price = self.speed * self.costs.level(nodes)
         if self.gains.at(depth) * above >= price:
             return True
         self.gains.add_refusal(depth)
@@ -143,35 +143,24 @@ class Controller(Budget):
 
     def _draft_pays(self, above: float, guess: bool) -> bool:
         """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
-        costs = self.costs
-        most = self.gains.most(above, self.speed * costs.opening, self.speed * costs.level)
-        return most >= (0.0 if guess else self.speed * costs.tree)
-
-    def refusal(self, above: float) -> str:
-        known, costs, was = self._known, self.costs, self._known.costs
-        if not (known.timed and was.base and costs.base) or known.worth < 1.0:
-            return UNPROFITABLE
-        node = max(0.0, costs.node / costs.base - was.node / was.base)  # the known gains are less the known cost of nodes
-        opening, level = costs.opening / costs.base + node, costs.level / costs.base + node
-        gain = GainModel(known.gains, known.reach, known.calibration).most(above, opening, level)
-        return COSTLIER if gain < costs.tree / costs.base else UNPROFITABLE
+        most = self.gains.most(above, self.speed * self.costs.opening, self.speed * self.costs.level(1))
+        return most >= (0.0 if guess else self.speed * self._beyond[1])
 
     def min_frontier_value(self, depth: int) -> float:
         gain = self.gains.at(depth)
-        return self.speed * self.costs.frontier_node / gain if gain > 0.0 else 1.0
+        price = (self.costs.level(constants.WIDTH) - self.costs.level(1)) / (constants.WIDTH - 1)
+        return self.speed * price / gain if gain > 0.0 else 1.0
 
-    def min_node_value(self) -> float:
-        return self.speed * self.costs.node
-
-    def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
+    def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         if not depth and self._plain:  # knowledge fades with rounds without a draft
             keep = constants.FORGET**self._plain
             self.costs.age(keep)
             self.gains.age(keep)
             if self._worth.value < 1.0:
                 self._worth.age(keep)
+        before, self._round.net = self._round.net, self._best(values, self._beyond[1])[1]
         if above > 0.0:
-            self.gains.add_level(depth, above, gain)
+            self.gains.add_level(depth, above, self._round.net - before)
         if seconds is None:
             self._round.reads = True
         else:
@@ -182,26 +171,34 @@ class Controller(Budget):
         probe = self._probes.draft
         if probe.left and probe.size:
             return min(probe.size, len(values))
-        free = self.costs.tree if probe.left or self._probes.guess.left else 0.0  # a probe must show a tree
-        nets, total = [0.0], 0.0
-        for value, seconds in zip(values, self.costs.beyond(len(values))[1:], strict=True):
-            total += self.gains.calibration * value
-            nets.append(total - self.speed * max(0.0, seconds - free))
-        size = nets.index(max(nets))
+        shown = probe.left or self._probes.guess.left  # a probe must show a tree
+        size = self._best(values, self._beyond[1] if shown else 0.0)[0]
         if probe.left:
             probe.size = size
         return size
 
-    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def _best(self, values: Sequence[float], free: float = 0.0) -> tuple[int, float]:
+        """The number of nodes that bring most beyond their cost, and how much that is, in tokens.
+
+        Args:
+            values: path probabilities, the largest first.
+            free: seconds that do not count.
+        """
+        nets, total = [0.0], 0.0
+        for value, seconds in zip(values, self._beyond[1:], strict=False):
+            total += value
+            nets.append(total - self.speed * max(0.0, seconds - free))
+        best = max(nets)
+        return nets.index(best), best
+
+    def end_round(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes:
             probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
-        if state.above and seen_size and not state.reads:
-            self.gains.add_verified(tokens - 1.0, expected)
-            if base and not state.guess:
-                self._worth.add(tokens, seconds / base)
+        if state.above and seen_size and base and not (state.reads or state.guess):
+            self._worth.add(tokens, seconds / base)
         drafted = state.above > 0.0 or nodes > 1
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import fmean, linear_regression
 from typing import Final, TypeVar, final
 
 import numpy as np
 
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.expand import AcceptanceModel
-from draftwood.draft.adaptive.learnt import NOTHING, Costs, Knowledge, Learnt
+from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
 
 _Key = TypeVar("_Key")
 PLAIN: Final = 0
 _GROUP: Final = 3  # rounds of one size; the first is not counted
-_SIZES: Final = ((2, 3), (4, 5), (6, 8), (11, 16))  # nodes without the root
+_SIZES: Final = ((2, 3), (5, 7), (11, 15), (23,))  # nodes without the root
 TRIAL: Final[Sequence[int]] = (
     *(PLAIN,) * 4,  # the first reads the prompt
     *(size for sizes in _SIZES for size in (*(nodes for nodes in sizes for _ in range(_GROUP)), PLAIN, PLAIN)),
 )
-"""Nodes of a trial's trees without the root, by round. Forwards of SmolLM2 on two cores take longer from 7 tokens on."""
+"""Nodes of a trial's trees without the root, by round."""
 
 
 @final
@@ -70,7 +70,7 @@ class Controllers:
     def begin_with(self, trial: CostTrial) -> None:
         """Start from what a trial has measured, if it has."""
         if (costs := trial.costs) is not None:
-            self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True, factors=trial.factors(costs))
+            self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True)
             del self._made[1]
 
     def at(self, rows: int) -> Controller:
@@ -80,7 +80,7 @@ class Controllers:
             learnt = self._known.get(size)
             if learnt is None and (others := self._learnt()):
                 near = others[min(others, key=lambda other: abs(other.bit_length() - size.bit_length()))]
-                learnt = replace(NOTHING, gains=near.gains, reach=near.reach, calibration=near.calibration)
+                learnt = replace(NOTHING, gains=near.gains, reach=near.reach)
                 if 1 in others and others[1].timed:
                     learnt = replace(learnt, costs=others[1].costs.of_rows(size))
             self._made[size] = Controller(learnt, rows=size)
@@ -123,14 +123,14 @@ class CostTrial(Budget):
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
         return False
 
-    def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
+    def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         if seconds is not None:
             _keep_least(self._levels, (depth, nodes), seconds)
 
     def tree_size(self, values: Sequence[float]) -> int:
         return min(self._size, len(values))
 
-    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
         if self._last == self._size:  # else engines have prepared themselves for a new size
             _keep_least(self._rounds, nodes - 1, seconds - drafting)
         elif self._size == PLAIN:
@@ -139,37 +139,29 @@ class CostTrial(Budget):
     @property
     def costs(self) -> Costs | None:
         """What was measured; None if the text ended before there was a tree of a known size."""
-        trees, levels = dict(self._rounds), self._levels
-        base = trees.pop(PLAIN, 0.0)
-        if not (base and trees and levels):
+        rounds, levels = dict(self._rounds), self._levels
+        base = rounds.pop(PLAIN, 0.0)
+        if not (base and rounds and levels):
             return None
-        node, mean_nodes, mean = _line([*trees], [*trees.values()])
-        node = min(node, max(0.0, mean - base) / mean_nodes)  # nodes take at most what exceeds a plain round
-        later = {nodes: seconds for (depth, nodes), seconds in sorted(levels.items(), reverse=True) if depth}
         opening = min(seconds for (depth, _), seconds in levels.items() if not depth)
-        frontier_node, mean_frontier, mean_level = _line([*later], [*later.values()]) if later else (0.0, 1.0, opening)
+        later = {nodes: seconds for (depth, nodes), seconds in sorted(levels.items(), reverse=True) if depth}
         return Costs(
             base=base,
-            tree=max(0.0, mean - base - node * mean_nodes),
-            node=node,
-            back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
-            opening=opening,
-            level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
-            frontier_node=frontier_node,
+            trees=_at_knots(rounds, base),
+            back=max(1.0, self._back / base) if self._back < math.inf else 1.0,
+            opening=opening / base,
+            levels=_at_knots(later or {1: opening}, base),
         )
-
-    def factors(self, costs: Costs) -> tuple[float, ...]:
-        """By nodes of a tree, from one on, its seconds over those of these costs."""
-        sizes = sorted(self._rounds.keys() - {PLAIN})
-        found = [self._rounds[n] / (costs.base + costs.tree + costs.node * n) for n in sizes]
-        return tuple(np.interp(range(1, sizes[-1] + 1), sizes, found).tolist())
 
 
 def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:
     seconds[key] = min(new, seconds.get(key, new))
 
 
-def _line(x: Sequence[int], y: Sequence[float]) -> tuple[float, float, float]:
-    """The slope of a line through points, 0 at least, and the means of both coordinates."""
-    slope = linear_regression(x, y).slope if len(set(x)) > 1 else 0.0
-    return max(0.0, slope), fmean(x), fmean(y)
+def _at_knots(seconds: Mapping[int, float], base: float) -> tuple[float, ...]:
+    """By knot, seconds by size in plain rounds; beyond the largest size they go on as from half of it on."""
+    sizes = sorted(seconds)
+    found = [seconds[size] / base for size in sizes]
+    largest, half = sizes[-1], sizes[-1] / 2
+    slope = max(0.0, found[-1] - float(np.interp(half, sizes, found))) / half
+    return tuple(float(np.interp(knot, sizes, found)) + slope * max(0, knot - largest) for knot in KNOTS)

@@ -1,188 +1,190 @@
-"""The seconds of a round: a sum of named terms, learnt by least squares."""
+"""The seconds of a round, as curves over the sizes of its forwards."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from itertools import accumulate, chain, islice, repeat
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, final
 
 from draftwood.draft.adaptive import constants
-from draftwood.draft.adaptive.estimates import Line, RunningMean
-from draftwood.draft.adaptive.learnt import Costs
+from draftwood.draft.adaptive.estimates import RunningMean
 
-_TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
-_SHARES: Final = Costs(
-    base=1.0, tree=constants.FIRST_TREE, node=constants.FIRST_NODE, back=constants.FIRST_BACK, opening=constants.FIRST_LEVEL,
-    level=constants.FIRST_LEVEL, frontier_node=constants.FIRST_LEVEL * constants.FIRST_NODE,
-)  # fmt: skip
-"""The terms of one row before anything was measured, in plain rounds."""
+KNOTS: Final = (1, 2, 3, 5, 7, 11, 15, 23)
+"""Sizes between which seconds are straight pieces. The last piece goes on. With the root, trees of these fill whole tiles."""
+
+
+def place(size: int) -> tuple[int, float]:
+    """The knot to the left of a size, and the size's share of the way to the next one; above 1 beyond the last."""
+    left = min(bisect_right(KNOTS, size), len(KNOTS) - 1) - 1
+    return left, (size - KNOTS[left]) / (KNOTS[left + 1] - KNOTS[left])
+
+
+def between(values: Sequence[float], size: int) -> float:
+    """The value at a size, of those at the knots."""
+    left, share = place(size)
+    return values[left] + share * (values[left + 1] - values[left])
 
 
 @final
-class Sizes:
-    """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward.
-
-    A factor of a size is the ratio of its trees' seconds to those of the line through all sizes. On a CPU a few nodes cost
-    nothing, until arithmetic takes longer than reading the weights, and no line describes this. A trial measures factors.
-    Rounds change them slowly: a size that looks slow by chance would not be tried again.
-
-    Args:
-        factors: those of a trial, from one node on; without them all are 1.
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What rounds take. All but ``base`` are in plain rounds.
 
     Attributes:
-        back: seconds of first rounds without a tree after one with a tree, in plain rounds.
+        base: seconds of a plain round, that is, of one without a tree.
+        trees: a round with so many nodes, the root and the levels of its tree not counted.
+        back: the first plain round after one with a tree.
+        opening: the first forward of the draft model, for the root.
+        levels: a later one, for so many nodes.
     """
 
-    def __init__(self, factors: Sequence[float]) -> None:
-        self._seen, self._last = {0}, 0
-        self.back = RunningMean()
-        self._factors = [RunningMean(factor, _TRIAL_WEIGHT) for factor in factors]
+    base: float = 0.0
+    trees: tuple[float, ...] = tuple(1.0 + constants.FIRST_TREE + constants.FIRST_NODE * nodes for nodes in KNOTS)
+    back: float = 1.0 + constants.FIRST_BACK
+    opening: float = constants.FIRST_LEVEL
+    levels: tuple[float, ...] = tuple(constants.FIRST_LEVEL * (1.0 + constants.FIRST_NODE * (n - 1)) for n in KNOTS)
 
-    def add_factor(self, nodes: int, factor: float) -> None:
-        """Record a tree."""
-        if nodes <= len(self._factors):
-            self._factors[nodes - 1].add(factor)
+    def of_rows(self, rows: int) -> Costs:
+        """Those of more rows, if these are of one: a forward of so many tokens costs what a tree of them does, but for what
+        any tree costs."""
+        if rows == 1:
+            return self
+        plain = max(1.0, between(self.trees, rows - 1) - (self.trees[0] - 1.0))
+        return Costs(
+            base=self.base * plain,
+            trees=tuple(between(self.trees, (nodes + 1) * rows - 1) / plain for nodes in KNOTS),
+            back=self.back,
+            opening=(self.opening + max(0.0, between(self.levels, rows) - self.levels[0])) / plain,
+            levels=tuple(between(self.levels, nodes * rows) / plain for nodes in KNOTS),
+        )
+
+
+@final
+class Curve:
+    """A quantity by size: its values at the knots, times a scale.
+
+    A slower machine changes the scale, so an observation of one size moves all. What the scale does not explain moves the
+    two knots around the size. On a CPU a few nodes cost nothing, until arithmetic takes longer than reading the weights.
+
+    Args:
+        values: those at the knots.
+        weight: observations that they count for.
+
+    Attributes:
+        scale: the mean ratio of recent observations to the values.
+    """
+
+    def __init__(self, values: Sequence[float], weight: float) -> None:
+        self._knots = [RunningMean(value, weight) for value in values]
+        self.scale = RunningMean(1.0, weight)
 
     @property
-    def factors(self) -> tuple[float, ...]:
-        """From one node on; larger trees have the last one."""
-        return tuple(mean.value for mean in self._factors)
+    def values(self) -> tuple[float, ...]:
+        """Those at the knots, times the scale."""
+        return tuple(self.scale.value * knot.value for knot in self._knots)
 
-    def add(self, nodes: int) -> tuple[bool, bool]:
-        """Whether a round has no tree after one that had, and whether the number comes up first."""
-        returns, first = not nodes and self._last > 0, nodes not in self._seen
-        self._seen.add(nodes)
-        self._last = nodes
-        return returns, first
+    def add(self, size: int, value: float) -> None:
+        """Record an observation."""
+        here = between([knot.value for knot in self._knots], size)
+        self.scale.add(value / here)
+        left, right = place(size)
+        for knot, share in zip(self._knots[left : left + 2], (1.0 - right, right), strict=True):
+            knot.add(knot.value * value / (self.scale.value * here), share)
 
 
 @final
 class CostModel:
-    """Seconds of a round::
-
-        base                                              without a tree
-        (base + tree + node * nodes) * factor[nodes]      with one, apart from its levels
-        base + back                                       without a tree, after one with a tree
-        opening                                           the first level
-        level + frontier_node * (frontier - 1)            each level below it
-
-    ``base`` is a mean, and ``opening`` and ``back`` are means of its multiples. ``node`` is the slope of a line through
-    recent trees, and ``tree`` is the line's height above ``base``. ``factor`` belongs to a size (:class:`Sizes`). ``level``
-    and ``frontier_node`` are a line through recent levels: a drafter of blocks pays for the first, and little for others.
-    The past counts less and less, and outliers count as ``outlier`` means.
-
-    The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node``,
-    ``first_back`` and ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost
-    ``first_node`` of a single token's for each further token.
+    """Learns :class:`Costs` from rounds. The past counts less and less, and outliers count as ``outlier`` means.
 
     Args:
-        known: the terms of another model.
-        rows: texts of a forward.
-        timed: the other model has timed trees with levels.
-        factors: its factors of sizes, from one node on.
+        known: what to start from. A slower machine slows all terms, which are shares of the present plain rounds.
+        weight: observations that it counts for.
+        timed: it comes from trees with levels.
 
     Attributes:
-        base, tree, node, back, opening, level, frontier_node: seconds, as above; 0 while unknown.
-        timed: trees with levels were timed, by this model or the other one.
-        sizes: the numbers of nodes so far, with their factors.
+        timed: trees with levels were timed.
     """
 
-    def __init__(
-        self, known: Costs | None = None, *, rows: int = 1, timed: bool = False, factors: Sequence[float] = ()
-    ) -> None:
-        shares = _SHARES.of_rows(rows), constants.FIRST_WEIGHT
+    def __init__(self, known: Costs, weight: float, *, timed: bool = False) -> None:
         self.timed = timed
-        self._first = shares if known is None else (known, constants.PRIOR_WEIGHT)  # terms and their weight
-        self.tree = self.node = self.level = self.frontier_node = 0.0
-        self._plain, self._openings = RunningMean(), RunningMean()
-        self._trees, self._levels = Line(), Line()
-        self.sizes = Sizes(factors)
+        self._plain = RunningMean()
+        self._trees, self._levels = Curve(known.trees, weight), Curve(known.levels, weight)
+        self._opening, self._back = RunningMean(known.opening, weight), RunningMean(known.back, weight)
+        self._seen, self._last = {0}, 0  # the numbers of nodes so far, and the last one
 
-    def _start(self) -> None:
-        """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
-        first, weight = self._first
-        c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
-        self.tree, self.node, self.level, self.frontier_node = c.tree, c.node, c.level, c.frontier_node
-        self._openings = RunningMean(c.opening / c.base, weight)
-        self._trees, self._levels = Line(c.node), Line(c.frontier_node)
-        self._trees.start(c.base + c.tree + c.node, 1.0, weight)
-        self._levels.start(c.level, 0.0, weight)
-        self.sizes.back = RunningMean(1.0 + c.back / c.base, weight)
+    def value(self) -> Costs:
+        """The terms as a value."""
+        return Costs(
+            base=self.base,
+            trees=self._trees.values,
+            back=self._back.value,
+            opening=self._opening.value,
+            levels=self._levels.values,
+        )
 
     @property
     def base(self) -> float:
+        """Seconds of a plain round; 0 before the first."""
         return self._plain.value
 
     @property
     def opening(self) -> float:
-        return self.base * self._openings.value
+        """Seconds of the first level."""
+        return self.base * self._opening.value
 
     @property
     def back(self) -> float:
-        return self.base * max(0.0, self.sizes.back.value - 1.0)
+        """Seconds by which a plain round after a tree exceeds others."""
+        return self.base * max(0.0, self._back.value - 1.0)
 
-    def value(self) -> Costs:
-        """The terms as a value."""
-        return Costs(**{one.name: getattr(self, one.name) for one in fields(Costs)})
+    def level(self, nodes: int) -> float:
+        """Seconds of a later level."""
+        return self.base * between(self._levels.values, nodes)
+
+    def beyond(self, most: int) -> list[float]:
+        """Seconds by which rounds with trees of no node to ``most`` nodes exceed plain ones, apart from levels.
+
+        A tree takes at most what a larger one takes. So a size that looked slow by chance is priced by the next larger one,
+        and is tried again.
+        """
+        trees = self._trees.values
+        rounds = [between(trees, nodes) for nodes in range(1, most + 1)]
+        cheapest = reversed([*accumulate(reversed(rounds), min)])
+        return [0.0, *(self.base * max(0.0, plain_rounds - 1.0) for plain_rounds in cheapest)]
 
     def age(self, keep: float) -> None:
         """Old times of trees and levels count less: the machine may have changed."""
-        for old in (self._trees, self._openings, self._levels):
+        for old in (self._trees.scale, self._opening, self._levels.scale):
             old.age(keep)
 
     def add_level(self, depth: int, frontier: int, seconds: float) -> None:
         """Record a level, a forward of ``frontier`` nodes of this depth."""
-        if not depth:
-            if self.base:
-                self._openings.add(seconds / self.base)
+        if not self.base:
             return
-        levels = self._levels
-        levels.add(frontier - 1.0, seconds)
-        self.frontier_node = max(0.0, levels.slope)
-        self.level = max(0.0, levels.mean - self.frontier_node * levels.mean_x)
+        if depth:
+            self._levels.add(frontier, seconds / self.base)
+        else:
+            self._opening.add(seconds / self.base)
 
     def add_plain(self, seconds: float) -> None:
         """Record a round without a tree."""
         self._plain.add(seconds)
-        if not self._trees.weight:
-            self._start()
-        self._split()
 
     def add_tree(self, nodes: int, seconds: float, *, drafted: bool = False) -> bool:
         """Record a round without its levels; ``nodes`` without the root. It had levels if it was ``drafted``.
 
         Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
-        returns, first = self.sizes.add(nodes)
-        if first:
+        last, self._last = self._last, nodes
+        if nodes not in self._seen:
+            self._seen.add(nodes)
             return False
         if nodes:
             self.timed |= drafted
-            self._trees.add(float(nodes), seconds)
-            self._split()
             if self.base:
-                self.sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
-        elif returns and self.base:
-            self.sizes.back.add(seconds / self.base)
+                self._trees.add(nodes, seconds / self.base)
+        elif last and self.base:
+            self._back.add(seconds / self.base)
         return True
-
-    def beyond(self, most: int) -> list[float]:
-        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels.
-
-        A tree takes at most what a larger one takes. So a size that looked slow by chance is priced by the next larger one,
-        and is tried again.
-        """
-        factors = self.sizes.factors or (1.0,)
-        sized = enumerate(islice(chain(factors, repeat(factors[-1])), most), 1)
-        seconds = [(self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized]
-        return [0.0, *reversed([*accumulate(reversed(seconds), min)])]
-
-    def _split(self) -> None:
-        """Divide the trees' seconds among the terms. None is negative, and nodes take at most what exceeds plain rounds."""
-        trees = self._trees
-        if not trees.weight:
-            return
-        beyond = max(0.0, trees.mean - self.base)
-        self.node = max(0.0, min(trees.slope, beyond / trees.mean_x))
-        self.tree = max(0.0, beyond - self.node * trees.mean_x) if self.base else 0.0

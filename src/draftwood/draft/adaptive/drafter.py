@@ -16,10 +16,8 @@ the best, or whether its level is drawn. Such trees have a plain :class:`Budget`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
 from time import perf_counter
 from typing import final
 
@@ -119,16 +117,16 @@ class BestFirstDrafter:
             return [[0]] * len(trees)
         if self.grower is None:
             draft.stop = "the guess ends"
-        ranked = [tree.ranked(MAX_NODES if self.grower is None else self.grower.shape.nodes) for tree in trees]
-        rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
-        means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self._schedule.budget.tree_size(means)
-        if size < len(means):
+        if not draft.ranked:
+            draft.rank(MAX_NODES if self.grower is None else self.grower.shape.nodes)
+        values = draft.values()
+        size = self._schedule.budget.tree_size(values)
+        if size < len(values):
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:
             draft.stop = "node budget"
         most = [size if row.nodes is None else min(size, row.nodes) for row in draft.sampler.rows]
-        return [sorted(best[: count + 1]) for best, count in zip(ranked, most, strict=True)]
+        return [sorted(best[: count + 1]) for best, count in zip(draft.ranked, most, strict=True)]
 
     def _tree(self, draft: DraftRound, greedy: bool) -> DraftTree:
         builder = TreeBuilder(draft.root)
@@ -171,9 +169,7 @@ class BestFirstDrafter:
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
         if draft.learns:
-            rows = zip(draft.trees, self._kept, strict=True)
-            expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
-            schedule.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
+            schedule.end_round(this_round, draft.drafting, began)
         self._behind = schedule.joined or not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
 

@@ -1,4 +1,4 @@
-"""Estimates that forget: a mean, a ratio of sums, a least-squares line, and the expected tokens of a draft by level.
+"""Estimates that forget: a mean, a ratio of sums, and the expected tokens of a draft by level.
 
 Plain numbers, a few microseconds each.
 """
@@ -18,11 +18,13 @@ class RunningMean:
     def __init__(self, value: float = 0.0, weight: float = 0.0) -> None:
         self.value, self.weight = value, weight
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, share: float = 1.0) -> None:
+        """Record a value, which counts as a ``share`` of one."""
         if self.weight:
             value = min(value, constants.OUTLIER * self.value)
-        self.weight = constants.FORGET * self.weight + 1.0
-        self.value += (value - self.value) / self.weight
+        self.weight += share * (1.0 - (1.0 - constants.FORGET) * self.weight)
+        if share:
+            self.value += share * (value - self.value) / self.weight
 
     def age(self, keep: float) -> None:
         """Old values count less."""
@@ -56,65 +58,21 @@ class Ratio:
 
 
 @final
-class Line:
-    """``y = mean + slope (x - mean_x)``, by least squares over recent observations.
-
-    A ridge of ``prior_weight`` observations, in each of which ``x`` deviates from its mean by 1, holds the slope at its
-    prior until ``x`` has varied enough.
-    """
-
-    def __init__(self, prior: float = 0.0) -> None:
-        self.weight = self.mean = self.mean_x = 0.0
-        self._prior = prior
-        self._xx = self._xy = 0.0  # centred
-
-    def start(self, mean: float, mean_x: float, weight: float) -> None:
-        """Set the means before the first observation."""
-        self.weight, self.mean, self.mean_x = weight, mean, mean_x
-
-    def age(self, keep: float) -> None:
-        """The old mean counts less; the slope stays."""
-        self.weight *= keep
-
-    def add(self, x: float, y: float) -> None:
-        """Add an observation; ``y`` above ``outlier`` times the mean counts as that much."""
-        forget, before = constants.FORGET, constants.FORGET * self.weight
-        if before and self.mean > 0.0:
-            y = min(y, constants.OUTLIER * self.mean)
-        self.weight = before + 1.0
-        off_x, off, share = x - self.mean_x, y - self.mean, before / self.weight
-        self._xx = forget * self._xx + share * off_x * off_x
-        self._xy = forget * self._xy + share * off_x * off
-        self.mean_x += off_x / self.weight
-        self.mean += off / self.weight
-
-    @property
-    def slope(self) -> float:
-        ridge = constants.PRIOR_WEIGHT
-        return (self._xy + ridge * self._prior) / (self._xx + ridge)
-
-
-@final
 class GainModel:
     """Expected tokens of a level, given its depth and its parents' probability; learnt from new candidates'.
 
-    A level brings ``calibration * gain[depth] * above`` tokens. ``above`` is the probability that the text runs through its
+    A level brings ``gain[depth] * above`` tokens. ``above`` is the probability that the text runs through its
     parents. ``reach[depth]`` is the ratio of the next level's ``above`` to this level's. Both are ratios of sums over
-    recent rounds. The calibration is the ratio of accepted to expected tokens over many rounds.
+    recent rounds.
 
     Args:
-        gains, reach, calibration: known values to start from; the first two by depth.
+        gains, reach: known values to start from, by depth.
     """
 
-    def __init__(self, gains: Sequence[float] = (1.0,), reach: Sequence[float] = (), calibration: float = 1.0) -> None:
+    def __init__(self, gains: Sequence[float] = (1.0,), reach: Sequence[float] = ()) -> None:
         self._gains = [Ratio(constants.FORGET_GAINS, gain, 1.0) for gain in gains]
         self._reach = [Ratio(constants.FORGET_GAINS, share, 1.0) for share in reach]
-        self._calibration = Ratio(constants.FORGET_CALIBRATION, calibration, constants.CALIBRATION_PRIOR)
         self._above = 0.0  # of the round's last level that was recorded
-
-    @property
-    def calibration(self) -> float:
-        return self._calibration.value
 
     def gains(self) -> tuple[float, ...]:
         """By depth, the tokens of a level per unit of probability above it."""
@@ -126,13 +84,13 @@ class GainModel:
 
     def at(self, depth: int) -> float:
         """Expected tokens of a level at this depth, per unit of probability above it."""
-        return self.calibration * self._gains[min(depth, len(self._gains) - 1)].value
+        return self._gains[min(depth, len(self._gains) - 1)].value
 
     def most(self, above: float, opening: float, price: float) -> float:
         """The expected tokens of the best number of levels, less ``opening`` for the first and ``price`` for each other."""
-        calibration, total, best = self.calibration, 0.0, -opening
+        total, best = 0.0, -opening
         for depth, gain in enumerate(self._gains):
-            total += calibration * gain.value * above - (price if depth else opening)
+            total += gain.value * above - (price if depth else opening)
             best = max(best, total)
             if depth == len(self._reach):
                 break
@@ -161,10 +119,6 @@ class GainModel:
         while len(self._gains) <= depth:
             self._gains.append(Ratio(constants.FORGET_GAINS, self._gains[-1].value, 1.0))
         self._gains[depth].add(gain, above)
-
-    def add_verified(self, tokens: float, expected: float) -> None:
-        """Record the accepted and the expected tokens of a tree."""
-        self._calibration.add(tokens, expected)
 
     def age(self, keep: float) -> None:
         """Old values count less: the text may have changed."""

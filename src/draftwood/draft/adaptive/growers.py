@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias, final
 
 from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng
 from draftwood.core.tree import TreeBuilder
-from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.budget import UNPROFITABLE, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.expand import Expander
 from draftwood.runners.protocols import BlockRunner, Runner
@@ -39,6 +40,7 @@ class DraftRound:
         learns: the budget learns from the levels. A row's first round says nothing of them: a drafter of hidden states does
             not know its text yet.
         drafting: seconds of the levels so far.
+        ranked: per row the root and the best candidates, the best first (:meth:`rank`).
         distributions: the draft's distributions, one entry per level.
         by_depth: they are those of the depths, the same for all nodes of one depth.
         stop: why the trees did not grow further, in a few words.
@@ -54,11 +56,11 @@ class DraftRound:
     behind: bool
     learns: bool
     drafting: float = 0.0
+    ranked: list[list[int]] = field(default_factory=list)
     distributions: list[Pending] = field(default_factory=list)
     by_depth: bool = False
     stop: str = ""
     _began: float = 0.0
-    _sizes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._began = self.clock()
@@ -69,27 +71,39 @@ class DraftRound:
         return sum(tree.off_guess(i) for tree, frontier in rows for i in frontier) / len(self.trees)
 
     def pays(self, depth: int, above: float, nodes: int) -> bool:
-        """Whether another forward pays; later candidates belong to it."""
-        self._sizes = [len(tree.tokens) for tree in self.trees]
+        """Whether another forward pays."""
         if self.budget.another_level(depth, above, nodes):
             return True
-        self.stop = "another level does not pay" if depth else self.budget.refusal(above)
+        self.stop = "another level does not pay" if depth else UNPROFITABLE
         return False
 
     def end_growth(self, depth: int) -> None:
         """No candidate of this depth can be expanded."""
         self.stop = "no candidate within the node budget" if depth < max(self.limits) else "length limit"
 
-    def end_level(self, depth: int, above: float, cuts: Sequence[float], nodes: int) -> None:
+    def rank(self, nodes: int) -> None:
+        """Rank the candidates, of which ``nodes`` are kept at most."""
+        self.ranked = [tree.ranked(nodes) for tree in self.trees]
+
+    def cuts(self) -> list[float]:
+        """Per row, the log path probability of the last ranked candidate."""
+        rows = zip(self.trees, self.ranked, strict=True)
+        return [tree.log_probs[best[-1]] for tree, best in rows]
+
+    def values(self) -> list[float]:
+        """The path probabilities of the ranked candidates without the root; means over the rows."""
+        ranked = zip(self.trees, self.ranked, strict=True)
+        rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in ranked]
+        return rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
+
+    def end_level(self, depth: int, above: float, nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
         if not self.learns:
             return
-        ended, cost = self.clock(), self.budget.min_node_value()
-        rows = zip(self.trees, self._sizes, cuts, strict=True)
-        gain = sum(tree.gain(since, cut, cost) for tree, since, cut in rows) / len(self.trees)
+        ended = self.clock()
         seconds, self._began = ended - self._began, ended
         self.drafting += seconds
-        self.budget.end_level(depth, above, gain, nodes, None if self.behind else seconds)
+        self.budget.end_level(depth, above, self.values(), nodes, None if self.behind else seconds)
         self.behind = False
 
 
@@ -122,8 +136,9 @@ class LevelGrower:
             if not draft.pays(depth, above, largest):
                 return
             self._expand(draft, builder, frontiers, depth, cuts)
-            cuts = [tree.cut(nodes) for tree in draft.trees]
-            draft.end_level(depth, above, cuts, largest)
+            draft.rank(nodes)
+            cuts = draft.cuts()
+            draft.end_level(depth, above, largest)
             min_value = draft.budget.min_frontier_value(depth + 1)
             frontiers = [
                 tree.frontier(depth + 1, width, cut, min_value, row.stops) if depth + 1 < limit else []
@@ -189,7 +204,8 @@ class BlockGrower:
         for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
-        draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)
+        draft.rank(self.shape.nodes)
+        draft.end_level(0, above, 1)
 
 
 Grower: TypeAlias = LevelGrower | BlockGrower

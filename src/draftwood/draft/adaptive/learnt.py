@@ -4,47 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.lookup import KINDS
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """Seconds, by the terms of :class:`CostModel`.
-
-    Attributes:
-        base: a round without a tree.
-        tree: what any tree adds to the target's part of a round.
-        node: each node of the tree.
-        back: the first round without a tree after one with a tree, beyond ``base``.
-        opening: the first forward of the draft model, for the root.
-        level: a later one, for one node.
-        frontier_node: each further node of that forward.
-    """
-
-    base: float = 0.0
-    tree: float = 0.0
-    node: float = 0.0
-    back: float = 0.0
-    opening: float = 0.0
-    level: float = 0.0
-    frontier_node: float = 0.0
-
-    def of_rows(self, rows: int) -> Costs:
-        """Those of more rows, if these are of one: a forward of so many tokens costs what a tree of them does."""
-        return replace(
-            self,
-            base=self.base + self.node * (rows - 1),
-            node=self.node * rows,
-            opening=self.opening + self.frontier_node * (rows - 1),
-            level=self.level + self.frontier_node * (rows - 1),
-            frontier_node=self.frontier_node * rows,
-        )
 
 
 class Waits(NamedTuple):
@@ -61,22 +27,18 @@ class Learnt:
     """The knowledge of a :class:`Controller`; another controller can start from it.
 
     Attributes:
-        costs: seconds of each term.
+        costs: what rounds took.
         timed: levels of the draft and a tree with them were timed.
-        factors: by nodes of a tree, from one on, its seconds over those of the costs.
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
-        calibration: accepted over expected tokens.
         worth: tokens of rounds with a draft over those that plain rounds would have written in the same seconds.
         waits: seconds until the next probes.
     """
 
-    costs: Costs = Costs()
+    costs: Costs = field(default_factory=Costs)
     timed: bool = False
-    factors: tuple[float, ...] = ()
     gains: tuple[float, ...] = (1.0,)
     reach: tuple[float, ...] = ()
-    calibration: float = 1.0
     worth: float = 1.1
     waits: Waits = field(default_factory=Waits)
 
@@ -88,13 +50,12 @@ class Learnt:
             ConfigError: a field is missing, unknown or of another type, or a number is not finite, or seconds are negative.
         """
         found = _fields(data, cls)
-        lists = {name: _numbers(name, found[name]) for name in ("factors", "gains", "reach")}
+        lists = {name: _numbers(name, found[name]) for name in ("gains", "reach")}
         if not lists["gains"]:
             raise ConfigError("gains is empty, but must have a number for the first level")
         return cls(
-            costs=Costs(**{name: _number(name, value) for name, value in _fields(found["costs"], Costs).items()}),
+            costs=_costs(found["costs"]),
             timed=found["timed"] is True,
-            calibration=_number("calibration", found["calibration"]),
             worth=_number("worth", found["worth"]),
             waits=Waits(*_numbers("waits", found["waits"], count=len(Waits._fields))),
             **lists,
@@ -104,7 +65,7 @@ class Learnt:
 NOTHING: Final = Learnt()
 """The knowledge of a controller that has seen nothing.
 
-Its drafts may lose a tenth of ``calibration_prior`` plain rounds before they are given up.
+Its drafts may lose a tenth of ``worth_prior`` plain rounds before they are given up.
 """
 
 
@@ -142,6 +103,16 @@ class Knowledge:
             hits=_numbers("hits", found["hits"], KINDS),
             guesses=_numbers("guesses", found["guesses"], KINDS),
         )
+
+
+_LEAST: Final = 1e-6  # plain rounds
+
+
+def _costs(data: object) -> Costs:
+    found = _fields(data, Costs)
+    trees, levels = (_numbers(name, found[name], len(KNOTS), minimum=_LEAST) for name in ("trees", "levels"))
+    base, back, opening = (_number(name, found[name]) for name in ("base", "back", "opening"))
+    return Costs(base=base, trees=trees, back=back, opening=opening, levels=levels)
 
 
 def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ class PromptLookup:
             for i, (guessed, token) in enumerate(zip(match.tokens, new, strict=False)):
                 at = _kind(match, i)
                 for forget, hits, guesses in (
-                    (constants.FORGET_CALIBRATION, self.hits, self.guesses),
+                    (constants.FORGET_SLOWLY, self.hits, self.guesses),
                     (constants.LOOKUP_FORGET, self._texts_hits, self._texts_guesses),
                 ):
                     hits[at] = forget * hits[at] + (guessed == token)
