@@ -12,7 +12,7 @@ from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.estimates import RunningMean
 
 KNOTS: Final = (1, 2, 3, 5, 7, 11, 15, 23)
-"""Sizes between which seconds are straight pieces. The last piece goes on. With the root, trees of these fill whole tiles."""
+"""Sizes between which seconds are straight pieces; the last one goes on. With the root, trees of these fill whole tiles."""
 
 
 def place(size: int) -> tuple[int, float]:
