@@ -54,11 +54,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_190
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_309
+TESTS = 35_293
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_080
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 96_009
+ALL_TEXT = 95_898
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
