@@ -2,6 +2,7 @@
 
 import copy
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,12 +11,12 @@ import draftwood
 from draftwood import Grammar, LoadOptions
 from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
-from draftwood.engine import prefixes
+from draftwood.engine import prefixes, prompts
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.prompts import AGAIN, Prompts
+from draftwood.engine.prompts import AGAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
-from draftwood.runners.native.memory import RowMemory
+from draftwood.runners.native.memory import MARKS, RowMemory
 from draftwood.runners.native.table import MemoryTable
 from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
@@ -96,7 +97,7 @@ def check_waves(engine, seed, waves=4):
     *((kind, torch.float32) for kind in METHODS),
     *((kind, torch.bfloat16) for kind in ("small", "windowed", "mtp", "states")),
 ], ids=str)  # fmt: skip
-def test_texts_have_the_same_bits_with_and_without_the_cache(kind, dtype):
+def test_texts_have_the_same_bits_with_and_without_the_cache(kind, dtype, often):
     assert check_waves(engine_of(kind, dtype), 5) > 3
 
 
@@ -130,12 +131,19 @@ def hybrid(kind):
     return engine, read
 
 
+@pytest.fixture
+def often(monkeypatch):
+    """Copies of running states at distances of short prompts."""
+    monkeypatch.setattr(prompts, "DISTANCE", 64)
+    return 64
+
+
 @pytest.mark.parametrize("kind", ["mtp", "states"])
-def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again(kind):
+def test_a_text_with_running_states_reads_few_of_the_tokens_again_that_it_shares(kind, often):
     engine, read = hybrid(kind)
     system, chat = [*some(196, 1), END, 2, 3, 4], [*some(60, 2), END, *some(89, 3)]
 
-    def write(prompt, known):
+    def write(prompt, known, most=AGAIN):
         """Write a text, of which ``known`` tokens may be known; returns its tokens."""
         wanted = alone(engine, request(prompt, 40), Sampling(), None)
         del read[:]
@@ -143,17 +151,19 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
         assert found.token_ids == wanted
         again = known - found.stats.cached_tokens
         assert found.stats.cached_tokens == len(prompt) - 1 - sum(read[: read.index(0)]), "as many as were not read"
-        assert 0 <= again <= (AGAIN if known else 0), (len(prompt), known, again)
+        assert 0 <= again <= (most if known else 0), (len(prompt), known, again)
         return [*prompt, *found.token_ids]
 
     first = write([*system, *chat], 0)
     write([*first, 5, 6, 7], len(first) - 1)  # it goes on
+    write([*first, 9, 9, *some(40, 3)], len(first), 2)  # its last message was changed
     write([*system, *chat[:-4], *some(60, 3)], len(system) + len(chat) - 4)  # it leaves out what was thought
-    for seed in range(4, 8):  # behind the first message
+    write([*system, *some(80, 4)], len(system), often)  # nobody has left here before
+    for seed in range(5, 8):
         write([*system, *some(20 * seed, seed)], len(system))
-    document = [*system, *some(300, 8)]  # behind what all texts share
+    document = [*system, *some(300, 8)]
     write([*document, *some(60, 9)], len(system))
-    write([*document, *some(60, 10)], len(system))  # nobody has left here before
+    write([*document, *some(60, 10)], len(document), often)
     for seed in range(11, 14):
         write([*document, *some(60, seed)], len(document))
     memory = engine.pipeline.target.memory_bytes
@@ -161,23 +171,36 @@ def test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_aga
     assert engine.pipeline.target.memory_bytes == 0 < memory
 
 
-def test_control_without_marks_such_texts_read_all_again(monkeypatch):
-    monkeypatch.setattr(RowMemory, "mark", lambda self: None)
-    with pytest.raises(AssertionError):
-        test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
+@pytest.mark.parametrize(("owner", "name", "value", "match"), [
+    (RowMemory, "mark", lambda self, regular: None, "<= 32"), (prompts, "DISTANCE", 10**6, "<= 64"),
+])  # fmt: skip
+def test_control_without_marks_such_texts_read_more_again(owner, name, value, match, often, monkeypatch):
+    monkeypatch.setattr(owner, name, value)
+    with pytest.raises(AssertionError, match=match):
+        test_a_text_with_running_states_reads_few_of_the_tokens_again_that_it_shares("states", often)
 
 
-def test_control_where_no_end_of_a_message_is_seen_a_system_prompt_is_read_again(monkeypatch):
-    monkeypatch.setattr(Prompts, "_first_message", lambda self, context: 0)
-    with pytest.raises(AssertionError, match="200 <= 32"):
-        test_a_text_with_running_states_that_leaves_another_one_reads_few_tokens_again("states")
+def test_of_many_marks_those_stay_that_lie_evenly():
+    engine, _ = hybrid("states")
+    target, [row] = engine.pipeline.target, rows_of([some(1000, 1)])
+    for length in range(20, 1000, 20):
+        target.prefill(row, length)
+        target.mark(row, regular=length != 300)
+    memory = target.memory_of(row)
+    ends = [0, *map(len, memory.marks)]
+    assert len(memory.marks) == MARKS
+    assert 300 in ends, "where a text has left another one"
+    assert max(b - a for a, b in pairwise(ends)) <= 2 * 1000 / MARKS
+    while target.thin_marks():
+        assert not memory.marks or len(memory.marks[-1]) == 980
+    assert not memory.marks
 
 
 def test_a_text_goes_on_where_there_is_no_memory_for_its_marks(monkeypatch):
     engine, _ = hybrid("states")
     wanted = alone(engine, request(some(150, 2), 20), Sampling(), None)
 
-    def full(self):
+    def full(self, regular):
         raise CacheError("the native engine: there is not enough memory")
 
     monkeypatch.setattr(RowMemory, "mark", full)

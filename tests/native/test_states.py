@@ -23,6 +23,7 @@ from tests.runners.zoo import NATIVE, tiny
 KINDS = ["qwen3_5_text", "lfm2", "granitemoehybrid", "bamba"]
 PROMPT = [0, 2, 1, 1, 0] * 6
 EXACT, WRONG = 1e-5, 1e-3
+ANY = [7 * i * i % 89 for i in range(200)]
 
 
 def random_model(kind, dtype=torch.float32, **settings):
@@ -98,6 +99,47 @@ def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind):
             ]
             assert torch.equal(score(runner, [[4], [8]], [0])[:, 0], torch.stack(wanted))
     assert max(shared) > 90
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("length", [35, 48, 49])
+def test_a_fork_knows_which_entries_later_tokens_have_taken_the_place_of(kind, length):
+    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=ANY[:length])
+    runner.prefill(row, length)
+    whole, reached = runner.memory_of(row), []
+    for first, second in ((length, length - 1), (length // 16 * 16, length // 16 * 16 - 1), (length // 16 * 16, 10)):
+        fork = whole.fork(first)
+        fork.cut(second)
+        other = Row(tokens=[*ANY[:60], 8])
+        runner._rows._table.coming = other, fork
+        reached.append(len(fork))
+        runner.prefill(other, 60)
+        runner.set_rows([other])
+        assert torch.equal(score(runner, [[8]], [0])[0, 0], after(runner, other.tokens)), (first, second, reached)
+        runner.clear()
+    assert reached[0] == length - 1
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_scores_behind_a_mark_have_the_same_bits_and_behind_that_of_another_place_they_have_not(kind):
+    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=[*ANY[:150], 4])
+    places = (33, 48, 64, 81, 112)
+    for length in (*places, 150):
+        runner.prefill(row, length)
+        runner.mark(row, regular=True)
+    first, *marks = runner.memory_of(row).marks
+    alone = NativeRunner(runner.model, check=False, hidden_layers=(0, 1, 2))
+    for right in (True, False):
+        for length, mark in zip(places[1:], marks, strict=False):
+            for part in range(0 if right else 3):  # of running states
+                mark.parts[part][:] = first.parts[part]
+            runner.set_rows([row])
+            other = Row(tokens=[*ANY[: length + 5], 8])
+            runner.prefill(other, length, prefix=Prefix(row, length + 5))
+            assert len(runner.memory_of(other)) == length
+            runner.set_rows([row, other])
+            found = score(runner, [[4], [8]], [0])[1, 0]
+            assert torch.equal(found, after(alone, other.tokens)) == right
 
 
 def test_memory_is_bounded_and_freed():

@@ -15,8 +15,6 @@ from draftwood.sampling.rows import Row
 SHARED: Final = 32
 """Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
 MEMORY: Final = 1 << 30
-MARKS: Final = 3
-"""Copies of a row's running states, at most (:meth:`draftwood.runners.native.network.RowMemory.mark`)."""
 MOST: Final = 512
 """Texts, at most: each is compared with a new one that begins with the same tokens."""
 
@@ -130,15 +128,15 @@ class PrefixCache:
         rows changed: both sides grow with what rows write."""
         while (now := (len(self._texts), target.memory_bytes, self.memory, self.least, len(rows))) != self._fits:
             runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
-            used, most = sum(runner.memory_bytes for runner in runners), self.memory
+            most = self.memory
             if self.kept is not None and len(self._texts) > 1:
                 most = min(most, self.kept + sum(_written(runner, rows) for runner in runners))
-            if len(self._texts) <= self.least or (used <= most and len(self._texts) <= MOST):
-                for runner in runners if used > most else ():
-                    runner.forget_marks()
+            full = sum(runner.memory_bytes for runner in runners) > most
+            if len(self._texts) > self.least and (full or len(self._texts) > MOST):
+                self._leave(next(iter(self._texts)))
+            elif not full or not any([runner.thin_marks() for runner in runners]):
                 self._fits = now
                 return
-            self._leave(next(iter(self._texts)))
 
     def alike(self, tokens: Sequence[int], salt: str, draft: Runner | None) -> Sequence[Row]:
         """Texts that begin with the same :data:`SHARED` tokens."""
@@ -164,10 +162,10 @@ class PrefixCache:
 
 
 def _written(runner: KeepsTexts, rows: Sequence[Row]) -> int:
-    """Bytes of the keys, values and running states of rows."""
+    """Bytes of the keys, values and running states of rows, without the copies that they keep for others."""
     lengths = [len(row.tokens) for row in rows]
     tokens = len(lengths) * max(lengths, default=0) if runner.pads else sum(lengths)
-    return runner.token_bytes * tokens + (1 + MARKS) * runner.row_bytes * len(rows)
+    return runner.token_bytes * tokens + runner.row_bytes * len(rows)
 
 
 def alike(tokens: Sequence[int], other: Sequence[int]) -> bool:

@@ -47,15 +47,17 @@ Row::Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
     if (engine_->model().block_numbers) states_ = std::make_unique<States>(*engine_);
 }
 
-Row::Row(const Row& other, int length) : text(length), engine_(other.engine_) {
+Row::Row(const Row& other, int length) : engine_(other.engine_) {
     if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
     text = length = other.reach(length);
-    if (other.states_) states_ = length ? std::make_unique<States>(*other.states_) : std::make_unique<States>(*engine_);
+    if (length) written_ = other.written();
+    if (other.states_ && length) states_ = std::make_unique<States>(*other.states_, written_, length);
+    else if (other.states_) states_ = std::make_unique<States>(*engine_);
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
     if (length % PAGE) own(length / PAGE);
 }
 
-int Row::reach(int length) const { return !states_ || states_->hold(text, length) ? length : 0; }
+int Row::reach(int length) const { return !states_ || states_->hold(written(), length) ? length : 0; }
 
 void Row::own(int page) {
     if (pages_[page].use_count() == 1) return;
@@ -67,7 +69,8 @@ void Row::own(int page) {
 void Row::cut(int length) {
     if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
     if (length < text) length = reach(length);
-    if (length == 0 && states_) states_->clear();
+    written_ = length ? written() : 0;
+    if (length == 0 && states_) states_ = std::make_unique<States>(*engine_);
     text = std::min(text, length), nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
     if (text % PAGE) own(text / PAGE);
@@ -75,10 +78,13 @@ void Row::cut(int length) {
 
 void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(new_page()); }
 
-void Row::restore(int length) { reserve(text = length); }
+void Row::restore(int length) {
+    reserve(text = length);
+    if (states_) states_ = std::make_unique<States>(*engine_, length);
+}
 
 std::pair<void*, long> Row::part(int index) {
-    if (states_ && index < States::PARTS) return states_->part(index);
+    if (states_ && index < States::PARTS) return states_->part(text, index);
     const size_t page = index - (states_ ? States::PARTS : 0);
     if (page >= pages_.size()) return {nullptr, -1};
     return {pages_[page].get(), engine_->page_bytes()};

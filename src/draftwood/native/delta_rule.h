@@ -51,14 +51,15 @@ inline void add_entries(const Model& m, const float* const* entries, int count, 
 
 // The state of a head before a checkpoint of the text; it is made of the one before.
 inline float* state_before(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint) {
-    const size_t at = state_at(m, layer, head, checkpoint);
-    if (row.checkpoints[at] == checkpoint) return state_of(m, row, at);
+    float* state = state_of(m, layer, row, head, checkpoint);
+    int& present = checkpoint_at(m, layer, row, head, checkpoint);
+    if (present == checkpoint) return state;
     const int before = checkpoint - INTERVAL;
     const float* entries[INTERVAL];
     for (int j = 0; j < INTERVAL; j++) entries[j] = Place(row, checkpoint, before + j).entry(m, layer, head);
-    add_entries(m, entries, INTERVAL, state_of(m, row, state_at(m, layer, head, before)), state_of(m, row, at));
-    row.checkpoints[at] = checkpoint;
-    return state_of(m, row, at);
+    add_entries(m, entries, INTERVAL, state_of(m, layer, row, head, before), state);
+    present = checkpoint;
+    return state;
 }
 
 inline void advance(const Model& m, const RowStates& row, int checkpoint) {

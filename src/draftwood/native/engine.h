@@ -108,32 +108,37 @@ typedef std::vector<std::shared_ptr<char>> Pages;
 // What a row keeps for layers with a running state (states.h).
 class States {
   public:
-    explicit States(Engine& engine);
-    States(const States& other);
-    ~States();
-    // Bytes of the states of a row, and of a block of entries.
+    // Of so many tokens, which are written next; none need no writing.
+    explicit States(Engine& engine, int text = 0);
+    // What the next token of the first ``length`` of ``text`` tokens needs.
+    States(const States& other, int text, int length);
+    ~States() { engine_.state_bytes -= taken_; }
+    // Bytes of the states of a checkpoint, and of a block of entries.
     static long bytes(const Model& model), block_bytes(const Model& model);
     void operator=(const States&) = delete;
-    void clear();
     // Room for so many nodes of a round.
     RowStates reserve(int nodes);
     // Nodes of a round behind ``text`` tokens become text.
     void commit(int text, const int* nodes, int count);
     // Whether the next token of the first ``length`` of ``text`` tokens can be read.
-    bool hold(int text, int length) const;
-    // The parts of its memory that text needs, and their bytes: states, which checkpoints they are, two blocks of entries.
-    static const int PARTS = 4;
-    std::pair<void*, long> part(int index);
+    bool hold(int text, int length) const { return source(text, length) >= 0; }
+    // The parts of its memory that ``text`` tokens need to go on behind the last one, or in place of it, and their bytes: the
+    // state of a checkpoint, two blocks of entries.
+    static const int PARTS = 3;
+    std::pair<void*, long> part(int text, int index);
 
   private:
-    void add_block();
+    States(Engine& engine, int checkpoint, const States* other);
+    int source(int text, int length) const;
+    float* reserve(long bytes, const float* from);
+    void add_block(const float* from) { blocks_.push_back(reserve(block_bytes(engine_.model()), from)); }
 
     Engine& engine_;
-    Buffer states_;
+    float* states_[2] = {nullptr, nullptr};  // null until text needs it
     std::vector<int> checkpoints_;
     std::vector<std::unique_ptr<Buffer>> memory_;
     std::vector<float*> blocks_;
-    RowStates view_;
+    long taken_ = 0;
 };
 
 // The text of a row in memory, and the nodes of its round behind it.
@@ -160,12 +165,15 @@ class Row {
     int text = 0, nodes = 0;
 
   private:
+    // Tokens whose entries may have been written, some of them cut since.
+    int written() const { return std::max(text, written_); }
     std::shared_ptr<char> new_page() const;
     void own(int page);
     void move(int from, int to);
 
     std::shared_ptr<Engine> engine_;
     Pages pages_;
+    int written_ = 0;
     std::unique_ptr<States> states_;  // null if no layer has a running state
 };
 

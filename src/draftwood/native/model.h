@@ -123,7 +123,7 @@ struct Rotary {
 
 // What a row keeps for layers with a running state (states.h).
 struct RowStates {
-    float* states;
+    float* states[2];  // checkpoints take turns
     int* checkpoints;
     float* const* blocks;
 };

@@ -90,62 +90,46 @@ void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
     });
 }
 
-States::States(Engine& engine) : engine_(engine) {
-    const Model& m = engine_.model();
-    checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2);
-    view_.states = (float*)states_.reserve(std::max(bytes(m), 1L));
-    memset(view_.states, 0, bytes(m));  // also what no text has written may go to a file
-    engine_.state_bytes += Buffer::whole(bytes(m));
-    add_block(), add_block();  // of text
-    clear();
-}
+States::States(Engine& engine, int text) : States(engine, checkpoint_of(text - 1), nullptr) {}
 
-States::States(const States& other) : States(other.engine_) {
-    const Model& m = engine_.model();
-    memcpy(view_.states, other.view_.states, sizeof(float) * checkpoints_.size() * m.padded_key * m.padded_value);
-    checkpoints_ = other.checkpoints_;
-    for (int b = 0; b < 2; b++) memcpy(blocks_[b], other.blocks_[b], sizeof(float) * m.block_numbers);
-}
+States::States(const States& other, int text, int length) : States(other.engine_, other.source(text, length), &other) {}
 
-States::~States() {
-    const Model& m = engine_.model();
-    engine_.state_bytes -= Buffer::whole(bytes(m)) + memory_.size() * Buffer::whole(block_bytes(m));
+// The state before the first token is zero.
+States::States(Engine& engine, int checkpoint, const States* other) : engine_(engine) {
+    const Model& m = engine.model();
+    const int turn = turn_of(checkpoint);
+    checkpoints_.resize((size_t)m.stateful * m.facts.value_heads * 2, -1);
+    for (size_t i = turn; i < checkpoints_.size(); i += 2) checkpoints_[i] = checkpoint;
+    states_[turn] = reserve(bytes(m), other ? other->states_[turn] : nullptr);
+    for (int b = 0; b < 2; b++) add_block(other ? other->blocks_[b] : nullptr);  // of text
 }
 
 long States::bytes(const Model& m) {
-    return sizeof(float) * m.stateful * m.facts.value_heads * 2 * m.padded_key * m.padded_value;
+    return sizeof(float) * m.stateful * m.facts.value_heads * m.padded_key * m.padded_value;
 }
 
 long States::block_bytes(const Model& m) { return sizeof(float) * m.block_numbers; }
 
 long Engine::row_bytes() const {
     const long blocks = 2 + ROUND / INTERVAL;
-    return model_.block_numbers ? Buffer::whole(States::bytes(model_)) + blocks * Buffer::whole(States::block_bytes(model_)) : 0;
+    return model_.block_numbers ? 2 * Buffer::whole(States::bytes(model_)) + blocks * Buffer::whole(States::block_bytes(model_)) : 0;
 }
 
-void States::add_block() {
-    auto buffer = std::make_unique<Buffer>();
-    const long bytes = block_bytes(engine_.model());
-    blocks_.push_back((float*)buffer->reserve(bytes));
-    memset(blocks_.back(), 0, bytes);
-    memory_.push_back(std::move(buffer));
-    engine_.state_bytes += Buffer::whole(bytes);
-}
-
-// The state before the first token is zero.
-void States::clear() {
-    const Model& m = engine_.model();
-    const size_t size = (size_t)m.padded_key * m.padded_value;
-    for (size_t i = 0; i < checkpoints_.size(); i++) {
-        checkpoints_[i] = i % 2 ? -1 : 0;
-        if (i % 2 == 0) memset(view_.states + i * size, 0, sizeof(float) * size);
-    }
+// New memory, of zeros or of what is elsewhere: also what no text has written may go to a file.
+float* States::reserve(long bytes, const float* from) {
+    memory_.push_back(std::make_unique<Buffer>());
+    float* found = (float*)memory_.back()->reserve(std::max(bytes, 1L));
+    if (from) memcpy(found, from, bytes);
+    else memset(found, 0, bytes);
+    taken_ += Buffer::whole(bytes), engine_.state_bytes += Buffer::whole(bytes);
+    return found;
 }
 
 RowStates States::reserve(int nodes) {
-    while ((int)(blocks_.size() - 2) * INTERVAL < nodes) add_block();
-    view_.checkpoints = checkpoints_.data(), view_.blocks = blocks_.data();
-    return view_;
+    while ((int)(blocks_.size() - 2) * INTERVAL < nodes) add_block(nullptr);
+    for (float*& state : states_)
+        if (!state) state = reserve(bytes(engine_.model()), nullptr);
+    return {{states_[0], states_[1]}, checkpoints_.data(), blocks_.data()};
 }
 
 // Every token of text needs the state at its checkpoint once the entries before that are overwritten.
@@ -165,17 +149,18 @@ void States::commit(int text, const int* nodes, int count) {
     }
 }
 
-std::pair<void*, long> States::part(int index) {
+std::pair<void*, long> States::part(int text, int index) {
     const Model& m = engine_.model();
-    if (index == 0) return {view_.states, bytes(m)};
-    if (index == 1) return {checkpoints_.data(), sizeof(int) * checkpoints_.size()};
-    return {blocks_[index - 2], block_bytes(m)};
+    if (index == 0) return {states_[turn_of(checkpoint_of(text - 1))], bytes(m)};
+    return {blocks_[index - 1], block_bytes(m)};
 }
 
-bool States::hold(int text, int length) const {
-    const int oldest = text - 2 * INTERVAL, checkpoint = checkpoint_of(length);
-    if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest;
-    auto alive = [&](int one) { return one >= oldest && checkpoints_[one / INTERVAL % 2] == one; };
-    return alive(checkpoint) || (checkpoint && alive(checkpoint - INTERVAL));
+// The checkpoint from which the next token of the first ``length`` of ``text`` tokens can be read; -1 if none is kept.
+int States::source(int text, int length) const {
+    const int oldest = text - 2 * INTERVAL, wanted = checkpoint_of(length);
+    if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest ? wanted : -1;
+    for (int checkpoint : {wanted, wanted - INTERVAL})
+        if (checkpoint >= std::max(0, oldest) && checkpoints_[turn_of(checkpoint)] == checkpoint) return checkpoint;
+    return -1;
 }
 }  // namespace draftwood

@@ -8,7 +8,7 @@
 //              checkpoint            interval of 16 tokens  the next one
 //
 // So a token computes the same whether its path is text or nodes, all nodes of a tree read a state once, and nodes that are
-// refused leave no trace. Two states of a row are alive. Text keeps the last two intervals of entries, in two blocks that take
+// refused leave no trace. Two states of a row are alive, of which a copy has the one that its next token needs. Text keeps the last two intervals of entries, in two blocks that take
 // turns; nodes have blocks of their own behind them. A block has, layer by layer:
 //
 //     inputs of the convolution: [token][channel]      with a state: [head][token][key, update, decay and 15 unused numbers]
@@ -40,11 +40,13 @@ struct Place {
     int token;
 };
 
-// The state of a head before a checkpoint, and which checkpoint lies there: two take turns.
-inline size_t state_at(const Model& m, const Layer& layer, int head, int checkpoint) {
-    return ((size_t)layer.number * m.facts.value_heads + head) * 2 + checkpoint / INTERVAL % 2;
+// Two states take turns: that of a head before a checkpoint, and the checkpoint that lies there now.
+inline int turn_of(int checkpoint) { return checkpoint / INTERVAL % 2; }
+inline float* state_of(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint) {
+    const size_t at = (size_t)layer.number * m.facts.value_heads + head;
+    return row.states[turn_of(checkpoint)] + at * m.padded_key * m.padded_value;
 }
-inline float* state_of(const Model& m, const RowStates& row, size_t at) {
-    return row.states + at * m.padded_key * m.padded_value;
+inline int& checkpoint_at(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint) {
+    return row.checkpoints[((size_t)layer.number * m.facts.value_heads + head) * 2 + turn_of(checkpoint)];
 }
 }  // namespace draftwood

@@ -176,8 +176,8 @@ class IntersectionRunner:
     def reach(self, row: Row, length: int) -> int:
         return min(length, self.held(row))
 
-    def mark(self, row: Row) -> None:
-        self._runner.mark(self._copy(row).row)
+    def mark(self, row: Row, *, regular: bool) -> None:
+        self._runner.mark(self._copy(row).row, regular=regular)
 
-    def forget_marks(self) -> None:
-        self._runner.forget_marks()
+    def thin_marks(self) -> bool:
+        return self._runner.thin_marks()

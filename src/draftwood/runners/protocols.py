@@ -140,11 +140,12 @@ class SharesBeginnings:
         """As :meth:`KeepsTexts.reach`."""
         return min(length, self.held(row))
 
-    def mark(self, row: Row) -> None:
+    def mark(self, row: Row, *, regular: bool) -> None:
         """It needs none."""
 
-    def forget_marks(self) -> None:
+    def thin_marks(self) -> bool:
         """It has none."""
+        return False
 
 
 @runtime_checkable
@@ -178,11 +179,12 @@ class KeepsTexts(Runner, Protocol):
         """Of a row's first ``length`` tokens, those that another row can share: up to the last one behind which running
         states are kept."""
 
-    def mark(self, row: Row) -> None:
-        """Keep the running states of a row that comes later behind what was read of it, for rows that share so much."""
+    def mark(self, row: Row, *, regular: bool) -> None:
+        """Keep the running states of a row that comes later behind what was read of it, for rows that share so much. Copies
+        at a regular distance make room for others."""
 
-    def forget_marks(self) -> None:
-        """Free those of the present rows."""
+    def thin_marks(self) -> bool:
+        """Free every second one of the rows, at last all; False if there is none."""
 
 
 @runtime_checkable

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from jaxtyping import UInt8
 
 from draftwood.core.errors import CacheError
 from draftwood.native.library import library
+
+MARKS: Final = 8
+"""Copies of a row's running states, at most."""
 
 
 def succeed(result: int) -> None:
@@ -26,6 +29,7 @@ class RowMemory:
 
     Attributes:
         marks: copies of its beginnings, the shortest one first.
+        regular: it is such a copy, and no text has left another one here.
     """
 
     def __init__(self, handle: int | None, engine: int) -> None:
@@ -33,6 +37,7 @@ class RowMemory:
             raise CacheError(f"the native engine: {library().error().decode()}")
         self.handle, self._engine = handle, engine
         self.marks: list[RowMemory] = []
+        self.regular = False
         self._end = weakref.finalize(self, library().free_row, handle)
 
     def __len__(self) -> int:
@@ -52,15 +57,24 @@ class RowMemory:
         own = int(library().reach(self.handle, length))
         return max([own, *(len(mark) for mark in self.marks if len(mark) <= length)])
 
-    def mark(self) -> None:
-        """Keep a copy of what there is, for later forks. The first mark and the last two stay."""
-        if not any(len(mark) == len(self) for mark in self.marks):
-            copy = self.fork(len(self))
-            copy.marks, self.marks = [], [*self.marks[:1], *self.marks[1:][-1:], copy]
+    def mark(self, *, regular: bool) -> None:
+        """Keep a copy of what there is, for later forks. Of more than :data:`MARKS` the one with the closest neighbours
+        goes, a regular one if there is any."""
+        if any(len(mark) == len(self) for mark in self.marks):
+            return
+        copy = self.fork(len(self))
+        if copy.reach(len(copy) - 1) < len(copy) - 1:  # of another row, before it reads a token
+            return
+        copy.marks, copy.regular, self.marks = [], regular, [*self.marks, copy]
+        if len(self.marks) > MARKS:
+            ends = [0, *map(len, self.marks)]
+            del self.marks[min(range(MARKS), key=lambda i: (not self.marks[i].regular, ends[i + 2] - ends[i]))]
 
-    def forget_marks(self) -> None:
-        """Free them."""
-        self.marks = []
+    def thin_marks(self) -> bool:
+        """Free every second mark, the last one only if it is alone; False if there is none."""
+        count = len(self.marks)
+        self.marks = self.marks[(count - 1) % 2 :: 2] if count > 1 else []
+        return count > 0
 
     def of(self, engine: int) -> int:
         """The handle, for a call of the engine with this one; raises a ValueError if the row is another one's."""
@@ -79,7 +93,13 @@ class RowMemory:
 
     @property
     def parts(self) -> list[UInt8[np.ndarray, "_byte"]]:
-        """The memory itself, which lives as long as this row: of running states, then pages of :data:`PAGE` tokens."""
+        """The memory itself, which lives as long as this row: of running states, then pages of :data:`PAGE` tokens.
+
+        Raises:
+            CacheError: the last token cannot be read again, as it is where a text is taken from a file.
+        """
+        if self.reach(len(self) - 1) < len(self) - 1:
+            raise CacheError("the native engine: running states of the last token are not kept")
         found: list[UInt8[np.ndarray, "_byte"]] = []
         start = ctypes.c_void_p()
         while (size := library().part(self.handle, len(found), ctypes.byref(start))) >= 0:

@@ -75,13 +75,12 @@ class NativeRunner(CausalRunner):
         memory = self._rows.memory_of(row)
         return 0 if memory is None else memory.reach(min(length, len(memory)))
 
-    def mark(self, row: Row) -> None:
+    def mark(self, row: Row, *, regular: bool) -> None:
         if (memory := self._rows.memory_of(row)) is not None:
-            memory.mark()
+            memory.mark(regular=regular)
 
-    def forget_marks(self) -> None:
-        for memory in self._rows.memories:
-            memory.forget_marks()
+    def thin_marks(self) -> bool:
+        return self._rows.thin_marks()
 
     def memory_of(self, text: Row) -> RowMemory | None:
         return self._rows.memory_of(text)

@@ -78,6 +78,11 @@ class MemoryTable:
         self._table.kept[text] = memory
         return memory
 
+    def thin_marks(self) -> bool:
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.thin_marks`."""
+        coming = [] if self._table.coming is None else [self._table.coming[1]]
+        return any([memory.thin_marks() for memory in (*self.memories, *coming)])
+
     def cut(self, row: Row, length: int) -> None:
         """As :meth:`draftwood.runners.slots.SlotTable.cut`; with running states less may be left."""
         index = self.rows.index(row)
