@@ -15,7 +15,7 @@ from tests.helpers import ancestors_of
 from tests.runners.zoo import NATIVE, VOCAB, tiny
 
 FORMATS = [torch.float32, torch.bfloat16]
-TEXT = [random.Random(0).randrange(VOCAB) for _ in range(270)]  # more than go through all layers together
+TEXT = random.Random(0).choices(range(VOCAB), k=270)  # more than go through all layers together
 PARENTS = [0, 0, 0, 0, 1, 2, 5, 6, 6, 8]
 BAD = next(token for token in range(VOCAB) if token not in TEXT[:80])
 

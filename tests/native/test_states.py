@@ -23,7 +23,6 @@ from tests.runners.zoo import NATIVE, tiny
 KINDS = ["qwen3_5_text", "lfm2", "granitemoehybrid", "bamba"]
 PROMPT = [0, 2, 1, 1, 0] * 6
 EXACT, WRONG = 1e-5, 1e-3
-ANY = [7 * i * i % 89 for i in range(200)]
 
 
 def random_model(kind, dtype=torch.float32, **settings):
@@ -45,10 +44,11 @@ def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind):
     text = [*TEXT, *TEXT[:30]]
     with torch.no_grad():
         wanted = deepcopy(model).double()(input_ids=torch.tensor([text]), use_cache=False).logits[0]
+    rounding = 2e-3 * wanted.abs().max()  # float32 of transformers differs by a quarter of it at single tokens
     runner = NativeRunner(model, hidden_layers=(0, 1, 2))
-    assert difference(one_by_one(runner, text)[:, : wanted.shape[1]], wanted) < 1e-4 * wanted.abs().max()
+    assert difference(one_by_one(runner, text)[:, : wanted.shape[1]], wanted) < rounding
     for length in range(1, 101):
-        assert difference(after(runner, text[:length])[: wanted.shape[1]], wanted[length - 1]) < 1e-4 * wanted.abs().max()
+        assert difference(after(runner, text[:length])[: wanted.shape[1]], wanted[length - 1]) < rounding
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,13 +104,13 @@ def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind):
 @pytest.mark.parametrize("kind", KINDS[:3])
 @pytest.mark.parametrize("length", [35, 48, 49])
 def test_a_fork_knows_which_entries_later_tokens_have_taken_the_place_of(kind, length):
-    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=ANY[:length])
+    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=TEXT[:length])
     runner.prefill(row, length)
     whole, reached = runner.memory_of(row), []
     for first, second in ((length, length - 1), (length // 16 * 16, length // 16 * 16 - 1), (length // 16 * 16, 10)):
         fork = whole.fork(first)
         fork.cut(second)
-        other = Row(tokens=[*ANY[:60], 8])
+        other = Row(tokens=[*TEXT[:60], 8])
         runner._rows._table.coming = other, fork
         reached.append(len(fork))
         runner.prefill(other, 60)
@@ -122,7 +122,7 @@ def test_a_fork_knows_which_entries_later_tokens_have_taken_the_place_of(kind, l
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_scores_behind_a_mark_have_the_same_bits_and_behind_that_of_another_place_they_have_not(kind):
-    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=[*ANY[:150], 4])
+    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=[*TEXT[:150], 4])
     places = (33, 48, 64, 81, 112)
     for length in (*places, 150):
         runner.prefill(row, length)
@@ -134,7 +134,7 @@ def test_scores_behind_a_mark_have_the_same_bits_and_behind_that_of_another_plac
             for part in range(0 if right else 3):  # of running states
                 mark.parts[part][:] = first.parts[part]
             runner.set_rows([row])
-            other = Row(tokens=[*ANY[: length + 5], 8])
+            other = Row(tokens=[*TEXT[: length + 5], 8])
             runner.prefill(other, length, prefix=Prefix(row, length + 5))
             assert len(runner.memory_of(other)) == length
             runner.set_rows([row, other])
