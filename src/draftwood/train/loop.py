@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeAlias, final
 
@@ -50,7 +49,7 @@ def plain(config: DrafterConfig | ChatsConfig) -> dict[str, Any]:
     return found
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Any, value: object) -> None:
     """Write readable JSON in one step."""
     replace_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
