@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -246,6 +247,12 @@ def interrupted(function, after):
         return function(*arguments)
 
     return until
+
+
+def hide_package(monkeypatch, package):
+    """Nothing finds this package."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find_spec(name, *rest))
 
 
 RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]

@@ -134,7 +134,7 @@ def test_a_better_one_gains_on_texts_and_loses_little_on_chats(
 
 
 def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwood.train.loop.learning_rate", stop_at(3))
+    monkeypatch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         adapt(config(texts))

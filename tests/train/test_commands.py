@@ -8,7 +8,9 @@ from click.testing import CliRunner
 
 from draftwood.cli import main
 from draftwood.cli import train as commands
+from draftwood.loading.names import bundled_pairs
 from draftwood.train.config import ChatsConfig, DrafterConfig
+from tests.helpers import hide_package
 
 
 @pytest.mark.parametrize(("name", "config"), [("drafter", DrafterConfig), ("chats", ChatsConfig)])
@@ -32,3 +34,12 @@ def test_what_is_refused_is_one_line(tmp_path):
     run = CliRunner().invoke(main, ["train", "chats", "--target", "smollm2", *out, "--longest", "0"])
     assert run.exit_code == 2
     assert run.stderr.startswith("Error: longest is 0")
+
+
+def test_a_missing_accelerate_names_the_extra(tmp_path, monkeypatch):
+    hide_package(monkeypatch, "accelerate")
+    target = str(bundled_pairs()["language"]["target"])
+    run = CliRunner().invoke(main, ["train", "drafter", "--target", target, "--out", str(tmp_path / "out")])
+    assert run.exit_code == 2
+    assert not (tmp_path / "out").exists()
+    assert 'pip install ".[train]"' in run.output

@@ -1,8 +1,9 @@
 """Chats written by a chat model itself, user turns and answers, as training data for its drafter.
 
 The model receives the beginning of its own chat template. It samples the user turn, then the answer at temperature 1
-(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464).
-A model without a chat template writes plain texts: each is one answer after the beginning-of-text token.
+(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user turns is made from training text instead.
+A model without a chat template writes plain texts: each is one answer after the beginning-of-text token, or after the
+beginning of a training text.
 
 Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
 repeat themselves more.
@@ -13,7 +14,6 @@ Each turn is a request of the engine, drawn by plain decoding. The next turn con
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -36,82 +36,21 @@ from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
+from draftwood.train.chat_template import Template, text_starts, text_turns
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
 from draftwood.verify.recursive import Recursive
 
-_MARKS = ("\x01", "\x02", "\x03")  # of the messages of a template
 _MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
 _USER_TEMPERATURE = 0.9
-_LONGEST_TURN = 64  # most tokens of a sampled user turn
+LONGEST_TURN = 64  # most tokens of a sampled user turn
 _PART = 64  # chats in one file
 _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 @final
-@dataclass(frozen=True)
-class Template:
-    """The fixed parts of a model's chats or texts, as token ids.
-
-    Attributes:
-        head: before the first user turn; before a plain text.
-        to_answer: between a user turn and the answer.
-        to_user: between an answer and the next user turn; empty if there are no turns.
-        ends: tokens that end a turn, or a text.
-    """
-
-    head: list[int]
-    to_answer: list[int]
-    to_user: list[int]
-    ends: frozenset[int]
-
-    @property
-    def has_turns(self) -> bool:
-        """Whether the model writes chats; plain texts otherwise."""
-        return bool(self.to_user)
-
-    @staticmethod
-    def of(tokenizer: Any, eos: Sequence[int]) -> Template:
-        """The template of a tokenizer: of chats if it has a chat template, else of plain texts.
-
-        Raises:
-            ConfigError: a chat template that does not hold each message exactly once and unchanged, or plain texts that no
-                token begins.
-        """
-        return _of_chats(tokenizer, eos) if getattr(tokenizer, "chat_template", None) else _of_texts(tokenizer, eos)
-
-
-def _of_chats(tokenizer: Any, eos: Sequence[int]) -> Template:
-    """Split from a chat with two user turns."""
-    roles = ("user", "assistant", "user")
-    messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    parts = re.split("|".join(_MARKS), text)
-    if len(parts) != 4:
-        raise ConfigError("the target's chat template does not hold every message once, so chats cannot be sampled")
-    head, to_answer, to_user, again = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts)
-    if not to_user or to_user[0] not in eos or to_answer != again:
-        raise ConfigError("the target's chat template does not end an answer with the end-of-text token of its config")
-    return Template(head, to_answer, to_user, frozenset(eos) | {to_answer[0]})
-
-
-def _of_texts(tokenizer: Any, eos: Sequence[int]) -> Template:
-    """What the tokenizer puts before a text, else its beginning-of-text token, else the end of the text before."""
-    begin = tokenizer("")["input_ids"]
-    if not begin:
-        bos = tokenizer.bos_token_id
-        begin = [bos] if bos is not None else list(eos[:1])
-    if not begin:
-        raise ConfigError(
-            "the target has no chat template, and no beginning-of-text or end-of-text token that could begin its texts: "
-            "name bos_token in its tokenizer_config.json"
-        )
-    return Template(begin, [], [], frozenset(eos))
-
-
-@final
 @dataclass(kw_only=True)
-class _OpenChat:
+class OpenChat:
     """A chat in progress: its tokens so far, which of them are answers, and whose turn it is."""
 
     tokens: list[int]
@@ -133,27 +72,90 @@ class _OpenChat:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """How chats begin, how long their turns are, and when they end.
+
+    Attributes:
+        template: of the target.
+        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
+        longest: tokens of a chat, at most.
+        temperatures: of answers, equally likely; a chat has one.
+        rng: draws all that is random.
+        from_text: share of chats whose first turn is one of ``first``.
+        answer: tokens of an answer, at most; None for no limit of its own.
+    """
+
+    template: Template
+    first: Sequence[Sequence[int]]
+    longest: int
+    temperatures: Sequence[float]
+    rng: random.Random
+    from_text: float = 0.3
+    answer: int | None = None
+
+    def begin(self) -> OpenChat:
+        """The beginning of a chat."""
+        head, to_answer = self.template.head, self.template.to_answer
+        temperature = self.rng.choice(self.temperatures)
+        if not self.template.has_turns:
+            given, answering = [*head, *(self.rng.choice(self.first) if self.first else ())], True
+        elif self.first and self.rng.random() < self.from_text:
+            given, answering = [*head, *self.rng.choice(self.first), *to_answer], True
+        else:
+            given, answering = list(head), False
+        return OpenChat(tokens=given, answered=[False] * len(given), temperature=temperature, answering=answering)
+
+    def limit(self, chat: OpenChat) -> int:
+        """The most tokens of a chat's present turn."""
+        room, most = self.longest - len(chat.tokens), self.answer if chat.answering else LONGEST_TURN
+        return room if most is None else min(most, room)
+
+    def goes_on(self, chat: OpenChat) -> bool:
+        """Append the template's tokens after a turn; returns whether the chat has room for another one."""
+        template, ended = self.template, chat.tokens[-1] in self.template.ends
+        if not chat.answering:
+            given = template.to_answer[1 if ended else 0 :]
+        else:
+            full = len(chat.tokens) + len(template.to_user) + LONGEST_TURN > self.longest
+            if not ended or not template.has_turns or full or self.rng.random() > _ANOTHER_TURN:
+                return False
+            given = template.to_user[1:]
+        chat.add(given, written=False)
+        chat.answering = not chat.answering
+        return len(chat.tokens) < self.longest
+
+    def end(self, chat: OpenChat) -> Chat:
+        """A chat that does not go on."""
+        return Chat(chat.tokens[: self.longest], chat.answered[: self.longest])
+
+
+@final
 class Writer:
     """Writes chats, many at a time.
 
     Args:
-        template: of the target.
-        config: of the chats; ``longest`` fits the target.
+        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
     """
 
-    def __init__(self, runner: Runner, template: Template, config: ChatsConfig, seed: int) -> None:
+    def __init__(
+        self, runner: Runner, template: Template, first: Sequence[Sequence[int]], config: ChatsConfig, seed: int
+    ) -> None:
         prefixes = PrefixCache()
         prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
         self._decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
-        self._template, self._config, self._rng = template, config, random.Random(seed)
+        self._rows, self._turns = config.rows, Turns(
+            template=template, first=first, longest=config.longest, temperatures=config.temperature,
+            rng=random.Random(seed),
+        )  # fmt: skip
 
     def chats(self) -> Iterator[Chat]:
         """Finished chats; an endless iterator. It needs the runner until it is closed."""
-        writing, longest = dict[int, _OpenChat](), self._config.longest
-        with self._decoder.batch(reuse=self._template.has_turns) as batch:
+        turns, writing = self._turns, dict[int, OpenChat]()
+        with self._decoder.batch(reuse=turns.template.has_turns) as batch:
             while True:
-                while len(writing) < self._config.rows:
-                    chat = self._begin()
+                while len(writing) < self._rows:
+                    chat = turns.begin()
                     writing[self._begin_turn(batch, chat)] = chat
                 for piece in batch.step():
                     chat = writing[piece.row]
@@ -161,43 +163,24 @@ class Writer:
                     if piece.finish_reason is None:
                         continue
                     del writing[piece.row]
-                    if self._goes_on(chat):
+                    if turns.goes_on(chat):
                         writing[self._begin_turn(batch, chat)] = chat
                     else:
-                        yield Chat(chat.tokens[:longest], chat.answered[:longest])
+                        yield turns.end(chat)
 
-    def _begin(self) -> _OpenChat:
-        head, temperature = self._template.head, self._rng.choice(self._config.temperature)
-        return _OpenChat(
-            tokens=list(head), answered=[False] * len(head), temperature=temperature, answering=not self._template.has_turns
-        )
-
-    def _begin_turn(self, batch: Batch, chat: _OpenChat) -> int:
+    def _begin_turn(self, batch: Batch, chat: OpenChat) -> int:
         """Let the model write the next turn of a chat; returns the row's number."""
-        room = self._config.longest - len(chat.tokens)
-        limits = Limits(max_new_tokens=room if chat.answering else min(_LONGEST_TURN, room))
-        return batch.add(Request(prompt=list(chat.tokens), seed=self._rng.getrandbits(32), limits=limits), chat.sampling)
-
-    def _goes_on(self, chat: _OpenChat) -> bool:
-        """Append the template's tokens after a turn; returns whether the chat has room for another one."""
-        template, longest, ended = self._template, self._config.longest, chat.tokens[-1] in self._template.ends
-        if not chat.answering:
-            given = template.to_answer[1 if ended else 0 :]
-        else:
-            full = len(chat.tokens) + len(template.to_user) + _LONGEST_TURN > longest
-            if not ended or not template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
-                return False
-            given = template.to_user[1:]
-        chat.add(given, written=False)
-        chat.answering = not chat.answering
-        return len(chat.tokens) < longest
+        limits, seed = Limits(max_new_tokens=self._turns.limit(chat)), self._turns.rng.getrandbits(32)
+        return batch.add(Request(prompt=list(chat.tokens), seed=seed, limits=limits), chat.sampling)
 
 
 def chats_for(config: DrafterConfig) -> Path:
     """The folder of chats that a drafter is trained on: the given one, or one in its output folder, written now."""
     if config.chats is not None:
         return config.chats
-    chats = ChatsConfig(target=config.target, out=config.out / "chats", tokens=config.tokens, seed=config.seed)
+    chats = ChatsConfig(
+        target=config.target, out=config.out / "chats", data=config.data, tokens=config.tokens, seed=config.seed
+    )
     write_chats(chats)
     return chats.out
 
@@ -209,7 +192,7 @@ def write_chats(config: ChatsConfig) -> None:
     (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
 
     Raises:
-        ConfigError: no usable chat template, or a ``longest`` that does not fit.
+        ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
     """
     options, device = LoadOptions(), choose_device("cpu")
     target = locate(config.target)
@@ -220,11 +203,13 @@ def write_chats(config: ChatsConfig) -> None:
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
     if longest < (least := len(template.head) + len(template.to_answer) + 2):
         raise ConfigError(f"longest is {longest}, but the chat template alone takes {least - 2} tokens: give more")
+    room = min(longest // 2, longest - least + 2)
+    turns = [ids for ids in _first_turns(config, tokenizer, template) if len(ids) < room]
     loop.claim(config)
     number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
     count, written = len(found), sum(sum(chat.answered) for chat in found)
     runner, seed = make_runners(model, None).target, config.seed * 1_000_003 + number
-    chats = Writer(runner, template, replace(config, longest=longest), seed).chats()
+    chats = Writer(runner, template, turns, replace(config, longest=longest), seed).chats()
     began, before, what = perf_counter(), written, "chats" if template.has_turns else "texts"
     while written < config.tokens:
         part = list(islice(chats, _PART))
@@ -232,3 +217,12 @@ def write_chats(config: ChatsConfig) -> None:
         number, count, written = number + 1, count + len(part), written + sum(sum(chat.answered) for chat in part)
         speed = (written - before) / (perf_counter() - began)
         print(f"{count} {what}, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
+
+
+def _first_turns(config: ChatsConfig, tokenizer: Any, template: Template) -> list[list[int]]:
+    """Token ids of first user turns, or of beginnings of plain texts, from the data folder."""
+    if config.data is None:
+        return []
+    if not template.has_turns:
+        return text_starts(config.data, tokenizer, config.seed)
+    return [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in text_turns(config.data, 20_000, config.seed)]

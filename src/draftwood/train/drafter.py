@@ -17,6 +17,7 @@ from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
+from draftwood.train.callbacks import Report, measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
@@ -93,20 +94,20 @@ def fit_drafter(
     drafter: HiddenBlockDrafter,
     features: Features,
     training: Sequence[int],
-    report: loop.Report,
+    report: Report,
     lookups: Lookups,
 ) -> dict[str, Any]:
     """Train on these examples; returns what :func:`draftwood.train.loop.fit` does, and the last report as ``held_out``."""
     steps = round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps
     block, index = drafter.config.block, lookups["index"]
-    batches = AnchorBatches(features, training, config, steps=max(1, steps), block=block, index=index)
+    dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=block, index=index)
 
-    def loss(model: Any, inputs: Batch) -> Tensor:
+    def loss(model: Any, inputs: Batch, state: object) -> Tensor:
         with autocast(model.device):
             return block_loss(model, lookups["embed"], lookups["head"], inputs)
 
-    print(f"{loop.parameters(drafter):,} parameters, {len(training):,} chats, {len(batches):,} steps", flush=True)
-    result = loop.fit(config, drafter, batches, report, loss)
-    found = loop.measured(drafter, report)
-    loop.show("end", found)
+    what = f"{len(training):,} chats, {len(dataset):,} steps"
+    result = loop.fit(config, drafter, dataset, report, loss=loss, what=what)
+    found = measured(drafter, report)
+    show("end", found)
     return {"held_out": found, **result}

@@ -96,6 +96,16 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
         print(f"read {out.stem}: {tokens} tokens, {tokens / (perf_counter() - began):.0f} a second", flush=True)
 
 
+def examples_of(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> list[Example]:
+    """The examples of chats, read with the target and kept in memory; arguments as for :func:`write_features`."""
+    parts = (chats[at : at + _ROWS] for at in range(0, len(chats), _ROWS))
+    found = (tensors for part in parts for tensors in _forward(target, layers, part))
+    return [
+        Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), *tensors)
+        for chat, tensors in zip(chats, found, strict=True)
+    ]
+
+
 def _made_of(chats: Path, layers: Sequence[int]) -> dict[str, str]:
     """What the features of a file of chats depend on, apart from the target."""
     digest = hashlib.sha256(chats.read_bytes()).hexdigest()

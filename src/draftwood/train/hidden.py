@@ -20,7 +20,7 @@ from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
-from draftwood.train.features import Features
+from draftwood.train.features import Example, Features
 from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors
 from draftwood.train.number_format import autocast, number_format
 
@@ -175,7 +175,7 @@ def copy_layers(drafter: HiddenBlockDrafter, target: Any) -> None:
 
 
 def figures(
-    model: Any, *, embed: nn.Module, head: Tensor, features: Features, held_out: Sequence[int],
+    model: Any, *, embed: nn.Module, head: Tensor, features: Features | Sequence[Example], held_out: Sequence[int],
     index: Tensor,
 ) -> dict[str, Any]:  # fmt: skip
     """Held-out figures of a drafter, in evaluation mode.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
 
 import numpy as np
 import torch
@@ -49,8 +48,7 @@ def batch_of(examples: Sequence[Example], anchors: Sequence[Tensor], block: int,
     return {"hidden": hidden, "anchors": torch.stack(list(anchors)), **stacked}
 
 
-@final
-class AnchorBatches:
+class AnchorBatches(torch.utils.data.Dataset[Batch]):
     """Training batches; a batch depends on its number and the seed only.
 
     An epoch holds every example once. Examples of nearly equal lengths share a batch.
@@ -66,6 +64,10 @@ class AnchorBatches:
 
     def __len__(self) -> int:
         return self.steps
+
+    def tokens_until(self, steps: int) -> int:
+        """Anchors in ``steps`` steps."""
+        return steps * self.batch * self.anchors
 
     def __getitem__(self, step: int) -> Batch:
         epoch, at = divmod(step, self.steps_per_epoch)

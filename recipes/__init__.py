@@ -1,0 +1,1 @@
+"""What rebuilds bundled models and is no command: it stays in a checkout."""
