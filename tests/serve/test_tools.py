@@ -861,11 +861,24 @@ def test_reasoning_is_split_off(
     assert used["output_tokens_details"] == {"reasoning_tokens": wanted.get("reasoning_tokens", 0)}
 
 
-def test_a_budget_of_thoughts_is_a_line_in_the_warnings(thinking: dict[str, Served]) -> None:
-    body = chat(thinking_token_budget=5)
-    said = answer(thinking["opens"][0], body)
-    assert "more than 5 tokens" in said["warnings"][0]
-    assert said["choices"] == answer(thinking["opens"][0], body | {"thinking_token_budget": -1})["choices"]
+def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(
+    thinking: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, body = ["<think>", "</think>"], chat(thinking_token_budget=5, return_token_ids=True, ignore_eos=True)
+    with writing(tmp_path, monkeypatch, OPENS, special=marks, thinking_budget="force") as (client, script):
+        close = script.pair.tokenizer("\n</think>\n\n", add_special_tokens=False)["input_ids"]
+        [found] = answer(client, body)["choices"]
+        assert found["token_ids"][5 : 5 + len(close)] == close
+        assert found["message"]["reasoning_content"]
+        assert found["message"]["content"]
+        assert answer(client, body | {"speculative": False})["choices"] == [found]
+        [free] = answer(client, body | {"thinking_token_budget": -1})["choices"]
+        assert free["token_ids"][:5] == found["token_ids"][:5]
+        script.text = "a</think> the fox ran to the hen"  # it ends before
+        assert answer(client, body)["choices"][0]["message"]["content"] == "the fox ran to the hen"
+    told = answer(thinking["opens"][0], body)
+    assert "more than 5 tokens" in told["warnings"][0]
+    assert told["choices"] == answer(thinking["opens"][0], body | {"thinking_token_budget": -1})["choices"]
     assert "warnings" not in answer(thinking["off"][0], body)
 
 
@@ -917,7 +930,7 @@ def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monke
         ) in prompt_of(client, script, messages=history)
         script.text = "the fox"
         messages = [*MESSAGES, {"role": "assistant", "content": "so"}]
-        body = chat(messages=messages, continue_final_message=True)
+        body = chat(messages=messages, continue_final_message=True, thinking_token_budget=5)
         assert answer(client, body)["choices"][0]["message"]["content"] == "the fox"
     with writing(tmp_path / "b", monkeypatch, HARMONY, reasoning_parser="none") as (client, script):
         text = CHANNEL + "<|channel|>final<|message|>the fox"
@@ -968,9 +981,18 @@ def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs, thought = list(FORMATS["harmony"].signs), HARMONY.replace("<end>\n{% endfor", "<|end|>\n{% endfor")
-    with writing(tmp_path, monkeypatch, thought, special=signs, ends=["<|call|>"]) as (client, script):
+    with writing(tmp_path, monkeypatch, thought, special=signs, ends=["<|call|>"], thinking_budget="force") as (
+        client,
+        script,
+    ):
         assert told(client, script, CHANNEL + "<|channel|>final<|message|>the fox")["message"]["content"] == "the fox"
         assert calls_of(told(client, script, harmony("get_time", "{}") + "<|call|>")) == [("get_time", "{}")]
+        for text in (harmony("get_weather", CITY), "<|channel|>final<|message|>the fox ran to the hen"):
+            for budget in range(1, 12):  # nothing thinks, so nothing is closed
+                found = told(client, script, text, thinking_token_budget=budget)
+                assert calls_of(found) or found["message"]["content"] == "the fox ran to the hen", budget
+        message = told(client, script, CHANNEL[:30] + "a" * 30, thinking_token_budget=2)["message"]
+        assert (message["reasoning_content"], set(message["content"])) == ("aa", {"a"})
         script.text = None
         for seed in range(3):
             found = answer(client, chat(tools=TOOLS, tool_choice="required", max_tokens=400, seed=seed))["choices"][0]

@@ -19,6 +19,7 @@ ToolParser: TypeAlias = Literal[
     "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4",
     "granite", "phi4_mini", "lfm2",
 ]  # fmt: skip
+ThinkingBudget: TypeAlias = Literal["remark", "force"]
 ReasoningParser: TypeAlias = Literal["auto", "none"]
 HistoryOf: TypeAlias = Literal["none", "key", "all"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
@@ -81,6 +82,9 @@ class ServeOptions:
     tool_parser: ToolParser = setting("auto", "how the model writes tool calls; auto: as its chat template does")
     reasoning_parser: ReasoningParser = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
+    )
+    thinking_budget: ThinkingBudget = setting(
+        "remark", "budgets of thoughts: not counted, with a remark in the answer, or force, which closes a thought there"
     )
     log: LogFormat = setting("text", "log on standard error: a line for each request, or off for warnings and errors only")
     drain: float = setting(30.0, "seconds that running texts get to end after SIGTERM")

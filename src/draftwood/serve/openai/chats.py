@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import Any, final
+
+from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.engine.messages import checked
 from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.formats import FORMATS, THINK, Thinking, ToolFormat, format_of, thinking_of
@@ -106,6 +112,36 @@ class Chats:
             one=body.parallel_tool_calls is False,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
+
+    def budgeted(self, budget: int, prompt: int, sampling: Sampling, reading: Reading) -> tuple[Sampling, list[str]]:
+        """The sampling of answers that may think, whose thoughts are closed after so many tokens; or a remark on why not."""
+        if self._options.thinking_budget != "force":
+            return sampling, [
+                f"the thought may have more than {budget} tokens: --thinking-budget force would close it there"
+            ]
+        tokenizer, thinking = self._pair.tokenizer, reading.thinking
+
+        def thinks(written: list[int]) -> bool:
+            text = str(tokenizer.decode(written))
+            return (bool(reading.thinks) or text.lstrip().startswith(thinking.begin)) and thinking.end not in text
+
+        close, begin = (
+            list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (thinking.close, thinking.begin)
+        )
+        budget += 0 if reading.thinks else len(begin)
+
+        def closing(ids: Tensor, scores: Tensor) -> Tensor:
+            at = ids.shape[1] - prompt - budget
+            if not 0 <= at < len(close):
+                return scores
+            found = scores.clone()
+            for row, written in enumerate(ids[:, prompt:].tolist()):
+                if written[budget:] == close[:at] and thinks(written[:budget]):
+                    found[row] = -inf
+                    found[row, close[at]] = 0
+            return found
+
+        return replace(sampling, processors=[*(sampling.processors or ()), Stateless(closing)]), []
 
     def _begins_thinking(self, body: ChatBody, prompt: Sequence[int], marks: Thinking) -> bool | None:
         """Whether an answer begins within the reasoning; None if it begins after it."""

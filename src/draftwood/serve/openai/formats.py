@@ -157,10 +157,11 @@ def _keywords(arguments: dict[str, Any] | str) -> str:
 
 
 class Thinking(NamedTuple):
-    """What is around the reasoning."""
+    """What is around the reasoning, and what closes it before its end."""
 
     begin: str
     end: str
+    close: str
 
     @property
     def signs(self) -> list[str]:
@@ -168,10 +169,12 @@ class Thinking(NamedTuple):
         return re.findall(r"<[^<>]*>|\[[^\[\]]*\]", self.begin + self.end)
 
 
-THINK: Final = Thinking("<think>", "</think>")
-_ANALYSIS: Final = Thinking("<|channel|>analysis<|message|>", "<|end|>")
-_THOUGHT: Final = Thinking("<|channel>thought", "<channel|>")
-_MISTRAL: Final = Thinking("[THINK]", "[/THINK]")
+THINK: Final = Thinking("<think>", "</think>", "\n</think>\n\n")
+_ANALYSIS: Final = Thinking(
+    "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+)
+_THOUGHT: Final = Thinking("<|channel>thought", "<channel|>", "\n<channel|>")
+_MISTRAL: Final = Thinking("[THINK]", "[/THINK]", "[/THINK]")
 FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": _HERMES, "llama3_json": _LLAMA, "mistral": _LIST, "qwen3_coder": _TAGGED, "glm45": _GLM,
     "deepseek_v3": _DEEPSEEK_V3, "deepseek_v31": _DEEPSEEK, "harmony": _HARMONY,
@@ -189,7 +192,7 @@ def thinking_of(form: ToolFormat | None, holds: Callable[[str], bool]) -> Thinki
     """The marks of the reasoning that a chat template knows, by the format of its calls and by what it holds."""
     if form is not None and form.channels:
         return _ANALYSIS
-    return next((one for one in (THINK, _THOUGHT, _MISTRAL) if any(map(holds, one))), None)
+    return next((one for one in (THINK, _THOUGHT, _MISTRAL) if any(map(holds, one[:2]))), None)
 
 
 def format_of(wanted: str, holds: Callable[[str], bool], tokens: Container[str] = ()) -> ToolFormat | None:

@@ -208,7 +208,7 @@ class _Thoughts:
     """Splits the reasoning off a text that grows."""
 
     def __init__(self, reading: Reading) -> None:
-        self._begin, self._end = reading.thinking
+        self._begin, self._end, _ = reading.thinking
         thinks = None if reading.channels else reading.thinks
         states: dict[bool | None, Literal["begins", "blank", "over"]] = {None: "over", False: "begins", True: "blank"}
         self._state: Literal["begins", "blank", "thinks", "ends", "over"] = states[thinks]

@@ -99,10 +99,12 @@ class Preparation:
         prepared = self._prepared(body, [prompt], limits, [fitted])
         reading = self._chats.reading(body, prompt, held=prepared.sampling.grammar is not None)
         requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        warnings = [*prepared.warnings, *self._unread(body)]
+        sampling, said = prepared.sampling, self._unread(body)
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
-            warnings.append(f"the thought may have more than {budget} tokens: the server counts none of them")
-        return replace(prepared, requests=requests, reading=reading, warnings=warnings)
+            sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
+            said += more
+        warnings = [*prepared.warnings, *said]
+        return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
 
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
