@@ -86,6 +86,19 @@ def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(scripted
         assert strict.post(case["path"], json=case["body"]).status_code == 400
 
 
+def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scripted):
+    client, script = scripted
+    script.text = "ok"
+    told = [{"role": "user", "content": f"{n} " + "the fox ran " * 60} for n in range(40)]
+    body = {"input": [{"role": "developer", "content": "Be brief."}, *told, GO]}
+    assert client.post(RESPONSES, json=body).status_code == 400
+    found = answer(client, {**body, "truncation": "auto"}, path=RESPONSES)
+    assert "oldest messages were left out" in found["warnings"][0]
+    assert 1000 < found["usage"]["input_tokens"] < 4096
+    alone = {"input": [{"role": "user", "content": "the fox ran " * 9000}], "truncation": "auto"}
+    assert client.post(RESPONSES, json=alone).status_code == 400
+
+
 def test_the_log_says_how_much_of_a_long_prompt_was_read(scripted, monkeypatch, caplog):
     monkeypatch.setattr("draftwood.engine.batch.ALONE", 300)
     monkeypatch.setattr("draftwood.serve.decoding.rows.KEEP_ALIVE_SECONDS", 0)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar, final
 
@@ -38,6 +39,7 @@ from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
 _SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
+_STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
 
 
@@ -143,7 +145,8 @@ class Routes:
         service = await self._service(request, body)
         prepare: Callable[[Any], Prepared] = service.preparation.chat if chats else service.preparation.completion
         shape: Shape = dialect or (ChatShape if chats else CompletionShape)(body)
-        prepared = await asyncio.to_thread(prepare, body)
+        shortened = partial(_shorter, prepare) if shape.truncates else prepare
+        prepared = await asyncio.to_thread(shortened, body)
         key = request.scope.get(SALT, "")
         salt, owner = "" if options.share_prefixes else key, "" if options.history == "all" else key
         requests = [replace(one, cache_salt=salt, owner=owner) for one in prepared.requests]
@@ -169,6 +172,24 @@ class Routes:
             raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         return body, [*left, *remarks]
+
+
+def _shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
+    """What a chat wants, without as much of its beginning as does not fit. System texts stay, and the last turn."""
+    left, step = 0, max(1, len(body.messages) // _STEPS)
+    users = [place for place, message in enumerate(body.messages) if message.role == "user"]
+    while True:
+        kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
+        try:
+            found = prepare(body.model_copy(update={"messages": kept}))
+        except ApiError as error:
+            if error.code != "context_length_exceeded" or not users or left >= users[-1]:
+                raise
+            left = next((place for place in users if place >= left + step), users[-1])
+        else:
+            gone = len(body.messages) - len(kept)
+            says = [f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"] if gone else []
+            return replace(found, warnings=[*found.warnings, *says])
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:

@@ -58,9 +58,7 @@ class Responses(Dialect):
         self._body = body
         self._count = 0  # events
         self._tools, text = Tools(body.tools or []), body.text or {}
-        remarks = self._tools.remarks
-        if body.truncation == "auto":
-            remarks.append("truncation is disabled here: a conversation that does not fit is refused, so it was ignored")
+        remarks, self.truncates = self._tools.remarks, body.truncation == "auto"
         if (body.model_extra or {}).get("context_management"):
             remarks.append("context_management is for servers that shorten conversations, so it was ignored")
         system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
@@ -174,7 +172,7 @@ class Responses(Dialect):
             "temperature": used.temperature, "top_p": used.top_p, "presence_penalty": used.presence_penalty,
             "frequency_penalty": used.frequency_penalty, "top_logprobs": body.top_logprobs or 0, "service_tier": "default",
             "text": {"format": (body.text or {}).get("format") or {"type": "text"}}, "usage": None,
-            "truncation": "disabled", "tool_choice": body.tool_choice or "auto",
+            "truncation": body.truncation or "disabled", "tool_choice": body.tool_choice or "auto",
             "tools": [_FUNCTION | tool if tool.get("type") == "function" else tool for tool in body.tools or []],
             **{name: sent.get(name) for name in ("safety_identifier", "prompt_cache_key", "max_tool_calls")},
         }  # fmt: skip

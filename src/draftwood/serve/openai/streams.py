@@ -44,6 +44,8 @@ class Shape(ABC):
     """Whether calls come when they have ended, as an interface needs where their arguments are objects."""
     remarks: Sequence[str] = ()
     """What was left out of the request."""
+    truncates = False
+    """Whether a conversation that is too long loses its beginning."""
     answer: Answer
     model: str
     texts: TokenTexts
