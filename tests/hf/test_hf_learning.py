@@ -31,7 +31,7 @@ def test_the_next_generate_begins_with_what_the_last_one_learnt(controllers):
     ours(one, recipe(draft))
     [learnt] = controllers
     before = learnt.knowledge
-    assert all(one.costs.level > 0 for one in before.by_rows.values())
+    assert all(one.costs.base > 0 for one in before.by_rows.values())
     assert before.by_rows
     ours(one, recipe(draft))
     made = recipe(draft)
