@@ -126,8 +126,7 @@ def test_the_settings_of_a_response_become_those_of_a_chat():
         "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "verbosity": "low",
-        "stream": True, "stream_options": {},
-        "reasoning_effort": "low", "logprobs": True,
+        "stream": True, "reasoning_effort": "low", "logprobs": True,
     }  # fmt: skip
 
 
@@ -192,7 +191,6 @@ def test_a_chat_of_ollama_becomes_a_chat():
     ]
     assert chat == {
         "model": "m:latest", "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "min_p": 0.1, "stream": True,
-        "stream_options": {},
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
         "chat_template_kwargs": {"enable_thinking": True},
     }  # fmt: skip
@@ -295,17 +293,11 @@ def test_the_lines_of_ollama_lead_to_the_whole(parts):
     assert [answer_of(generate(), *parts)["response"]] == [made["message"]["content"]]
 
 
-def test_an_error_in_a_stream_has_the_shape_of_its_interface():
+def test_an_error_in_a_stream_of_a_response_is_one_of_its_clients_events():
     error = {"error": {"message": "it broke", "type": "server_error", "param": None, "code": None}}
     failed = opened(responses()).fail(error)
     EVENTS.validate_python(failed, strict=True)
     assert failed["response"]["error"]["message"] == "it broke"
-
-    def coded(dialect):
-        return dialect.encoded([dialect.fail(error)])
-
-    assert coded(messages()).startswith(b'event: error\ndata: {"error":{"type":"api_error","message":"it broke"}')
-    assert coded(ollama()) == b'{"error":"it broke"}\n'
 
 
 # ---- over HTTP ----
@@ -417,6 +409,8 @@ def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_b
 @pytest.mark.parametrize("path", ROUTES)
 def test_unknown_fields_are_remarked_on_as_in_chats(client, path):
     assert whole(client, path, nonsense=1)["warnings"] == ["the server has no field 'nonsense', so it was ignored"]
+    options = {"stream_options": {"continuous_usage_stats": True}}
+    assert path == RESPONSES or client.post(path, json={**BODIES[path], **options}).status_code == 400
 
 
 @pytest.mark.parametrize(("path", "message"), [
@@ -525,8 +519,24 @@ def test_the_last_message_is_continued_if_it_is_the_assistants(client):
 
 def test_a_prompt_is_continued_as_it_is_where_it_is_raw(client):
     wanted = answer(client, {"prompt": TEXT, "max_tokens": 16, "seed": 1})["choices"][0]["text"]
-    assert text_in(whole(client, GENERATE, raw=True)) == wanted
-    assert "".join(map(text_in, events(client, GENERATE, raw=True))) == wanted
+    for more, text in (({}, wanted), ({"echo": True}, TEXT + wanted)):
+        assert text_in(whole(client, GENERATE, raw=True, **more)) == text
+        assert "".join(map(text_in, events(client, GENERATE, raw=True, **more))) == text
+
+
+def test_texts_of_ollama_have_their_log_probabilities(client):
+    prompt = answer(client, {"prompt": TEXT, "max_tokens": 16, "seed": 1, "logprobs": 2})["choices"][0]["logprobs"]
+    said = answer(client, chat(logprobs=True, top_logprobs=2))["choices"][0]["logprobs"]["content"]
+    for path, more, wanted in (
+        (GENERATE, {"raw": True}, prompt["token_logprobs"]), (OLLAMA, {}, [entry["logprob"] for entry in said])
+    ):  # fmt: skip
+        found = whole(client, path, logprobs=True, top_logprobs=2, **more)["logprobs"]
+        assert [entry["logprob"] for entry in found] == wanted
+        assert all(len(entry["top_logprobs"]) == 2 for entry in found)
+        lines = events(client, path, logprobs=True, top_logprobs=2, **more)
+        assert [entry for line in lines for entry in line.get("logprobs", ())] == found
+        error = client.post(path, json={**BODIES[path], "top_logprobs": 2, **more}).json()["error"]
+        assert "belongs to logprobs" in error
 
 
 def test_a_format_and_an_end_of_ollama(client):

@@ -24,7 +24,10 @@ from draftwood.serve.openai.streams import Json, Shape, line
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
 CHATS: Final = "/v1/chat/completions"
 _KINDS: Final[Mapping[type, Kind]] = {str: "text", Thought: "reasoning", Arguments: "call"}
-_ONE: Final = {"n": OtherField("this route gives one answer", (1,))}
+_EVERYWHERE: Final = {
+    "n": OtherField("this route gives one answer", (1,)),
+    "stream_options": OtherField("the last event of this route's streams has the usage", ({}, {"include_usage": True})),
+}
 
 
 @final
@@ -67,12 +70,13 @@ class Dialect(Shape, ABC):
 
     others: ClassVar[Mapping[str, OtherField]]
     """Fields of the interface that this server does not have."""
+    remarks: Sequence[str] = ()
+    """What was left out of the request."""
     names: ClassVar[Mapping[str, str]] = {}
     """Those of chats that have another name here, by the one in chats."""
 
     def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = CHATS) -> None:
-        made |= {"stream": stream, "stream_options": {} if stream else None}
-        self.chat, self.path = _chat_of(rest or {}, made, self.others), path
+        self.chat, self.path = _chat_of(rest or {}, {**made, "stream": stream}, self.others), path
         self.parts: list[Part] = []
         self.finish_reason: str | None = None
         self.stop_text: str | None = None
@@ -117,8 +121,7 @@ class Dialect(Shape, ABC):
             yield from self.take(echo.text)
 
     def chunks(self, index: int, event: TextDelta) -> Iterator[Json]:
-        entries = event.logprobs if event.logprobs and self.path == CHATS else ()
-        logprobs = chat_logprobs(entries, self.texts)  # of a text alone
+        logprobs = chat_logprobs(event.logprobs or (), self.texts)  # they go with the first part
         for part in [*self._reader.parts(event.text, last=event.finish_reason is not None)] or [""]:
             yield from self.take(part, logprobs)
             logprobs = []
@@ -166,7 +169,7 @@ class Dialect(Shape, ABC):
 def _chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
     """The body of a chat: what was made of the fields of another interface, and the rest of them. Raises an ApiError for a
     field that this server does not have and that changes something, or that is also made of others."""
-    chat, others = {name: value for name, value in made.items() if value is not None}, {**_ONE, **others}
+    chat, others = {name: value for name, value in made.items() if value is not None}, {**_EVERYWHERE, **others}
     for name, value in rest.items():
         if (other := others.get(name)) is not None and not other.takes(value):
             raise unsupported(name, value, other.why)

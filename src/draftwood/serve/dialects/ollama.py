@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from draftwood.serve.dialects.dialect import CHATS, Dialect, Part, objects
 from draftwood.serve.http.errors import in_ollama
-from draftwood.serve.http.fields import NO_LIMIT, OtherField, unsupported
+from draftwood.serve.http.fields import NO_LIMIT, OtherField, Top, unsupported
 from draftwood.serve.http.settings import seconds_of
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.schemas import RouteBody
@@ -44,11 +44,14 @@ class OllamaBody(RouteBody):
     options: dict[str, Any] | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
     stream: bool | None = None
     keep_alive: KeepAlive = None
 
     @property
     def empty(self) -> bool:
+        """Whether it wants no text."""
         return not any(getattr(self, name, None) for name in ("messages", "prompt", "suffix", "images"))
 
     @property
@@ -95,14 +98,16 @@ class Ollama(Dialect):
         self._generates = isinstance(body, OllamaGenerateBody)
         self._body = body
         think, path = body.think, CHATS
+        scored: Json = {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
         if isinstance(body, OllamaChatBody):
             made: Json = {"messages": list(_messages(objects("messages", body.messages)))}
         elif chats and not body.raw and not body.suffix:
             system = [] if body.system is None else [{"role": "system", "content": body.system}]
             made = {"messages": [*system, {"role": "user", "content": _content(body.prompt, body.images)}]}
         else:
-            made, path, think = _continued(body), "/v1/completions", None
+            made, path, think, scored = _continued(body), "/v1/completions", None, {}
         made |= {
+            **scored,
             "model": body.wanted,
             "response_format": _form(body.format),
             "chat_template_kwargs": {"enable_thinking": think} if isinstance(think, bool) else None,
@@ -169,8 +174,11 @@ def _continued(body: OllamaGenerateBody) -> Json:
     for name in ("system", "images", "think"):
         if value := getattr(body, name):
             raise unsupported(name, value, "this prompt is continued as it is, without a chat template")
+    if body.top_logprobs and not body.logprobs:
+        raise unsupported("top_logprobs", body.top_logprobs, "it belongs to logprobs: send both, or neither")
+    top = body.top_logprobs or 0 if body.logprobs else None
     limit = {"max_tokens": NO_LIMIT} if (body.options or {}).get("num_predict") is None else {}
-    return {"prompt": body.prompt, "suffix": body.suffix, **limit}
+    return {"prompt": body.prompt, "suffix": body.suffix, "logprobs": top, **limit}
 
 
 def as_time(time: datetime) -> str:

@@ -42,8 +42,6 @@ class Shape(ABC):
     """The end of a stream."""
     whole_calls = False
     """Whether calls come when they have ended, as an interface needs where their arguments are objects."""
-    remarks: Sequence[str] = ()
-    """What was left out of the request."""
     truncates = False
     """Whether a conversation that is too long loses its beginning."""
     answer: Answer
