@@ -217,16 +217,10 @@ def _pages(origins: Sequence[str]) -> list[Middleware]:
     """What lets pages of these origins call the server: preflights need no key, and errors have the headers too."""
     if not origins:
         return []
-    return [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=("GET", "HEAD", "POST"),
-            allow_headers=("*",),
-            allow_private_network=True,
-            expose_headers=("x-request-id", "retry-after"),
-        )
-    ]
+    return [Middleware(
+        CORSMiddleware, allow_origins=origins, allow_methods=("GET", "HEAD", "POST"), allow_headers=("*",),
+        allow_private_network=True, expose_headers=("x-request-id", "retry-after"),
+    )]  # fmt: skip
 
 
 def _routes(registry: Registry) -> list[Described]:
@@ -252,11 +246,7 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/v1/models", own.models, "The models."),
         Described("/health", own.health, "200 while the server takes requests."),
         Described("/metrics", own.metrics, "Metrics for Prometheus."),
-        Described(
-            "/v1/traces/{id}",
-            traces.trace,
-            "The trace of a response, when its text has ended; as events, its rounds as they come.",
-        ),
+        Described("/v1/traces/{id}", traces.trace, "The trace of a response when it has ended; as events, round by round."),
         Described("/v1/traces/{id}/rounds/{round}", traces.round, "A round, drawn and as text.", query=["width"]),
         Described("/v1/traces/{id}/race", traces.race, "The race of two texts of one prompt.", query=["plain", "width"]),
         Described("/v1", own.models),

@@ -254,6 +254,7 @@ class Registry:
             scheduler.start()
 
     def drain(self) -> None:
+        """Take no further texts."""
         self._draining = True
         for scheduler in self._schedulers:
             scheduler.drain()

@@ -109,6 +109,7 @@ class Rows:
 
     @property
     def running(self) -> int:
+        """Number of texts that are written now."""
         return len(self._going)
 
     @property

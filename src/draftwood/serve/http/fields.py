@@ -89,6 +89,7 @@ class OtherField:
     neutral: tuple[Any, ...] | None = None
 
     def takes(self, value: Any) -> bool:
+        """Whether a value changes nothing."""
         return value is None or self.neutral is None or any(_same(value, one) for one in self.neutral)
 
 

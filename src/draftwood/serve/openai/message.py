@@ -22,9 +22,10 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 @final
 class ChannelReader:
-    """Reads the messages of a text that grows, as far as they are certain.
+    """Reads a text that grows, in channels as gpt-oss writes them (OpenAI's harmony format), as far as it is certain.
 
-    A message to a function is a call; one to a function that is not known is content. So is a message without a header.
+    Its messages have headers that say what they are. One to a function is a call; one to a function that is not known is
+    content, and so is one without a header.
 
     Attributes:
         unread: text that is not certain yet.

@@ -179,6 +179,7 @@ class RouteBody(Body):
 
     @property
     def wanted(self) -> str | None:
+        """The name of the model."""
         return self.model
 
     @property
