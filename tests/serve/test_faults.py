@@ -82,6 +82,16 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served, target):
         shapes.check_error(last)
         assert first
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
+        messages = {"messages": chat()["messages"]}
+        for path, given, head in (
+            ("/v1/responses", {"input": "a"}, "event: response.failed\n"),
+            ("/v1/messages", messages, 'event: error\ndata: {"error":{"type":"api_error"'),
+            ("/api/chat", messages, '{"error":"'),
+        ):
+            target.fails_at = target.calls + 3
+            response = client.post(path, json={**given, "ignore_eos": True, "seed": 1, "stream": True})
+            *_, end = re.split(r"\n\n|\n(?={)", response.text.strip())
+            assert (response.status_code, end.startswith(head)) == (200, True)
 
 
 def test_a_text_that_fails_leaves_the_others_alone(served, monkeypatch):

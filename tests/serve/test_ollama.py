@@ -72,8 +72,8 @@ def test_the_model_is_listed_and_loaded_and_stays_the_same(folders):
 def test_the_served_model_is_pulled_at_once_and_no_other(client):
     for body in ({"model": "tiny"}, {"name": "tiny:latest", "stream": False}, {"model": "tiny", "insecure": True}):
         assert lines(client, "/api/pull", **body)[-1] == {"status": "success"}
-    for path in ("/api/pull", "/api/show"):
-        response = client.post(path, json={"model": "llama3.2"})
+    for path, name in (("/api/pull", "llama3.2"), ("/api/show", "llama3.2"), ("/api/show", "")):
+        response = client.post(path, json={"model": name})
         assert (response.status_code, "this server has 'tiny'" in response.json()["error"]) == (404, True)
 
 

@@ -163,7 +163,7 @@ def test_models_are_listed_and_described_before_they_are_loaded(home, loads):
         before = client.get("/api/tags").json()["models"]
         shown = client.post("/api/show", json={"model": "second"}).json()
         assert (shown["capabilities"], shown["model_info"]["llama.context_length"]) == (["completion", "tools"], 512)
-        assert "add_generation_prompt" in shown["template"]
+        assert ("add_generation_prompt" in shown["template"], shown["model_info"]["general.architecture"]) == (True, "llama")
         assert [one["name"] for one in before] == list(NAMES)
         assert all(one["size"] > 1000 and one["details"]["family"] == "llama" for one in before)
         assert len({one["digest"] for one in before}) == 3
