@@ -181,7 +181,7 @@ def test_what_a_model_type_is_stands_in_one_table(fact):
 
 
 DRAFTS = {
-    "BlockRunner", "DrafterModule", "PublishedDrafter", "BlockDrafter", "FeatureDrafter", "HiddenBlockDrafter",
+    "BlockRunner", "DrafterModule", "PublishedDrafter", "BlockDrafter", "HiddenBlockDrafter",
     "Eagle3Drafter", "DFlashDrafter", "DFlashConfig", "Eagle3Config", "MtpDrafter", "MaskedBlockDrafter",
 }  # fmt: skip
 """Classes of drafts, of which 23 lines in 13 files once asked what a draft is."""

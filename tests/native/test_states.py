@@ -44,11 +44,11 @@ def test_every_prompt_and_every_length_has_the_scores_of_the_model(kind):
     text = [*TEXT, *TEXT[:30]]
     with torch.no_grad():
         wanted = deepcopy(model).double()(input_ids=torch.tensor([text]), use_cache=False).logits[0]
-    rounding = 2e-3 * wanted.abs().max()  # float32 of transformers differs by a quarter of it at single tokens
-    runner = NativeRunner(model, hidden_layers=(0, 1, 2))
-    assert difference(one_by_one(runner, text)[:, : wanted.shape[1]], wanted) < rounding
-    for length in range(1, 101):
-        assert difference(after(runner, text[:length])[: wanted.shape[1]], wanted[length - 1]) < rounding
+    runner, size, vocab = NativeRunner(model, hidden_layers=(0, 1, 2)), wanted.abs().max(), wanted.shape[1]
+    for found in (one_by_one(runner, text), [after(runner, text[:length]) for length in range(1, 101)]):
+        errors = sorted(difference(mine[:vocab], its) / size for mine, its in zip(found, wanted, strict=False))
+        assert errors[-len(errors) // 20] < 1e-4
+        assert errors[-1] < 2e-3, "rounding at single tokens"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,11 +103,14 @@ def test_a_fork_shares_what_is_kept_and_reads_the_rest_again(kind):
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 @pytest.mark.parametrize("length", [35, 48, 49])
-def test_a_fork_knows_which_entries_later_tokens_have_taken_the_place_of(kind, length):
-    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=TEXT[:length])
-    runner.prefill(row, length)
-    whole, reached = runner.memory_of(row), []
-    for first, second in ((length, length - 1), (length // 16 * 16, length // 16 * 16 - 1), (length // 16 * 16, 10)):
+def test_a_fork_knows_which_states_and_entries_are_of_its_tokens(kind, length):
+    runner, row = NativeRunner(random_model(kind), hidden_layers=(0, 1, 2)), Row(tokens=TEXT[: length - 2])
+    runner.set_rows([row])
+    score(runner, [TEXT[length - 3 : length + 17]], [0, *range(19)])  # which makes states that are read later
+    row.tokens = TEXT[: length + 1]
+    runner.commit([[0, 1, 2]])
+    whole, reached, half = runner.memory_of(row), [], length // 16 * 16
+    for first, second in ((length, length - 1), (half, half - 1), (half, 10)):
         fork = whole.fork(first)
         fork.cut(second)
         other = Row(tokens=[*TEXT[:60], 8])

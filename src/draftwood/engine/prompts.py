@@ -28,7 +28,7 @@ DISTANCE: Final = 512
 than 1 % of the time in which so many are read."""
 AGAIN: Final = 32
 """Tokens of a model with running states that are read again, at most, where a text leaves another one at the end of its
-prompt, as the next turn of a chat does, or where another one has left it before: different texts may begin with a word."""
+prompt, as the next turn of a chat does, or about where another one left it: what differs may begin with the same words."""
 PADDING: Final = 16
 """Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
@@ -199,7 +199,7 @@ class Prompts:
         self._part = self._part_of(row) or _Part(row, 0 if prefix is None else prefix.length, self._stops)
         done = self._part.done
         end = int(min(length, done + self._left))
-        if end < length:  # else a stop would cut the next step in two
+        if end < length:  # at a stop, if there is one: it would cut the next step in two
             end = max((stop for stop in self._stops if done < stop <= end), default=end)
         self._prefill(row, end, prefix, clock)
         self._left -= end - done

@@ -68,10 +68,8 @@ void Row::own(int page) {
 
 void Row::cut(int length) {
     if (length < 0) throw std::invalid_argument("a text of fewer than 0 tokens");
-    if (length < text) length = reach(length);
-    written_ = length ? written() : 0;
-    if (length == 0 && states_) states_ = std::make_unique<States>(*engine_);
-    text = std::min(text, length), nodes = 0;
+    if (length < text) *this = Row(*this, length);  // whose states are of these tokens alone
+    nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
     if (text % PAGE) own(text / PAGE);
 }

@@ -155,11 +155,12 @@ std::pair<void*, long> States::part(int text, int index) {
     return {blocks_[index - 1], block_bytes(m)};
 }
 
-// The checkpoint from which the next token of the first ``length`` of ``text`` tokens can be read; -1 if none is kept.
+// The checkpoint from which the next token of the first ``length`` of ``text`` tokens can be read, if possible the last of them
+// too; -1 if none is kept.
 int States::source(int text, int length) const {
     const int oldest = text - 2 * INTERVAL, wanted = checkpoint_of(length);
     if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest ? wanted : -1;
-    for (int checkpoint : {wanted, wanted - INTERVAL})
+    for (int checkpoint : {wanted - INTERVAL, wanted})
         if (checkpoint >= std::max(0, oldest) && checkpoints_[turn_of(checkpoint)] == checkpoint) return checkpoint;
     return -1;
 }

@@ -8,8 +8,8 @@
 //              checkpoint            interval of 16 tokens  the next one
 //
 // So a token computes the same whether its path is text or nodes, all nodes of a tree read a state once, and nodes that are
-// refused leave no trace. Two states of a row are alive, of which a copy has the one that its next token needs. Text keeps the last two intervals of entries, in two blocks that take
-// turns; nodes have blocks of their own behind them. A block has, layer by layer:
+// refused leave no trace. Two states of a row are alive, of which a copy has one. Text keeps the last two intervals of entries, in
+// two blocks that take turns; nodes have blocks of their own behind them. A block has, layer by layer:
 //
 //     inputs of the convolution: [token][channel]      with a state: [head][token][key, update, decay and 15 unused numbers]
 #pragma once

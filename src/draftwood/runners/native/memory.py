@@ -29,7 +29,7 @@ class RowMemory:
 
     Attributes:
         marks: copies of its beginnings, the shortest one first.
-        regular: it is such a copy, and no text has left another one here.
+        regular: it is such a copy, at one of equal distances, and makes room for others.
     """
 
     def __init__(self, handle: int | None, engine: int) -> None:
@@ -57,15 +57,20 @@ class RowMemory:
         own = int(library().reach(self.handle, length))
         return max([own, *(len(mark) for mark in self.marks if len(mark) <= length)])
 
+    @property
+    def rereads(self) -> bool:
+        """Whether the last token can be read again, without a mark."""
+        return bool(library().reach(self.handle, len(self) - 1) == len(self) - 1)
+
     def mark(self, *, regular: bool) -> None:
         """Keep a copy of what there is, for later forks. Of more than :data:`MARKS` the one with the closest neighbours
         goes, a regular one if there is any."""
-        if any(len(mark) == len(self) for mark in self.marks):
+        if len(self) in (0, *map(len, self.marks)):
             return
         copy = self.fork(len(self))
-        if copy.reach(len(copy) - 1) < len(copy) - 1:  # of another row, before it reads a token
-            return
-        copy.marks, copy.regular, self.marks = [], regular, [*self.marks, copy]
+        copy.marks, copy.regular = [], regular
+        if copy.rereads:  # else it is of another row, before this one reads a token
+            self.marks.append(copy)
         if len(self.marks) > MARKS:
             ends = [0, *map(len, self.marks)]
             del self.marks[min(range(MARKS), key=lambda i: (not self.marks[i].regular, ends[i + 2] - ends[i]))]
@@ -84,8 +89,8 @@ class RowMemory:
 
     def cut(self, length: int) -> None:
         """Keep the first ``length`` tokens, and no node."""
-        self.marks = [mark for mark in self.marks if len(mark) <= length]
         succeed(library().cut(self.handle, length))
+        self.marks = [mark for mark in self.marks if len(mark) <= len(self)]
 
     def commit(self, nodes: Sequence[int]) -> None:
         """End the round: these nodes, in this order, become text."""
@@ -98,7 +103,7 @@ class RowMemory:
         Raises:
             CacheError: the last token cannot be read again, as it is where a text is taken from a file.
         """
-        if self.reach(len(self) - 1) < len(self) - 1:
+        if not self.rereads:
             raise CacheError("the native engine: running states of the last token are not kept")
         found: list[UInt8[np.ndarray, "_byte"]] = []
         start = ctypes.c_void_p()
