@@ -169,6 +169,14 @@ def test_a_draft_whose_rounds_bring_less_than_plain_ones_is_given_up_whatever_is
     assert lived(0.95, 400, 3, jump=0.1 * TARGET)[0].learnt.worth > 1.5
 
 
+def test_several_texts_show_sooner_that_a_draft_does_not_pay(monkeypatch):
+    """Each of them is evidence. A tree takes as long as three plain rounds."""
+    known = replace(lived(0.9, 100)[0].learnt, worth=1.1)
+    monkeypatch.setattr(Controller, "_draft_pays", lambda *_: True)
+    drafted = [sum(map(bool, lived(0.1, 40, 2, Controller(known, rows=rows), jump=2 * TARGET)[1][:20])) for rows in (1, 8)]
+    assert 0 < drafted[1] < drafted[0]
+
+
 def begun(rows=1):
     """A controller that has seen plain rounds only."""
     controller = Controller(rows=rows)

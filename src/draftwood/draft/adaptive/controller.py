@@ -68,7 +68,7 @@ class Controller(Budget):
         self.gains = GainModel(known.gains, known.reach)
         self.speed, self._beyond = 0.0, self.costs.beyond(constants.NODES)
         self._recent = Ratio(constants.FORGET)
-        self._worth = Ratio(constants.FORGET_SLOWLY, known.worth, constants.WORTH_PRIOR)
+        self._worth = Ratio(constants.FORGET_SLOWLY, known.worth, constants.WORTH_PRIOR / rows)  # each row is evidence
         self._probes = _Probes(*map(Probe, known.waits))
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
