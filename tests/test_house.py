@@ -54,7 +54,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_192
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_613
+TESTS = 35_641
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_080
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
