@@ -8,6 +8,7 @@ import pytest
 
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.cost import Costs, Curve
 
 LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
 
@@ -261,6 +262,16 @@ def test_the_cost_of_a_node_is_the_slope_of_the_targets_seconds():
     controller = fed((3, 11, 6, 19, 8, 14, 2, 17), linear)
     beyond = controller.costs.beyond(24)
     assert [beyond[n] - beyond[m] for m, n in ((3, 8), (8, 14))] == pytest.approx([5 * NODE, 6 * NODE], rel=0.15)
+
+
+def test_sizes_beyond_the_last_knot_move_that_one_alone_and_take_no_less():
+    first = Costs().trees
+    curve = Curve(first, constants.FIRST_WEIGHT)
+    for factor in (0.5, 1.5) * 40:
+        curve.add(constants.NODES, factor * first[-1])
+    assert curve.values[:-1] == pytest.approx([value * curve.values[0] / first[0] for value in first[:-1]])
+    falling = Costs(base=1.0, trees=(*first[:-1], first[-2] - 0.1)).of_rows(8)  # trees of 16 to 192 tokens
+    assert min(falling.trees) > 1.0
 
 
 def test_a_node_is_shown_where_it_brings_more_than_it_costs():

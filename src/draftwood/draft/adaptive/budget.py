@@ -50,7 +50,7 @@ class Budget:
         """Record a level.
 
         Args:
-            values: path probabilities of all candidates so far, the largest first.
+            values: path probabilities of the best candidates so far, the largest first.
             seconds: of its forward; None where the forward also read text that the draft model had not seen.
         """
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from operator import mul
 from typing import NamedTuple, final
 
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import CostModel, Costs
-from draftwood.draft.adaptive.estimates import GainModel, Ratio
+from draftwood.draft.adaptive.estimates import GainModel, Ratio, mean_row
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
 
@@ -38,7 +38,7 @@ class _RoundState:
 
     guess: bool = False
     above: float = 0.0  # 0 without a draft
-    net: float = 0.0  # tokens of the best tree so far, less those that its cost beyond any tree's would bring
+    net: float = 0.0  # tokens of the best tree so far, less those that its seconds beyond the smallest tree would bring
     reads: bool = False  # the draft model also read text that it had not seen
     probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
 
@@ -98,8 +98,7 @@ class Controller(Budget):
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        paths = zip_longest(*(accumulate(chain, mul) for chain in chains), fillvalue=0.0)
-        values, probe = [sum(nth) / len(chains) for nth in paths], self._probes.guess
+        values, probe = mean_row([[*accumulate(chain, mul)] for chain in chains]), self._probes.guess
         net = self._best(values, self._beyond[1])[1]
         if net <= 0.0:
             return False

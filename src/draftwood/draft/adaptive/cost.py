@@ -15,16 +15,17 @@ KNOTS: Final = (1, 2, 3, 5, 7, 11, 15, 23)
 """Sizes between which seconds are straight pieces; the last one goes on. With the root, trees of these fill whole tiles."""
 
 
-def place(size: int) -> tuple[int, float]:
+def _place(size: int) -> tuple[int, float]:
     """The knot to the left of a size, and the size's share of the way to the next one; above 1 beyond the last."""
     left = min(bisect_right(KNOTS, size), len(KNOTS) - 1) - 1
     return left, (size - KNOTS[left]) / (KNOTS[left + 1] - KNOTS[left])
 
 
-def between(values: Sequence[float], size: int) -> float:
-    """The value at a size, of those at the knots."""
-    left, share = place(size)
-    return values[left] + share * (values[left + 1] - values[left])
+def _between(values: Sequence[float], size: int) -> float:
+    """The value at a size, of those at the knots. Beyond the last knot it does not fall: small errors would grow there."""
+    left, share = _place(size)
+    here = values[left] + share * (values[left + 1] - values[left])
+    return max(here, values[-1]) if share > 1.0 else here
 
 
 @final
@@ -47,17 +48,17 @@ class Costs:
     levels: tuple[float, ...] = tuple(constants.FIRST_LEVEL * (1.0 + constants.FIRST_NODE * (n - 1)) for n in KNOTS)
 
     def of_rows(self, rows: int) -> Costs:
-        """Those of more rows, if these are of one: a forward of so many tokens costs what a tree of them does, but for what
-        any tree costs."""
+        """Those of more rows, if these are of one. A forward costs what a tree of as many tokens does, and a plain one what
+        that costs without what any tree does."""
         if rows == 1:
             return self
-        plain = max(1.0, between(self.trees, rows - 1) - (self.trees[0] - 1.0))
+        plain = max(1.0, _between(self.trees, rows - 1) - (self.trees[0] - 1.0))
         return Costs(
             base=self.base * plain,
-            trees=tuple(between(self.trees, (nodes + 1) * rows - 1) / plain for nodes in KNOTS),
+            trees=tuple(_between(self.trees, (nodes + 1) * rows - 1) / plain for nodes in KNOTS),
             back=self.back,
-            opening=(self.opening + max(0.0, between(self.levels, rows) - self.levels[0])) / plain,
-            levels=tuple(between(self.levels, nodes * rows) / plain for nodes in KNOTS),
+            opening=(self.opening + max(0.0, _between(self.levels, rows) - self.levels[0])) / plain,
+            levels=tuple(_between(self.levels, nodes * rows) / plain for nodes in KNOTS),
         )
 
 
@@ -87,11 +88,12 @@ class Curve:
 
     def add(self, size: int, value: float) -> None:
         """Record an observation."""
-        here = between([knot.value for knot in self._knots], size)
+        here = _between([knot.value for knot in self._knots], size)
         self.scale.add(value / here)
-        left, right = place(size)
-        for knot, share in zip(self._knots[left : left + 2], (1.0 - right, right), strict=True):
-            knot.add(knot.value * value / (self.scale.value * here), share)
+        left, share = _place(size)
+        share = min(1.0, share)  # beyond the last knot it is that knot's alone
+        for knot, its in zip(self._knots[left : left + 2], (1.0 - share, share), strict=True):
+            knot.add(knot.value * value / (self.scale.value * here), its)
 
 
 @final
@@ -141,7 +143,7 @@ class CostModel:
 
     def level(self, nodes: int) -> float:
         """Seconds of a later level."""
-        return self.base * between(self._levels.values, nodes)
+        return self.base * _between(self._levels.values, nodes)
 
     def beyond(self, most: int) -> list[float]:
         """Seconds by which rounds with trees of no node to ``most`` nodes exceed plain ones, apart from levels.
@@ -150,7 +152,7 @@ class CostModel:
         and is tried again.
         """
         trees = self._trees.values
-        rounds = [between(trees, nodes) for nodes in range(1, most + 1)]
+        rounds = [_between(trees, nodes) for nodes in range(1, most + 1)]
         cheapest = reversed([*accumulate(reversed(rounds), min)])
         return [0.0, *(self.base * max(0.0, plain_rounds - 1.0) for plain_rounds in cheapest)]
 

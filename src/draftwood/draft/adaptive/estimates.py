@@ -6,9 +6,15 @@ Plain numbers, a few microseconds each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import final
 
 from draftwood.draft.adaptive import constants
+
+
+def mean_row(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The means of some rows' values, place by place; a shorter row has zeros at its end."""
+    return [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
 
 
 @final
@@ -23,8 +29,7 @@ class RunningMean:
         if self.weight:
             value = min(value, constants.OUTLIER * self.value)
         self.weight += share * (1.0 - (1.0 - constants.FORGET) * self.weight)
-        if share:
-            self.value += share * (value - self.value) / self.weight
+        self.value += share * (value - self.value) / self.weight
 
     def age(self, keep: float) -> None:
         """Old values count less."""
@@ -59,17 +64,16 @@ class Ratio:
 
 @final
 class GainModel:
-    """Expected tokens of a level, given its depth and its parents' probability; learnt from new candidates'.
+    """Expected tokens of a level, given its depth and its parents' probability; learnt from what levels added to trees.
 
-    A level brings ``gain[depth] * above`` tokens. ``above`` is the probability that the text runs through its
-    parents. ``reach[depth]`` is the ratio of the next level's ``above`` to this level's. Both are ratios of sums over
-    recent rounds.
+    A level brings ``gain[depth] * above`` tokens. ``above`` is the probability that the text runs through its parents.
+    ``reach[depth]`` is the ratio of the next level's ``above`` to this level's. Both are ratios of sums over recent rounds.
 
     Args:
         gains, reach: known values to start from, by depth.
     """
 
-    def __init__(self, gains: Sequence[float] = (1.0,), reach: Sequence[float] = ()) -> None:
+    def __init__(self, gains: Sequence[float], reach: Sequence[float]) -> None:
         self._gains = [Ratio(constants.FORGET_GAINS, gain, 1.0) for gain in gains]
         self._reach = [Ratio(constants.FORGET_GAINS, share, 1.0) for share in reach]
         self._above = 0.0  # of the round's last level that was recorded

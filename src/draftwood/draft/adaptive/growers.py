@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import NamedTuple, TypeAlias, final
 
 from draftwood.core.log_probs import Pending
@@ -13,6 +12,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.adaptive.budget import UNPROFITABLE, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.estimates import mean_row
 from draftwood.draft.adaptive.expand import Expander
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.sampling.sampler import Sampler
@@ -93,8 +93,7 @@ class DraftRound:
     def values(self) -> list[float]:
         """The path probabilities of the ranked candidates without the root; means over the rows."""
         ranked = zip(self.trees, self.ranked, strict=True)
-        rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in ranked]
-        return rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
+        return mean_row([[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in ranked])
 
     def end_level(self, depth: int, above: float, nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""

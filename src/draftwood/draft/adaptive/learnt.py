@@ -47,7 +47,7 @@ class Learnt:
         """The value whose ``asdict`` was written as JSON.
 
         Raises:
-            ConfigError: a field is missing, unknown or of another type, or a number is not finite, or seconds are negative.
+            ConfigError: a field is missing, unknown or of another type, or a number is not finite or negative.
         """
         found = _fields(data, cls)
         lists = {name: _numbers(name, found[name]) for name in ("gains", "reach")}
