@@ -19,15 +19,22 @@ def test_json_holds_versions_and_methods(run):
     facts = json.loads(result.stdout)
     assert (facts["version"], facts["torch"]) == (draftwood.__version__, torch.__version__)
     assert facts["methods"].keys() == METHODS.keys()
-    assert facts["methods"]["rsd-s"].endswith("a draft model, default 3x4, exact with recursive, traversal, coupled, greedy")
-    assert facts["auto_without_a_profile"]["without_draft"] == "lookup + coupled"
+    assert facts["methods"]["rsd-s"] == {
+        "summary": METHODS["rsd-s"].summary,
+        "needs_draft": True,
+        "shape": "3x4",
+        "nodes": None,
+        "verifiers": ["recursive", "traversal", "coupled", "greedy"],
+    }
+    assert not any("tolerance" in found["verifiers"] for found in facts["methods"].values())  # it is exact for none
+    assert facts["auto"]["without_draft"] == {"method": "lookup", "verifier": "coupled"}
 
 
 def test_text_shows_the_same(run):
     text = run("info").stdout
-    for word in (f"version: {draftwood.__version__}\n", "  shared-noise: ", "lookup + coupled", "dtype: float32\n"):
-        assert word in text
-    assert METHODS["rsd-c"].summary in text
+    for line in (f"version: {draftwood.__version__}", f"  rsd-c:\n    summary: {METHODS['rsd-c'].summary}", "    nodes: 24"):
+        assert f"{line}\n" in text
+    assert "  without_draft:\n    method: lookup\n    verifier: coupled\n" in text
 
 
 def test_facts_are_an_outline():

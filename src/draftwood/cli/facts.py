@@ -43,7 +43,7 @@ def gather() -> dict[str, Any]:
         "backends": {**_auto_backends(device), **_native()},
         "profiles": profiles(),
         "methods": methods(),
-        "auto_without_a_profile": {
+        "auto": {
             "with_draft": _chosen(CAUSAL, greedy=False),
             "without_draft": _chosen(None, greedy=False),
             "temperature_0": _chosen(CAUSAL, greedy=True),
@@ -91,15 +91,20 @@ def _profile(path: Path) -> dict[str, Any] | None:
     }
 
 
-def methods() -> dict[str, str]:
+def methods() -> dict[str, dict[str, Any]]:
     """Per method: its summary, need of a draft model, default shape or node limit, and exact verifiers."""
-    needs = {"nothing": "no draft model", "draft": "a draft model", "block": "a draft model that scores blocks"}
     return {
-        spec.name: f"{spec.summary}; {needs[spec.needs]}, default {spec.size}, exact with {', '.join(spec.verifiers)}"
+        spec.name: {
+            "summary": spec.summary,
+            "needs_draft": spec.needs != "nothing",
+            "shape": spec.shape,
+            "nodes": spec.nodes,
+            "verifiers": spec.verifiers,
+        }
         for spec in METHODS.values()
     }
 
 
-def _chosen(draft: DraftKind | None, *, greedy: bool) -> str:
+def _chosen(draft: DraftKind | None, *, greedy: bool) -> dict[str, str]:
     method = resolve(Method(), draft, greedy=greedy)
-    return f"{method.method} + {method.verifier}"
+    return {"method": method.method, "verifier": method.verifier}

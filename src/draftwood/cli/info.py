@@ -12,7 +12,8 @@ import click
 @click.command(name="info")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """Show versions, the device, the profiles of this machine, and which verifiers are exact for which method."""
+    """Show versions, the device, the profiles of this machine, which verifiers are exact for which method, and what
+    --method auto takes without a profile (auto)."""
     from draftwood.cli.facts import gather
 
     facts = gather()
