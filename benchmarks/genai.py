@@ -45,7 +45,7 @@ class GenAI:
         model = pair.model
         if model.device.type != "cpu" or model.dtype not in _PRECISIONS:
             raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
-        self._genai, self._method, self._eos = openvino_genai, method, pair.eos
+        self._genai, self._eos = openvino_genai, pair.eos
         scheduler = openvino_genai.SchedulerConfig()
         for name, value in SCHEDULER.items():
             setattr(scheduler, name, value)
@@ -77,20 +77,10 @@ class GenAI:
             inputs = self._genai.TokenizedInputs(*(ov.Tensor(rows.numpy()) for rows in padded(prompts)))
             found = self._pipeline.generate(inputs, config)
             tokens = [closed(row, self._eos) for row in found.tokens]
-            forwards, row_forwards = self._forwards(found, tokens)
-            return Texts(tokens=tokens, forwards=forwards, row_forwards=row_forwards, drafted=0, seen=False)
+            forwards = len(found.perf_metrics.raw_metrics.token_infer_durations)
+            return Texts(tokens=tokens, forwards=forwards, row_forwards=forwards, drafted=0, seen=False)
 
         return make
-
-    def _forwards(self, found: Any, tokens: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """Forwards of the target by GenAI's own figures, and the same counted for each row.
-
-        Each forward gives a row one token and its accepted drafted tokens. These are unknown for prompt lookup in a batch.
-        """
-        steps, new = len(found.perf_metrics.raw_metrics.token_infer_durations), sum(map(len, tokens))
-        if len(tokens) == 1:
-            return steps, steps
-        return steps, new if self._method == "genai" else 0
 
 
 def options(model: Any) -> dict[str, Any]:

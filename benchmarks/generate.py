@@ -80,7 +80,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
         others=bench.others,
     )
     settings = len({setting.name for setting, _ in bench.cases})
-    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} batches", err=True)
+    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)
     config.output.mkdir(parents=True, exist_ok=True)  # before the work, not after hours of it
     partial = True
     try:

@@ -10,6 +10,7 @@ import draftwood
 from draftwood.trace.figures import draw_round
 from scripts.pages import one_round, speeds
 from scripts.pages.__main__ import TABLES, with_tables
+from tests.trace.test_figures import boxes, overlapping
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -73,6 +74,13 @@ def test_a_bar_is_as_long_as_its_value():
     assert (one > 10, len(lefts), rest - max(lefts)) == (True, 2, one)  # the lines stand at 1
     for value, widths in bars.items():
         assert widths == pytest.approx([value * one] * len(widths), abs=0.06)
+
+
+def test_no_text_of_the_chart_overlaps_another_or_leaves_it():
+    found, (right, bottom) = boxes(speeds.draw(ROOT)), (float(chart().get(name)) for name in ("width", "height"))
+    assert len(found) > 20
+    assert not overlapping(found)
+    assert not [box for box in found if box[0] < 0 or box[1] < 0 or box[2] > right or box[3] > bottom]
 
 
 @pytest.mark.parametrize("machine", speeds.RUNS)

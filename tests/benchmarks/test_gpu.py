@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
 from benchmarks.cuda.plan import SMALL
+from tests.benchmarks.tiny import made_up_sample
 
 PROGRAM = Path(gpu.__file__)
 MISSING = ("jaxtyping", "click", "rich", "accelerate", "beartype")
@@ -93,3 +95,11 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair, monkeypatch):
     see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
     monkeypatch.setattr(pair.target, "extend", see_all)
     assert correct.tree_logits(pair) > 1e-2
+
+
+def test_seconds_of_a_round_are_those_of_whole_calls():
+    counted, uncounted = (replace(made_up_sample(8), forwards=forwards, seconds=2.0) for forwards in (4, 0))
+    awaited = replace(made_up_sample(4), forwards=2, seconds=9.0)
+    assert speed._seconds_per_round([[counted]], [[awaited]]) == 0.5
+    assert speed._seconds_per_round([[uncounted]], [[awaited]]) == 0.5  # two tokens a round
+    assert speed._seconds_per_round([[uncounted]], []) == 0.25  # a token a round
