@@ -22,10 +22,10 @@ def _place(size: int) -> tuple[int, float]:
 
 
 def _between(values: Sequence[float], size: int) -> float:
-    """The value at a size, of those at the knots. Beyond the last knot it does not fall: small errors would grow there."""
+    """The value at a size, of those at the knots. Far beyond the last one it does not fall: errors would grow there."""
     left, share = _place(size)
     here = values[left] + share * (values[left + 1] - values[left])
-    return max(here, values[-1]) if share > 1.0 else here
+    return max(here, values[-1]) if size > constants.NODES else here
 
 
 @final
