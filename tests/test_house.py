@@ -54,11 +54,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_192
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_651
+TESTS = 35_679
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_080
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 97_073
+ALL_TEXT = 97_141
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
