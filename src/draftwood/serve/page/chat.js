@@ -119,7 +119,7 @@ class Conversation extends HTMLElement {
   /** The messages of a request: the conversation so far, and what is said now. */
   messages(system, said) {
     const before = this.turns.flatMap(({ said: content, run }) => [{ role: "user", content },
-      { role: "assistant", content: run.text || null, ...(run.calls.length && { tool_calls: run.calls }) }]);
+      { role: "assistant", content: run.text || (run.calls.length ? null : ""), ...(run.calls.length && { tool_calls: run.calls }) }]);
     return [...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: said }];
   }
 }
