@@ -158,7 +158,7 @@ def test_a_text_with_running_states_reads_few_of_the_tokens_again_that_it_shares
     write([*first, 5, 6, 7], len(first) - 1)  # it goes on
     write([*first, 9, 9, *some(40, 3)], len(first), 2)  # its last message was changed
     write([*system, *chat[:-4], *some(60, 3)], len(system) + len(chat) - 4)  # it leaves out what was thought
-    write([*system, *some(80, 4)], len(system), often)  # nobody has left here before
+    write([*system, *some(80, 4)], len(system), often)  # no text has left here before
     for seed in range(5, 8):
         write([*system, *some(20 * seed, seed)], len(system))
     document = [*system, *some(300, 8)]

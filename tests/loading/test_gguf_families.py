@@ -114,6 +114,8 @@ CASES = {
         {"sliding_window": 8, "layer_types": [KINDS[one] for one in "SSF"], "num_hidden_layers": 3},
         {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, True, False]},
     ),
+    "exaone4, sliding": ("exaone4", {"sliding_window": 8, "layer_types": [KINDS["S"]] * 2}, {
+        "attention.sliding_window": 8, "attention.sliding_window_pattern": 0}),
     "exaone4, full": ("exaone4", {"sliding_window": None, "layer_types": [KINDS["F"]] * 2}, {}),
     "ernie4_5": ("ernie4_5", {"use_bias": True}, {}),
     "qwen35": ("qwen3_5_text", {**RULE, "linear_num_value_heads": 6}, {

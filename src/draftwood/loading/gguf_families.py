@@ -24,10 +24,10 @@ _SECTIONS: Final = "rope.dimension_sections"
 
 
 def _layer_kinds(keys: Keys, layers: int, period: int) -> list[str]:
-    """The types of layers: all but the last of each period slide, unless the file says which."""
+    """The types of layers: all but the last of each period slide, all where it is 0, unless the file says which."""
     said = keys.get(PATTERN, period)
     if not isinstance(said, list):
-        said = [said if isinstance(said, bool) else number % said != 0 for number in range(1, layers + 1)]
+        said = [said if isinstance(said, bool) else said == 0 or number % said != 0 for number in range(1, layers + 1)]
     if len(said) != layers:
         raise keys.refused(PATTERN)
     return [SLIDING if slides else FULL for slides in said]

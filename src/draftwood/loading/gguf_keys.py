@@ -1,6 +1,6 @@
 """The keys of a GGUF file that describe its model, each read where a setting is made of it.
 
-A key that nobody reads is refused unless it leaves texts as they are: it could make another model.
+A key that is not read is refused unless it leaves texts as they are: it could make another model.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Keys:
             raise self.refused(said)
 
     def end(self, computed: Mapping[str, Any]) -> None:
-        """Raise a ModelError for a key that nobody has read, unless it does nothing, or says what is computed."""
+        """Raise a ModelError for a key that was not read, unless it does nothing, or says what is computed."""
         for name, said in self._values.items():
             idle = [known[name] for known in (computed, _NEUTRAL) if name in known]
             if name not in self._read | _UNUSED and not any(_equal(said, value) for value in idle):

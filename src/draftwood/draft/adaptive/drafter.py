@@ -119,9 +119,8 @@ class BestFirstDrafter:
             draft.stop = "the guess ends"
         if not draft.ranked:
             draft.rank(MAX_NODES if self.grower is None else self.grower.shape.nodes)
-        values = draft.values()
-        size = self._schedule.budget.tree_size(values)
-        if size < len(values):
+        size = self._schedule.budget.tree_size(draft.values)
+        if size < len(draft.values):
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:
             draft.stop = "node budget"

@@ -41,6 +41,7 @@ class DraftRound:
             not know its text yet.
         drafting: seconds of the levels so far.
         ranked: per row the root and the best candidates, the best first (:meth:`rank`).
+        values: the path probabilities of these without the root; means over the rows.
         distributions: the draft's distributions, one entry per level.
         by_depth: they are those of the depths, the same for all nodes of one depth.
         stop: why the trees did not grow further, in a few words.
@@ -57,6 +58,7 @@ class DraftRound:
     learns: bool
     drafting: float = 0.0
     ranked: list[list[int]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
     distributions: list[Pending] = field(default_factory=list)
     by_depth: bool = False
     stop: str = ""
@@ -84,16 +86,13 @@ class DraftRound:
     def rank(self, nodes: int) -> None:
         """Rank the candidates, of which ``nodes`` are kept at most."""
         self.ranked = [tree.ranked(nodes) for tree in self.trees]
+        rows = zip(self.trees, self.ranked, strict=True)
+        self.values = mean_row([[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in rows])
 
     def cuts(self) -> list[float]:
         """Per row, the log path probability of the last ranked candidate."""
         rows = zip(self.trees, self.ranked, strict=True)
         return [tree.log_probs[best[-1]] for tree, best in rows]
-
-    def values(self) -> list[float]:
-        """The path probabilities of the ranked candidates without the root; means over the rows."""
-        ranked = zip(self.trees, self.ranked, strict=True)
-        return mean_row([[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in ranked])
 
     def end_level(self, depth: int, above: float, nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
@@ -102,7 +101,7 @@ class DraftRound:
         ended = self.clock()
         seconds, self._began = ended - self._began, ended
         self.drafting += seconds
-        self.budget.end_level(depth, above, self.values(), nodes, None if self.behind else seconds)
+        self.budget.end_level(depth, above, self.values, nodes, None if self.behind else seconds)
         self.behind = False
 
 

@@ -180,7 +180,7 @@ class Answer:
 
 def _deliver(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[tuple[int, Event]], index: int, event: Event) -> None:
     """Called by the decoding thread."""
-    with suppress(RuntimeError):  # the loop is closed, and nobody reads any more
+    with suppress(RuntimeError):  # the loop is closed, and no event is read any more
         loop.call_soon_threadsafe(events.put_nowait, (index, event))
 
 
