@@ -18,7 +18,7 @@ import draftwood
 from draftwood import LoadOptions, Pair
 from draftwood.core.errors import ConfigError
 from draftwood.loading import gguf_model
-from draftwood.loading.templates import refuse_without_template
+from draftwood.loading.outline import refuse_without_template
 from draftwood.runners.torch_runner import TorchRunner
 from tests.cli.test_generate import succeeded
 from tests.faults.folders import save_tiny

@@ -9,6 +9,7 @@ import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
 from draftwood.runners.native import facts, families
+from draftwood.runners.native.family import Family, Gguf
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import Weight
 from draftwood.runners.support import score_tree
@@ -295,11 +296,30 @@ def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(tmp_path, c
 def test_a_call_ends_a_text_and_the_end_of_a_message_does_not(tmp_path, case, monkeypatch):
     kind = CASES[case][0]
     own = families.FAMILIES[kind]
-    assert own.ends
-    monkeypatch.setitem(families.FAMILIES, kind, own._replace(ends=("!", "no token", "#")))  # tokens 1 and 3
+    assert own.gguf.ends
+    ends = own.gguf._replace(ends=("!", "no token", "#"))  # tokens 1 and 3
+    monkeypatch.setitem(families.FAMILIES, kind, own._replace(gguf=ends))
     monkeypatch.setattr(gguf.GGUFWriter, "add_chat_template", lambda writer, _: writer.add_eot_token_id(9))
     path, _ = written(tmp_path / "fox.gguf", case, F32)
     assert draftwood.load(path, options={"backend": "native"}).model.generation_config.eos_token_id == [0, 1, 3]
+
+
+def test_a_new_family_is_one_row_for_folders_and_files(tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "seed_oss", ("seed_oss", {"attention_bias": True}, {}))
+    path, model = written(tmp_path / "fox.gguf", "seed_oss", F32)
+    model.save_pretrained(tmp_path / "fox")
+    source()[1].save_pretrained(tmp_path / "fox")
+    for place, words in ((path, "has architecture 'seed_oss'"), (tmp_path / "fox", "no code for model type 'seed_oss'")):
+        with pytest.raises(ModelError, match=words):
+            draftwood.load(place, options={"backend": "native"})
+    biases, stems = {f"self_attn.{one}": "attention_bias" for one in "qkv"}, {"ffn_norm": "post_attention_norm"}
+    monkeypatch.setitem(families.FAMILIES, "seed_oss", Family("SeedOssForCausalLM", biases=biases, gguf=Gguf(stems=stems)))
+    wanted = logits(model, IDS)[0, 20:].double()
+    for place in (path, tmp_path / "fox"):
+        pair = draftwood.load(place, options={"backend": "native", "dtype": "float32"})
+        assert isinstance(pair.model, StoredModel)
+        found = score_tree(pair.target, IDS[20:], [list(range(i + 1)) for i in range(20)], prefix=IDS[:20])
+        assert difference(found, wanted) < 1e-4 * wanted.abs().max()
 
 
 def test_control_value_heads_in_another_order_are_seen(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from draftwood.loading import gguf_tokenizer
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.infill import Infill
-from draftwood.loading.templates import refuse_without_template
+from draftwood.loading.outline import refuse_without_template
 from tests.faults.folders import tiny_llama
 from tests.loading.gguf_files import F32, source, write_gguf
 from tests.loading.test_gguf_refused import refusal

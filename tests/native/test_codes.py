@@ -10,7 +10,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from draftwood.native.library import instruction_sets, library
-from draftwood.runners.native.families import EMBEDDING, HEAD
+from draftwood.runners.native.family import EMBEDDING, HEAD
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.sampling.rows import Row

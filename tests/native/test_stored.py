@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.facts import shapes_of
-from draftwood.runners.native.families import HEAD
+from draftwood.runners.native.family import HEAD
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.runner import NativeRunner

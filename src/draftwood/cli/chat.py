@@ -14,7 +14,7 @@ from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import DRAFTING, TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings, own_defaults
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models, recommended
-from draftwood.loading.templates import refuse_without_template
+from draftwood.loading.outline import refuse_without_template
 
 SECTIONS: Sections = {**TEXT_SECTIONS, "Drafting": DRAFTING, "Chat": (ChatOptions, DisplayOptions)}
 _TARGET = "smollm2"

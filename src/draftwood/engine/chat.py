@@ -12,7 +12,7 @@ from draftwood.core.checks import flag, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.engine.messages import SYSTEM, Message, checked, joined, with_thoughts
 from draftwood.engine.special_names import SpecialNames
-from draftwood.loading.templates import NO_TEMPLATE
+from draftwood.loading.outline import NO_TEMPLATE
 
 MAX_NEW_TOKENS: Final = 1024
 """Most tokens of an answer. An answer should end by itself, and this is long for one."""

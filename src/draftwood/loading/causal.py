@@ -28,7 +28,8 @@ from draftwood.loading.gguf_model import stored_file
 from draftwood.loading.models import class_of, load_model, raw_config
 from draftwood.loading.plan import Plan
 from draftwood.runners.native.experts import from_folder
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, MTP
+from draftwood.runners.native.families import FAMILIES, LAYERS, family_named
+from draftwood.runners.native.family import EMBEDDING, HEAD, MTP
 from draftwood.runners.native.layers import idle_weights
 from draftwood.runners.native.layouts import shapes_among
 from draftwood.runners.native.refusals import why_not_config
@@ -182,8 +183,8 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
     rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta"), **scaling}
     stated = {name: value for name, value in raw.items() if name not in ("rope_theta", *_ROTARY)}
     config = PlainConfig(**{**absent, "rope_parameters": rotary, **stated, "_name_or_path": str(folder)})
-    if raw["model_type"].startswith("qwen"):
-        config.sliding_window = None  # it is not used
+    if family is not None and family.windows == LAYERS:
+        config.sliding_window = None  # which such a class uses only with use_sliding_window
     return config, PlainGeneration(**own)
 
 
@@ -192,7 +193,7 @@ def _filled(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoConfig, GenerationConfig
 
     config = AutoConfig.from_pretrained(folder)
-    if config.model_type in (family.whole for family in FAMILIES.values() if family.whole):
+    if config.model_type not in FAMILIES and family_named(config.model_type) is not None:
         text, tied = config.get_text_config(), config.tie_word_embeddings
         config, text.tie_word_embeddings, text._name_or_path = text, tied or text.tie_word_embeddings, str(folder)
     own = (folder / GENERATION_CONFIG).is_file()

@@ -17,10 +17,6 @@ _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_WITH_HEAD: Final = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
-"""Model types whose MTP heads are run."""
-_FILES_WITH_HEAD: Final = ("qwen35", "qwen35moe", "qwen3next")
-"""The same in GGUF files."""
 _END: Final = "eos_token_id"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
@@ -67,15 +63,18 @@ def _table(path: Path, _size: int, _modified: int) -> tuple[dict[str, Any], int]
 
 def has_head(name: str | Path) -> bool:
     """Whether a folder, a downloaded hub model or a GGUF file has an MTP head that can draft for it."""
+    from draftwood.runners.native.families import with_head  # --help does without
+    from draftwood.runners.native.family import MTP
+
     try:
         if Path(name).is_file():
             header = read_header(Path(name))
-            return header.architecture in _FILES_WITH_HEAD and any(".nextn." in tensor.name for tensor in header.tensors)
+            return with_head(header.architecture) and any(".nextn." in tensor.name for tensor in header.tensors)
         folder = folder_of(name)
-        if folder is None or _json(folder / CONFIG).get("model_type") not in _WITH_HEAD:
+        if folder is None or not with_head(_json(folder / CONFIG).get("model_type")):
             return False
         names = _json(folder / _INDEX)["weight_map"] if (folder / _INDEX).is_file() else tensor_table(folder / _WEIGHTS)[0]
-        return any(tensor.startswith("mtp.") for tensor in names)
+        return any(tensor.startswith(MTP) for tensor in names)
     except (OSError, ValueError, KeyError, AttributeError, TypeError, ModelError):
         return False  # the loading says what is wrong with the files
 

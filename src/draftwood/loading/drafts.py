@@ -32,7 +32,8 @@ from draftwood.runners.hidden.module import PublishedDrafter
 from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.facts import facts_of, layer_shapes
-from draftwood.runners.native.families import FAMILIES, MTP
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import MTP
 from draftwood.runners.native.layers import kinds_of
 from draftwood.runners.native.layouts import parts_of
 from draftwood.runners.native.rotary import rotary_frequencies

@@ -14,13 +14,13 @@ import numpy as np
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
+from draftwood.runners.native.families import PATTERN, ROTATES, WINDOW
 
-WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 INNER, SHARED, TURNED_SIZE = "feed_forward_length", "attention.head_count_kv", "rope.dimension_count"
 ORIGINAL: Final = "rope.scaling.original_context_length"
 _TYPE, _FACTOR, _OLD_FACTOR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on them
-    "block_count", "context_length", "embedding_length", INNER, "pooling_type", "rope.scaling.finetuned", "vocab_size",
+    "block_count", "context_length", "embedding_length", INNER, "pooling_type", ROTATES, "vocab_size",
 }  # fmt: skip
 _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
     "attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0, "attention.scale": 0,
@@ -39,14 +39,13 @@ class Keys:
 
     Args:
         header: of the file.
-        lists: keys that may have a value for each layer.
 
     Attributes:
         header: as given.
     """
 
-    def __init__(self, header: Header, lists: Collection[str] = ()) -> None:
-        self.header, self._lists, self._read = header, lists, set[str]()
+    def __init__(self, header: Header) -> None:
+        self.header, self._read = header, set[str]()
         self._values, own = dict[str, Any](), f"{header.architecture}."
         for key in (*header.metadata, *header.arrays):
             if key.startswith(own):
@@ -57,19 +56,19 @@ class Keys:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a key; raises a ModelError for a list where there should be none."""
+    def get(self, name: str, default: Any = None, *, several: bool = False) -> Any:
+        """The value of a key, or if there may be ``several``, one for each layer; else raises a ModelError for a list."""
         self._read.add(name)
         found = self._values.get(name, default)
-        if isinstance(found, list) and name not in self._lists:
+        if isinstance(found, list) and not several:
             raise self.refused(name)
         return found
 
-    def need(self, name: str) -> Any:
+    def need(self, name: str, *, several: bool = False) -> Any:
         """The same of a key that must be there."""
         if name not in self:
             raise ModelError(f"{self.header} does not say {self.header.architecture}.{name}: {OTHER_FILES}")
-        return self.get(name)
+        return self.get(name, several=several)
 
     def same(self, name: str, computed: Any) -> None:
         """Raise a ModelError if a key says something else than what is computed."""

@@ -13,105 +13,30 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.loading.checkpoint import has_head, size_text
-from draftwood.loading.gguf_families import LONG, ROPE, SAID
+from draftwood.loading.gguf_config import LONG, OUTPUT, ROPE, TABLE, stored_config
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header, TensorInfo
-from draftwood.loading.gguf_keys import INNER, ORIGINAL, PATTERN, SHARED, TURNED_SIZE, WINDOW, Keys, numbers_of
+from draftwood.loading.gguf_keys import Keys, numbers_of
 from draftwood.native.library import why_missing
-from draftwood.runners.context import rotary_settings
 from draftwood.runners.native.experts import together
 from draftwood.runners.native.facts import is_sparse
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import EMBEDDING, HEAD, Gguf
 from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE, idle_weights
-from draftwood.runners.native.layouts import MTP_STEMS, gguf_names, shapes_among
-from draftwood.runners.native.refusals import why_not_config
+from draftwood.runners.native.layouts import MTP_STEMS, shapes_among
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
-_TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 _WHOLE: Final = {
-    EMBEDDING: _TABLE, HEAD: _OUTPUT, LAYER_TABLE: "per_layer_token_embd.weight",
+    EMBEDDING: TABLE, HEAD: OUTPUT, LAYER_TABLE: "per_layer_token_embd.weight",
     LAYER_PROJECTION: "per_layer_model_proj.weight", LAYER_NORM: "per_layer_proj_norm.weight",
 }  # fmt: skip
 """Names of weights of the whole model, in ``transformers`` and in files."""
-_TYPES: Final = {
-    (family.gguf or kind, bool(family.experts)): kind for kind, family in FAMILIES.items() if family.gguf is not None
-} | {(family.hybrid, sparse): kind for kind, family in FAMILIES.items() if family.hybrid for sparse in (False, True)}
-"""Model types by architecture, of mixtures of experts and others."""
 _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
-_TOKENS: Final = {"bos": "bos", "eos": "eos", "pad": "padding"}
 _TURNED = ("attn_q", "attn_k")
-
-
-def stored_config(header: Header) -> dict[str, Any]:
-    """The configuration of a file's model.
-
-    Raises:
-        ModelError: an architecture or a type of tensors that is not read, or a model that the native engine has no code for;
-            the file lacks a number, or has a key that is not read.
-    """
-    sizes = {tensor.name: tensor.sizes for tensor in header.tensors}
-    arch = header.architecture
-    if (kind := _TYPES.get((arch, bool(header.value(f"{arch}.expert_count"))))) is None:
-        raise ModelError(f"{header} has architecture {arch!r}, which is not read from GGUF files: {OTHER_FILES}")
-    if (tensor := next((one for one in header.tensors if one.kind not in BLOCKS), None)) is not None:
-        raise ModelError(f"{header} holds tensor {tensor.name!r} in type {tensor.kind}, which is not read: {OTHER_FILES}")
-    if _TABLE not in sizes:
-        raise ModelError(f"{header} lacks tensor {_TABLE!r}: {AGAIN}")
-    found = _config(header, kind, sizes)
-    if (reason := why_not_config(PlainConfig(**found))) is not None:
-        raise ModelError(f"the native engine does not read {header}: {reason}; {OTHER_FILES}")
-    return found
-
-
-def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    family, own = FAMILIES[kind], SAID[kind]
-    keys = Keys(header, (PATTERN, *own.lists))
-    width, heads = int(keys.need("embedding_length")), int(keys.need("attention.head_count"))
-    shared, epsilon = keys.get(SHARED, heads), float(keys.need("attention.layer_norm_rms_epsilon"))
-    size, length = int(keys.get("attention.key_length", width // heads)), int(keys.get("context_length", 2048))
-    scaling, base = keys.scaling, float(keys.get("rope.freq_base", 10000.0))
-    linear = {"factor": float(scaling[1])} if scaling[0] == "linear" else {}
-    found = {
-        "model_type": kind,
-        "architectures": [family.name],
-        "vocab_size": sizes[_TABLE][-1],
-        "hidden_size": width,
-        "num_hidden_layers": int(keys.need("block_count")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
-        "head_dim": size,
-        family.epsilon: epsilon,
-        "max_position_embeddings": length,
-        "rope_parameters": {"rope_type": "linear" if linear else "default", "rope_theta": base, **linear},
-        family.activation or "hidden_act": "silu",
-        "tie_word_embeddings": _OUTPUT not in sizes,
-        **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
-    }
-    if INNER in keys or not own.settings.keys() & {"intermediate_size", "moe_intermediate_size"}:
-        inner = keys.need(INNER)
-        found["intermediate_size"] = int(min(inner) if isinstance(inner, list) else inner)
-    names = gguf_names(kind)
-    for part, setting in family.biases.items():
-        if setting:
-            held = next(stem for module, stem in names.items() if module.startswith(part))
-            found[setting] = f"blk.0.{held}.bias" in sizes
-    found |= {**{setting: keys.need(key) for setting, key in own.settings.items()}, **own.fixed}
-    found |= own.more(keys, found)
-    keys.check_scaling(rotary_settings(PlainConfig(**found)))
-    if scaling[0] in ("default", "linear"):
-        keys.get(ORIGINAL)
-    if found.get("sliding_window") is None and 0 < keys.get(WINDOW, 0) < length:
-        raise keys.refused(WINDOW)
-    keys.end({
-        "attention.value_length": size, "attention.layer_norm_epsilon": epsilon, "rope.freq_base_swa": base,
-        TURNED_SIZE: size, "expert_feed_forward_length": found.get("intermediate_size"),
-        "expert_weights_norm": found.get("norm_topk_prob"),
-    })  # fmt: skip
-    return found
 
 
 def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
@@ -146,7 +71,8 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
-    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], gguf_names(config.model_type)
+    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], FAMILIES[config.model_type].in_gguf()
+    gguf = own.gguf or Gguf()
     for idle in map(partial(_name, names=names), idle_weights(config)):
         tensors.pop(idle, None)
     if own.ungated and not is_sparse(config, 0):  # the network of all tokens is the only one
@@ -156,7 +82,7 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
         held = _name(name, names)
         if name == HEAD and held not in tensors:
             continue
-        turned = own.turned and names.get(_split(name)[1]) in _TURNED
+        turned = gguf.turned and names.get(_split(name)[1]) in _TURNED
         weight = _taken(header, tensors, held, shape, config.head_dim if turned else 0)
         weights[name] = _as_in_transformers(name, weight, config)
     blocks = range(config.num_hidden_layers, int(Keys(header).need("block_count")))
@@ -170,7 +96,7 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
         )
     if divisors is not None:
         _scale_rotary(header, config, divisors)
-    _add_ends(header, generation, own.ends)
+    _add_ends(header, generation, gguf.ends)
     found = StoredModel(config, generation, weights, dtype)
     found.name_or_path, found.mtp = str(header.path), _head(header, config, ahead) if has_head(header.path) else {}
     if found.mtp:
@@ -209,7 +135,8 @@ def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tup
 
 def _head(header: Header, config: Any, tensors: Mapping[str, TensorInfo]) -> dict[str, Weight]:
     """The weights of an MTP head, by their names in it, from the tensors of the blocks behind the layers."""
-    modules = {stem: module for module, stem in reversed(gguf_names(config.model_type).items())}  # whole before fused
+    names = FAMILIES[config.model_type].in_gguf()
+    modules = {stem: module for module, stem in reversed(names.items())}  # whole before fused
     found = {}
     for name, tensor in tensors.items():
         _, block, rest = name.split(".", 2)
@@ -230,7 +157,7 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 def _name(name: str, names: Mapping[str, str]) -> str:
-    """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of :func:`gguf_names`."""
+    """The name in a GGUF file of a weight of ``transformers``; ``names`` are those of :meth:`Family.in_gguf`."""
     layer, module, kind = _split(name)
     if name in _WHOLE or (whole := name.removesuffix(".weight")) not in names:
         own = names.get(f"{module}.{kind}".removeprefix("."))

@@ -14,8 +14,8 @@ from draftwood.core.errors import ModelError
 from draftwood.hardware.machine import version_of
 from draftwood.loading.checkpoint import first_line
 from draftwood.loading.gguf_header import OTHER_FILES, Header
+from draftwood.loading.outline import templates_of
 from draftwood.loading.stored_tokenizer import StoredTokenizer
-from draftwood.loading.templates import templates_of
 
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # kinds of tokens; those of users are found whole and are no special ones
 _MARK: Final = re.compile(r"<\|.*>|<.*\|>", re.DOTALL)

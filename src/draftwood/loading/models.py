@@ -27,8 +27,9 @@ from draftwood.loading.checkpoint import (
     refuse_gaps,
     without_bars,
 )
+from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
-from draftwood.loading.gguf_model import stored_config, stored_file
+from draftwood.loading.gguf_model import stored_file
 from draftwood.loading.gguf_tokenizer import tokenizer_of
 from draftwood.loading.stored_tokenizer import kept_tokenizer
 from draftwood.runners.native.families import FAMILIES

@@ -1,17 +1,21 @@
-"""What the files of a model say of it, before anything of it is loaded."""
+"""What the files of a model say of it, before anything of it is loaded; its chat template among that."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, folder_of
-from draftwood.loading.gguf_header import header_of
-from draftwood.loading.names import resolve
-from draftwood.loading.templates import template_in, templates_of
+from draftwood.loading.gguf_header import Header, header_of, read_header
+from draftwood.loading.names import gguf_file_of, resolve
+
+NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
+_CONFIG: Final = "tokenizer_config.json"
+_KEY: Final = "chat_template"
+_FILES: Final = ("chat_template.jinja", "additional_chat_templates")
 
 
 @final
@@ -58,3 +62,43 @@ def _usual(template: Any) -> str:
         template = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
     found = template.get("default") if isinstance(template, dict) else template
     return found if isinstance(found, str) else ""
+
+
+def refuse_without_template(name: str | Path) -> None:
+    """Refuse a folder or a GGUF file without a chat template. Other names, and damaged files, are left to loading.
+
+    Raises:
+        ConfigError: names the file that should hold the template.
+        ModelError: a GGUF file that does not exist or cannot be read, or a folder with several of them.
+    """
+    if (file := gguf_file_of(name)) is not None:
+        if templates_of(read_header(file)) is None:
+            raise ConfigError(f"the GGUF file {str(file)!r} {NO_TEMPLATE}")
+    elif _lacks_template(Path(name)):
+        raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE} (neither {_CONFIG} nor {_FILES[0]} holds one)")
+
+
+def templates_of(header: Header) -> Any:
+    """The chat template of a GGUF file, or several by name; None without one.
+
+    The one for tools is the usual one too if there is no other for that, as in llama.cpp.
+    """
+    whole = f"tokenizer.{_KEY}"
+    found = {"default": header.metadata.get(whole)}
+    found |= {key.removeprefix(f"{whole}."): text for key, text in header.metadata.items() if key.startswith(f"{whole}.")}
+    found["default"] = found["default"] or found.get("tool_use")
+    return found["default"] if len(set(found.values())) == 1 else {name: text for name, text in found.items() if text}
+
+
+def template_in(folder: Path) -> Any:
+    """The chat template of a folder, or several by name; None without one. Raises an error for files that cannot be read."""
+    if (file := folder / _FILES[0]).is_file():
+        return file.read_text(encoding="utf-8")
+    return json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get(_KEY)
+
+
+def _lacks_template(folder: Path) -> bool:
+    try:
+        return not (folder / _FILES[1]).exists() and template_in(folder) is None
+    except (OSError, ValueError, AttributeError):
+        return False

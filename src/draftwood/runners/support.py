@@ -123,15 +123,6 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
         )
 
 
-def refuse_varied(model: Any) -> None:
-    """Raise a ModelError for a model whose layers PyTorch's memory of rows does not hold."""
-    if (kind := model_kind(model)).startswith("gemma4"):
-        raise ModelError(
-            f"model type {kind!r} cannot score a draft tree here: its layers have heads of several sizes, and some read "
-            "keys and values of others, which only the native engine runs. Use --backend native"
-        )
-
-
 def model_kind(model: Any) -> str:
     return str(getattr(model.config, "model_type", type(model).__name__))
 

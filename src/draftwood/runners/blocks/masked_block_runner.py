@@ -16,7 +16,10 @@ from torch.nn.functional import embedding
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
-from draftwood.runners.bart import (
+from draftwood.runners.blocks.block_round import BlockRound, check_count
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
+from draftwood.runners.rows import Sources, changes, padded_tokens, remaining
+from draftwood.runners.seq2seq.bart_decoder import (
     Layer,
     attention_of,
     by_layer,
@@ -26,9 +29,6 @@ from draftwood.runners.bart import (
     source_memory,
     transposed,
 )
-from draftwood.runners.blocks.block_round import BlockRound, check_count
-from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
-from draftwood.runners.rows import Sources, changes, padded_tokens, remaining
 from draftwood.sampling.rows import Row
 
 _STEP = 64  # positions; for more of them all sources are read again

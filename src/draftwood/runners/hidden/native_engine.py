@@ -12,7 +12,8 @@ from torch import Tensor
 from draftwood.core.draft_kind import EAGLE3
 from draftwood.native.library import DrafterSource, Facts
 from draftwood.runners.hidden.module import DrafterModule
-from draftwood.runners.native.families import EMBEDDING, FAMILIES
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import EMBEDDING
 from draftwood.runners.native.network import Engine
 from draftwood.runners.native.refusals import refuse, why_not_format
 from draftwood.runners.native.sources import Held, factor, layer_source

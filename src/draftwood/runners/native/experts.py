@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.native.families import EXPERTS, Family
+from draftwood.runners.native.family import EXPERTS, Family
 from draftwood.runners.native.weights import Bytes, Weight, sized
 
 _INPUTS_FIRST: Final = ("experts_gate_up", "experts_down")  # of experts with ``Family.alternating``

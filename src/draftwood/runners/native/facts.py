@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, ROUTER, SCALAR, SINKS, SWIGLU
+from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, SWIGLU
+from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, TILED
 from draftwood.runners.native.layers import (
     LAYER_NORM,
     LAYER_PROJECTION,
@@ -18,7 +19,7 @@ from draftwood.runners.native.layers import (
     of_layer,
 )
 from draftwood.runners.native.rotary import Rotary
-from draftwood.runners.native.states import TILED
+from draftwood.runners.native.states import state_shapes
 from draftwood.runners.windows import SLIDING, Window, sliding_window
 
 
@@ -91,7 +92,7 @@ def layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, 
     shapes, absent = LayerSource.shapes(facts, facts.width), set(absent_in(config, number))
     products, norms = ({name: one for name, one in parts.items() if name not in absent} for parts in own.modules())
     if (states := own.states.get(kinds_of(config)[number])) is not None:
-        yield from states.shapes(facts).items()
+        yield from state_shapes(states, facts).items()
         products = {name: products[name] for name in ("gate", "up", "down")}
         norms = {name: norms[name] for name in own.norms}
     elif not own.head_norms:

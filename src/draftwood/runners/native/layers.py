@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from draftwood.native.library import Facts
-from draftwood.runners.native.families import FAMILIES, HEAD_NORMS, PRODUCTS
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import HEAD_NORMS, PRODUCTS
 from draftwood.runners.windows import FULL, SLIDING
 
 LAYER_TABLE: Final = "model.embed_tokens_per_layer.weight"

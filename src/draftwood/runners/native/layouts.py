@@ -8,64 +8,18 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from draftwood.native.library import LayerSource
 from draftwood.runners.native.experts import outputs_first
 from draftwood.runners.native.facts import facts_of, shapes_of
-from draftwood.runners.native.families import FAMILIES, FUSED, PRODUCTS, ROUTER, SCALAR, SINKS, Family
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import TILED, Family
 from draftwood.runners.native.layers import kinds_of
-from draftwood.runners.native.states import TILED, mixed_rows
+from draftwood.runners.native.states import grouped, mixed_rows
 
-_PARTS: Final = ("gate_up", "gate", "up", "down")
-_STEMS: Final = {
-    **dict(zip(PRODUCTS, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), strict=True)),
-    "norm": "attn_norm", "ffn_norm": "ffn_norm", "out_norm": "post_attention_norm", "down_norm": "post_ffw_norm",
-    "query_norm": "attn_q_norm", "key_norm": "attn_k_norm", "last_norm": "output_norm",
-    "input_gate": "inp_gate", "input_projection": "proj", "input_norm": "post_norm", "dense_norm": "post_ffw_norm_1",
-    "mixture_norm": "post_ffw_norm_2", "experts_norm": "pre_ffw_norm_2", "router": "ffn_gate_inp.weight",
-    "router_bias": "ffn_gate_inp.bias", "shared_gate": "ffn_gate_inp_shexp.weight",
-    **{f"experts_{part}": f"ffn_{part}_exps.weight" for part in _PARTS},
-    **{f"experts_{part}_bias": f"ffn_{part}_exps.bias" for part in _PARTS},
-}  # fmt: skip
-"""Names in GGUF files, by the engine's name."""
-_SHARED_STEMS: Final = {part: f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
-"""The same of an expert that all tokens have."""
-_STATE_STEMS: Final = {
-    LayerSource.DELTA_RULE: {
-        "mixed": "attn_qkv.weight", "mixed_gate": "attn_gate.weight", "share": "ssm_beta.weight",
-        "decay": "ssm_alpha.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight", "decay_rate": "ssm_a",
-        "decay_bias": "ssm_dt.bias", "state_norm": "ssm_norm.weight", "mixed_joined": "ssm_in.weight",
-        "share_decay": "ssm_ba.weight",
-    },
-    LayerSource.SHORT_CONVOLUTION: {
-        "mixed": "shortconv.in_proj.weight", "out": "shortconv.out_proj.weight", "convolution": "shortconv.conv.weight",
-    },
-    LayerSource.MAMBA: {
-        "mixed": "ssm_in.weight", "out": "ssm_out.weight", "convolution": "ssm_conv1d.weight",
-        "convolution_bias": "ssm_conv1d.bias", "decay_rate": "ssm_a", "decay_bias": "ssm_dt.bias",
-        "state_norm": "ssm_norm.weight", "skip": "ssm_d",
-    },
-}  # fmt: skip
-"""The same of weights of layers with a running state."""
-_FUSED_STEMS: Final = dict(zip(FUSED, ("attn_qkv", "ffn_up"), strict=True))
 MTP_STEMS: Final = {
     "nextn.eh_proj": "fc", "nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden",
     "nextn.shared_head_norm": "norm", "nextn.embed_tokens": "embed_tokens", "nextn.shared_head_head": "lm_head",
 }  # fmt: skip
 """Modules of an MTP head, by their names in GGUF files; the others are those of a layer."""
-
-
-def gguf_names(kind: str) -> dict[str, str]:
-    """Names in GGUF files of the modules of this model type, and of weights of experts and of running states."""
-    own = FAMILIES[kind]
-    products, norms = own.modules()
-    last, stems = own.last_norm().removesuffix(".weight"), {**_STEMS, **(_SHARED_STEMS if own.shared else {}), **own.stems}
-    modules = {**products, **norms, "last_norm": last, **own.mixture(), **own.halves()}
-    named = {module: stems[name] for name, module in modules.items()}
-    named |= {SINKS: "attn_sinks.weight", SCALAR: "layer_output_scale.weight"}
-    named |= zip(ROUTER.values(), ("ffn_gate_inp.scale", "ffn_down_exps.scale"), strict=True)
-    for layer in own.states.values():
-        named |= {module: _STATE_STEMS[layer.kind][name] for name, module in {**layer.weights, **layer.parts}.items()}
-    return named | {module: _FUSED_STEMS.get(module, module) for module in own.fused}
 
 
 class _Joined(NamedTuple):
@@ -96,8 +50,8 @@ def _joined(own: Family) -> dict[str, _Joined]:
             found[f"{module}.weight"] = _Joined((first, second))
     for layer in own.states.values():
         if layer.parts:
-            first, second = layer.parts.values()
-            found[layer.weights["mixed_joined"]] = _Joined((first, second), mixed=True)
+            (first, _), (second, _) = layer.parts.values()
+            found[layer.weights["mixed_joined"][0]] = _Joined((first, second), mixed=True)
     return found
 
 
@@ -129,7 +83,7 @@ def for_transformers(config: Any, tensors: Mapping[str, Tensor]) -> dict[str, Te
         number, _, module = name.removeprefix("model.layers.").partition(".")
         moves = getattr(config, TILED, False) and number.isdigit()
         layer = own.states.get(kinds[int(number)]) if moves else None
-        found[name] = tensor if layer is None else layer.grouped(module, tensor, facts)
+        found[name] = tensor if layer is None else grouped(layer, module, tensor, facts)
     for joined, ((first, second), axis, mixed) in _joined(own).items():
         for name in [name for name in found if name.endswith(first)]:
             layer_name = name.removesuffix(first)

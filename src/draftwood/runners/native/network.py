@@ -18,7 +18,7 @@ from draftwood.core.errors import ModelError
 from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
-from draftwood.runners.native.families import EMBEDDING
+from draftwood.runners.native.family import EMBEDDING
 from draftwood.runners.native.memory import RowMemory, succeed
 from draftwood.runners.native.sources import Held, LayerInputs, Part, Source
 from draftwood.runners.native.weights import sized

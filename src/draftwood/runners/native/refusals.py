@@ -11,7 +11,8 @@ import torch
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.facts import is_sparse, shapes_of
-from draftwood.runners.native.families import ACTIVATIONS, EMBEDDING, FAMILIES, HEAD, LAYERS
+from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, LAYERS, family_named
+from draftwood.runners.native.family import EMBEDDING, HEAD
 from draftwood.runners.native.layers import borrowers, input_size, kinds_of
 from draftwood.runners.support import attention_problem, model_kind
 
@@ -101,7 +102,7 @@ def why_not(model: Any) -> str | None:
 
 def why_not_files(model_type: str | None, dtype: torch.dtype | None) -> str | None:
     """Why the native engine runs no causal model of this type and number format; None if it may, or they are not known."""
-    if model_type is not None and not any(model_type in (kind, family.whole) for kind, family in FAMILIES.items()):
+    if model_type is not None and family_named(model_type) is None:
         return f"it has no code for model type {model_type!r}"
     return None if dtype is None else _why_not_formats({dtype})
 

@@ -13,7 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
-from draftwood.runners.native.families import with_states
+from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.network import NativeOutput, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
@@ -48,7 +48,8 @@ class NativeRunner(CausalRunner):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         stored = is_stored(model)
         if not stored:
-            check_architecture(model, with_states(model.config))
+            own = FAMILIES.get(model.config.model_type)
+            check_architecture(model, own.states.keys() if own else ())
             check_evaluates(model)
             refuse(why_not(model))
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)

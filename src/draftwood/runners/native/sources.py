@@ -11,10 +11,11 @@ from torch import Tensor
 from draftwood.native.library import Facts, LayerSource, Matrix
 from draftwood.runners.native.experts import expert_sources
 from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD, ROUTER, SCALAR, SINKS, Family
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, Family, StateLayer
 from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE, kinds_of, lender_of, of_layer
 from draftwood.runners.native.rotary import Rotary
-from draftwood.runners.native.states import StateLayer
+from draftwood.runners.native.states import state_source
 from draftwood.runners.native.weights import Weight, sized, turned
 from draftwood.runners.windows import SLIDING
 
@@ -227,7 +228,7 @@ def layer_source(
         **taken(held.numbers, {"scalar": part(SCALAR), **_router(part, held, facts.width)}),
         **{name: getattr(facts, name) for name in LayerSource.SIZES},
         **expert_sources(part, held, facts, family),
-        **(states.source(part, held, facts) if states is not None else {}),
+        **(state_source(states, part, held, facts) if states is not None else {}),
         window=window,
         rotary=rotary,
         lender=lender,

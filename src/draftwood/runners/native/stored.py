@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.runners.native.experts import outputs_first
-from draftwood.runners.native.families import EMBEDDING, FAMILIES, HEAD
+from draftwood.runners.native.families import FAMILIES
+from draftwood.runners.native.family import EMBEDDING, HEAD
 from draftwood.runners.native.layers import LAYER_TABLE, input_size
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary

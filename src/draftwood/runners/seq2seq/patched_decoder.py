@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.runners.bart import padding_bias, position_table
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.rows import Sources
+from draftwood.runners.seq2seq.bart_decoder import layer_list, padding_bias, position_table
 from draftwood.runners.seq2seq.source import refusal
 
 
@@ -70,14 +70,6 @@ class PatchedDecoder:
             **cache_argument(self._model, self._memory),
         )
         return ForwardOutput(out.logits)
-
-
-def layer_list(decoder: Any) -> nn.ModuleList:
-    """The layers of a decoder; raises a LookupError if it has no list of layers."""
-    for part in decoder.modules():
-        if isinstance(part, nn.ModuleList):
-            return part
-    raise LookupError(f"{type(decoder).__name__} has no list of layers")
 
 
 class _Head(nn.Module):
