@@ -53,7 +53,7 @@ BUDGETS = {
     "verify": 651, "loading": 3921, "trace": 2752, "engine": 3546, "hf": 337, "train": 1790, "exactness": 1440, "tune": 363,
     "serve": 6610, "ray": 680, "cli": 3659,
 }  # fmt: skip
-NATIVE = 5_192
+NATIVE = 5_243
 """Lines of C++ of the native engine, at most."""
 TESTS = 35_679
 """Lines of the tests, at most."""

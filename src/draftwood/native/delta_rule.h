@@ -34,30 +34,37 @@ inline Lanes softplus(const Lanes& a) {
     return load(logs);
 }
 
-// Entries of successive tokens become part of a state: [key][value], from one place to another or the same.
-inline void add_entries(const Model& m, const float* const* entries, int count, const float* from, float* to) {
+// What a token adds to the state of a head.
+struct Entry {
+    const float *key, *update;
+    float decay;
+};
+
+// Entries of an interval, ``entry(j)``, become part of a state: [key][value], from one place to another or the same.
+template <class E>
+void add_entries(const Model& m, E entry, const float* from, float* to) {
     const int keys = m.padded_key, values = m.padded_value;
+    Entry entries[INTERVAL];
     float decays[INTERVAL];
-    for (int j = 0; j < INTERVAL; j++) decays[j] = j < count ? entries[j][keys + values] : 0;
+    for (int j = 0; j < INTERVAL; j++) entries[j] = entry(j), decays[j] = entries[j].decay;
     decay(decays, INTERVAL);
     for (int k = 0; k < keys; k++)
         for (int v = 0; v < values; v += LANES) {
             Lanes state = load(from + (size_t)k * values + v);
-            for (int j = 0; j < count; j++)
-                state = fma(splat(entries[j][k]), load(entries[j] + keys + v), state * splat(decays[j]));
+            for (int j = 0; j < INTERVAL; j++)
+                state = fma(splat(entries[j].key[k]), load(entries[j].update + v), state * splat(decays[j]));
             store(to + (size_t)k * values + v, state);
         }
 }
 
-// The state of a head before a checkpoint of the text; it is made of the one before.
-inline float* state_before(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint) {
+// The state of a head before a checkpoint of the text; it is made of the one before and of entries, ``entry(position)``.
+template <class E>
+float* state_before(const Model& m, const Layer& layer, const RowStates& row, int head, int checkpoint, E entry) {
     float* state = state_of(m, layer, row, head, checkpoint);
     int& present = checkpoint_at(m, layer, row, head, checkpoint);
     if (present == checkpoint) return state;
     const int before = checkpoint - INTERVAL;
-    const float* entries[INTERVAL];
-    for (int j = 0; j < INTERVAL; j++) entries[j] = Place(row, checkpoint, before + j).entry(m, layer, head);
-    add_entries(m, entries, INTERVAL, state_of(m, layer, row, head, before), state);
+    add_entries(m, [&](int j) { return entry(before + j); }, state_of(m, layer, row, head, before), state);
     present = checkpoint;
     return state;
 }
@@ -65,16 +72,19 @@ inline float* state_before(const Model& m, const Layer& layer, const RowStates& 
 inline void advance(const Model& m, const RowStates& row, int checkpoint) {
     for (int l = 0; l < m.facts.layers; l++)
         for (int h = 0; has_state(m.layer[l]) && h < m.facts.value_heads; h++)
-            state_before(m, m.layer[l], row, h, checkpoint);
+            state_before(m, m.layer[l], row, h, checkpoint, [&](int position) -> Entry {
+                const Place at(row, checkpoint, position);
+                return {at.key(m, m.layer[l], key_head(m.facts, h)), at.update(m, m.layer[l], h), *at.decay(m, m.layer[l], h)};
+            });
 }
 
 template <class N>
 struct DeltaRule : ShortConvolution<N> {
     typedef ShortConvolution<N> Base;
     using typename Base::Input;
-    using Base::attended, Base::convolve, Base::count, Base::each_token, Base::facts, Base::in_chunks, Base::keep_inputs;
+    using Base::attended, Base::convolve, Base::count, Base::each_token, Base::facts, Base::in_batch, Base::in_chunks, Base::keep;
     using Base::linear, Base::model, Base::norm_all, Base::normed, Base::own, Base::place, Base::position, Base::qkv;
-    using Base::rms_norm, Base::slot_at, Base::work;
+    using Base::rms_norm, Base::slot_at, Base::threads, Base::work;
     const int keys, values, heads, group;  // numbers of a head, padded; heads; those that share queries and keys
     const size_t mixed_width;
     float* mixed;
@@ -85,9 +95,8 @@ struct DeltaRule : ShortConvolution<N> {
           mixed(worker.shared->mixed) {}
 
     static size_t padded(int number) { return ceil_div(number, LANES) * LANES; }
-    int key_head(int h) const { return facts.tiled ? h % facts.key_heads : h / group; }
-    const float* query(int i, int h) const { return mixed + i * mixed_width + key_head(h) * keys; }
-    const float* key(int i, int h) const { return query(i, h) + facts.key_heads * keys; }
+    const float* query(int i, int key_head) const { return mixed + i * mixed_width + key_head * keys; }
+    const float* key(int i, int key_head) const { return query(i, facts.key_heads + key_head); }
     const float* value(int i, int h) const { return mixed + i * mixed_width + 2 * facts.key_heads * keys + h * values; }
     float* shares(int i) const { return mixed + i * mixed_width + model.channels; }
     float* decays(int i) const { return shares(i) + padded(heads); }
@@ -122,38 +131,50 @@ struct DeltaRule : ShortConvolution<N> {
         return checkpoint > token.text ? slot_at(token, checkpoint - 1) : -1;
     }
 
-    // The state that a token reads. Behind nodes it is made of the last one of text and of their entries.
-    const float* state(const Layer& layer, const Token& token, int h) const {
+    // The key of a token that token i sees.
+    const float* key_at(const Layer& layer, int i, int slot, int key_head) const {
+        const int other = in_batch(i, slot);
+        return other >= 0 ? key(other, key_head) : place(work.tokens[i], slot).key(model, layer, key_head);
+    }
+
+    // The state that token i reads. Behind nodes it is made of the last one of text and of their entries.
+    const float* state(const Layer& layer, int i, int h) const {
+        const Token& token = work.tokens[i];
         const RowStates& row = work.states[token.row];
         const int checkpoint = checkpoint_of(position(token)), last = token.text / INTERVAL * INTERVAL;
-        if (checkpoint <= token.text) return state_before(model, layer, row, h, checkpoint);
-        const float *from = state_before(model, layer, row, h, last), *entries[INTERVAL];
-        for (int p = last; p < checkpoint; p += INTERVAL, from = own.state) {
-            for (int j = 0; j < INTERVAL; j++) entries[j] = place(token, slot_at(token, p + j)).entry(model, layer, h);
-            add_entries(model, entries, INTERVAL, from, own.state);
-        }
+        auto entry = [&](int p) -> Entry {
+            const int slot = slot_at(token, p);
+            const Place at = place(token, slot);
+            return {key_at(layer, i, slot, key_head(facts, h)), at.update(model, layer, h), *at.decay(model, layer, h)};
+        };
+        if (checkpoint <= token.text) return state_before(model, layer, row, h, checkpoint, entry);
+        const float* from = state_before(model, layer, row, h, last, entry);
+        for (int p = last; p < checkpoint; p += INTERVAL, from = own.state)
+            add_entries(model, [&](int j) { return entry(p + j); }, from, own.state);
         return from;
     }
 
-    // Products of a state with keys and queries, or queries alone, of successive tokens: [token][key, query][value], ``T`` tokens at
-    // a time.
-    template <int T, int P>
-    void read_state(const float* state, int start, int end, int h, float* out) const {
-        for (int v = 0; v < values; v += LANES)
+    // Products of a state with keys and queries, or queries alone, of successive tokens: [token][key, query][value], ``T`` tokens and
+    // ``V`` vectors of values at a time.
+    template <int T, int P, int V>
+    void read_state(const float* state, int start, int end, int key_head, float* out) const {
+        for (int v = 0; v < values; v += V * LANES)
             for (int i = start; i < end; i += T) {
-                Lanes sums[P * T];
+                Lanes sums[P * T][V];
                 const float* from[P * T];  // those of the last token are computed again if there are fewer
                 for (int t = 0; t < T; t++) {
                     const int token = least(i + t, end - 1);
-                    from[P * t] = key(token, h), from[P * t + P - 1] = query(token, h);
-                    sums[P * t] = sums[P * t + P - 1] = splat(0.f);
+                    from[P * t] = key(token, key_head), from[P * t + P - 1] = query(token, key_head);
                 }
-                for (int k = 0; k < keys; k++) {
-                    const Lanes line = load(state + (size_t)k * values + v);
-                    for (int t = 0; t < P * T; t++) sums[t] = fma(splat(from[t][k]), line, sums[t]);
-                }
+                for (auto& some : sums)
+                    for (Lanes& sum : some) sum = splat(0.f);
+                for (int k = 0; k < keys; k++)
+                    for (int u = 0; u < V; u++) {
+                        const Lanes line = load(state + (size_t)k * values + v + u * LANES);
+                        for (int t = 0; t < P * T; t++) sums[t][u] = fma(splat(from[t][k]), line, sums[t][u]);
+                    }
                 for (int t = 0; t < P * least(T, end - i); t++)
-                    store(out + (size_t)(P * (i - start) + t) * values + v, sums[t]);
+                    for (int u = 0; u < V; u++) store(out + (size_t)(P * (i - start) + t) * values + v + u * LANES, sums[t][u]);
             }
     }
 
@@ -163,58 +184,61 @@ struct DeltaRule : ShortConvolution<N> {
         return sum(sums);
     }
 
-    // Attention to the entries of the path: weights of their updates in the token's own update, and in what it reads. Returns by
-    // how much the state has decayed.
-    float weigh(const Layer& layer, int i, int h, const float** entries, float* of_key, float* of_query) const {
+    // Entries of a token's path since its checkpoint, and products of their keys with the token's own and with its query.
+    struct Seen {
+        int size;
+        Place places[2 * INTERVAL];
+        float by_key[2 * INTERVAL], by_query[2 * INTERVAL], own;
+    };
+
+    void see(const Layer& layer, int i, int key_head, Seen& seen) const {
         const Token& token = work.tokens[i];
-        const bool corrects = layer.kind == DELTA_RULE;
-        const int p = position(token), start = checkpoint_of(p), size = p - start;
-        float sums[2 * INTERVAL + LANES] = {0}, total = 0;
-        for (int j = 0; j < size; j++) {
-            entries[j] = place(token, slot_at(token, start + j)).entry(model, layer, h);
-            sums[j] = total += entries[j][keys + values];
+        const int start = checkpoint_of(position(token));
+        const float *mine = key(i, key_head), *q = query(i, key_head);
+        seen.size = position(token) - start, seen.own = dot(mine, q);
+        for (int j = 0; j < seen.size; j++) {
+            const int slot = slot_at(token, start + j);
+            const float* other = key_at(layer, i, slot, key_head);
+            seen.places[j] = place(token, slot), seen.by_query[j] = dot(other, q);
+            if (layer.kind == DELTA_RULE) seen.by_key[j] = dot(other, mine);
         }
-        total += decays(i)[h], sums[size] = 0;
-        for (int j = 0; j <= size; j += LANES) store(sums + j, splat(total) - load(sums + j));
-        decay(sums, size + 1);
-        const float *k = key(i, h), *q = query(i, h);
-        for (int j = 0; j < size; j++) {
-            Lanes with_key = splat(0.f), with_query = splat(0.f);
-            for (int d = 0; d < keys; d += LANES) {
-                const Lanes other = load(entries[j] + d);
-                with_query = fma(other, load(q + d), with_query);
-                if (corrects) with_key = fma(other, load(k + d), with_key);
-            }
-            of_query[j] = sum(with_query) * sums[j];
-            if (corrects) of_key[j] = sum(with_key) * sums[j];
-        }
-        return sums[size];
+    }
+
+    // By how much each entry has decayed, and the state before them.
+    void decay_seen(const Layer& layer, int i, int h, const Seen& seen, float* sums) const {
+        float total = 0;
+        for (int j = 0; j < seen.size; j++) sums[j] = total += *seen.places[j].decay(model, layer, h);
+        total += decays(i)[h], sums[seen.size] = 0;
+        for (int j = 0; j <= seen.size; j += LANES) store(sums + j, splat(total) - load(sums + j));
+        decay(sums, seen.size + 1);
     }
 
     // A token's entry and output, from what it reads of the state: [key, query][value], or of Mamba-2 [query][value].
-    void take(const Layer& layer, int i, int h, const float* read) const {
-        const float* entries[2 * INTERVAL];
-        float of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE];
+    void take(const Layer& layer, int i, int h, const Seen& seen, const float* read) const {
+        float decayed[2 * INTERVAL + LANES] = {0}, of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE];
+        const float* updates[2 * INTERVAL];
         const Token& token = work.tokens[i];
         const bool corrects = layer.kind == DELTA_RULE;
-        const int size = position(token) - checkpoint_of(position(token));
-        const Lanes decayed = splat(weigh(layer, i, h, entries, of_key, of_query)), share = splat(shares(i)[h]);
-        const Lanes of_own = splat(dot(key(i, h), query(i, h)));
-        float* entry = place(token, token.slot).entry(model, layer, h);
-        memcpy(entry, key(i, h), sizeof(float) * keys);
+        decay_seen(layer, i, h, seen, decayed);
+        for (int j = 0; j < seen.size; j++) {
+            updates[j] = seen.places[j].update(model, layer, h), of_query[j] = seen.by_query[j] * decayed[j];
+            if (corrects) of_key[j] = seen.by_key[j] * decayed[j];
+        }
+        const Lanes of_state = splat(decayed[seen.size]), share = splat(shares(i)[h]), of_own = splat(seen.own);
+        const Place to_entry = place(token, token.slot);
+        *to_entry.decay(model, layer, h) = decays(i)[h];
         for (int v = 0; v < values; v += LANES) {
-            Lanes by_query = load(read + (corrects ? values : 0) + v) * decayed, by_key = corrects ? load(read + v) * decayed : by_query;
-            for (int j = 0; j < size; j++) {
-                const Lanes update = load(entries[j] + keys + v);
+            Lanes by_query = load(read + (corrects ? values : 0) + v) * of_state, by_key = corrects ? load(read + v) * of_state : by_query;
+            for (int j = 0; j < seen.size; j++) {
+                const Lanes update = load(updates[j] + v);
                 by_query = fma(splat(of_query[j]), update, by_query);
                 if (corrects) by_key = fma(splat(of_key[j]), update, by_key);
             }
             const Lanes mine = load(value(i, h) + v), update = share * (corrects ? mine - by_key : mine);
             const Lanes found = fma(of_own, update, by_query);
-            store(entry + keys + v, update);
+            store(to_entry.update(model, layer, h) + v, update);
             store(out + v, corrects ? found : fma(splat(layer.skip[h]), mine, found));
         }
-        entry[keys + values] = decays(i)[h];
         float* gate = gates(layer, i) + h * values;
         Input* to = attended + ((size_t)i * heads + h) * values;
         auto gated = [&](int j, const Lanes& a) { return a * activated(load(gate + j), false); };
@@ -222,7 +246,6 @@ struct DeltaRule : ShortConvolution<N> {
             rms_norm(out, layer.state_norm, values, facts.value_size, [&](int j, const Lanes& a) { N::store_input(to + j, gated(j, a)); });
         else
             for (int j = 0; j < values; j += LANES) store(gate + j, gated(j, load(out + j)));
-        keep_inputs(layer, i, h, heads);
     }
 
     // RMSNorm of what all heads of Mamba-2 return, by the heads that share B and C.
@@ -234,9 +257,10 @@ struct DeltaRule : ShortConvolution<N> {
         }
     }
 
-    // A head of successive tokens of a row; those that read the same state read it together.
-    void head(const Layer& layer, int start, int end, int h) const {
+    // Value heads [first, last) of a key head, of successive tokens of a row; those that read the same state read it together.
+    void read_heads(const Layer& layer, int start, int end, int key_head, int first, int last) const {
         float read[2 * INTERVAL * MAX_STATE];
+        Seen seen[INTERVAL];
         for (int next; start < end; start = next) {
             const Token& token = work.tokens[start];
             auto same = [&](const Token& other) {
@@ -245,10 +269,15 @@ struct DeltaRule : ShortConvolution<N> {
             };
             for (next = start + 1; next < end && next - start < INTERVAL && same(work.tokens[next]);) next++;
             const bool corrects = layer.kind == DELTA_RULE, alone = next - start == 1;
-            auto read_with = alone ? corrects ? &DeltaRule::read_state<1, 2> : &DeltaRule::read_state<1, 1>
-                             : corrects ? &DeltaRule::read_state<4, 2> : &DeltaRule::read_state<8, 1>;
-            (this->*read_with)(state(layer, token, h), start, next, h, read);
-            for (int i = start; i < next; i++) take(layer, i, h, read + (size_t)(corrects ? 2 : 1) * (i - start) * values);
+            auto read_with = alone ? corrects ? &DeltaRule::read_state<1, 2, 2> : &DeltaRule::read_state<1, 1, 2>
+                             : corrects ? &DeltaRule::read_state<4, 2, 1> : &DeltaRule::read_state<8, 1, 1>;
+            for (int i = start; i < next; i++) see(layer, i, key_head, seen[i - start]);
+            for (int n = first; n < last; n++) {
+                const int h = facts.tiled ? n * facts.key_heads + key_head : key_head * group + n;
+                (this->*read_with)(state(layer, start, h), start, next, key_head, read);
+                for (int i = start; i < next; i++)
+                    take(layer, i, h, seen[i - start], read + (size_t)(corrects ? 2 : 1) * (i - start) * values);
+            }
         }
     }
 
@@ -264,13 +293,18 @@ struct DeltaRule : ShortConvolution<N> {
         int rows = 0;
         auto start_of = [&](int i) { return !i || work.tokens[i].row != work.tokens[i - 1].row; };
         for (int i = 0; i < count; i++) rows += start_of(i);
-        in_chunks(rows * heads, 1, [&](int c) {
+        const int all = rows * facts.key_heads, parts = least(group, ceil_div(2 * threads, all));  // of a key head's value heads
+        in_chunks(all * parts, 1, [&](int c) {
+            const int part = c % parts, one = c / parts;
             int start = -1, end;
-            for (int left = c / heads; left >= 0;) left -= start_of(++start);
+            for (int left = one / facts.key_heads; left >= 0;) left -= start_of(++start);
             for (end = start + 1; end < count && !start_of(end);) end++;
-            head(layer, start, end, c % heads);
+            read_heads(layer, start, end, one % facts.key_heads, group * part / parts, group * (part + 1) / parts);
         });
-        if (layer.kind == MAMBA) each_token([&](int i) { norm_groups(layer, i); });
+        each_token([&](int i) {
+            if (layer.kind == MAMBA) norm_groups(layer, i);
+            keep(layer, i, key(i, 0));
+        });
     }
 };
 }  // namespace

@@ -4,9 +4,9 @@
 #include "panels.h"
 
 namespace {
-// Of a mixture of experts next to a network of all tokens: qkv, heads, attention, out, its norm, router, up, down, sum, three of that
-// network, and three of a layer's own inputs.
-const int PHASES_OF_LAYER = 15;
+// Of a mixture of experts next to a network of all tokens: qkv, heads, attention or a state, what is kept of that, out, its norm,
+// router, up, down, sum, three of that network, and three of a layer's own inputs.
+const int PHASES_OF_LAYER = 16;
 const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
 
 inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }

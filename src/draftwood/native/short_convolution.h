@@ -20,13 +20,19 @@ struct ShortConvolution : FeedForward<N> {
 
     Place place(const Token& token, int slot) const { return {work.states[token.row], token.text, slot}; }
 
-    // Inputs of the token ``back`` places before token i on its path, which may be in this batch; null before the text.
+    // The number in this batch of a token that token i sees; below 0 of an earlier one.
+    int in_batch(int i, int slot) const {
+        const Token& token = work.tokens[i];
+        const int other = i - (token.slot - slot);
+        return other >= 0 && work.tokens[other].row == token.row && work.tokens[other].slot == slot ? other : -1;
+    }
+
+    // Inputs of the token ``back`` places before token i on its path; null before the text.
     const float* inputs(const Layer& layer, int i, int back) const {
         const Token& token = work.tokens[i];
         if (position(token) < back) return nullptr;
-        const int slot = slot_at(token, position(token) - back), other = i - (token.slot - slot);
-        const bool here = other >= 0 && work.tokens[other].row == token.row && work.tokens[other].slot == slot;
-        return here ? qkv + (size_t)other * layer.qkv.outputs : place(token, slot).inputs(model, layer);
+        const int slot = slot_at(token, position(token) - back), other = in_batch(i, slot);
+        return other >= 0 ? qkv + (size_t)other * layer.qkv.outputs : place(token, slot).inputs(model, layer);
     }
 
     // The convolution of a token: ``out(channel, sums)``.
@@ -43,13 +49,14 @@ struct ShortConvolution : FeedForward<N> {
         }
     }
 
-    // Keep a part of the inputs of token i, unless a later token of the batch takes its place in memory.
-    void keep_inputs(const Layer& layer, int i, int part, int parts) const {
+    // Keep the inputs of token i, and its keys, unless a later token of the batch takes its place in memory: once no token of the
+    // batch reads what is there.
+    void keep(const Layer& layer, int i, const float* keys) const {
         const Token &token = work.tokens[i], *later = i + 2 * INTERVAL < count ? &token + 2 * INTERVAL : nullptr;
         if (later && later->row == token.row && !later->seen) return;
-        const int blocks = model.channels / LANES, from = blocks * part / parts * LANES, to = blocks * (part + 1) / parts * LANES;
-        memcpy(place(token, token.slot).inputs(model, layer) + from, qkv + (size_t)i * layer.qkv.outputs + from,
-               sizeof(float) * (to - from));
+        float* to = place(token, token.slot).inputs(model, layer);
+        memcpy(to, qkv + (size_t)i * layer.qkv.outputs, sizeof(float) * model.channels);
+        if (keys) memcpy(to + model.channels, keys, sizeof(float) * (kept_numbers(model) - model.channels));
     }
 
     // Inputs are products of two panels of a strip; factors of the outputs follow.
@@ -68,7 +75,7 @@ struct ShortConvolution : FeedForward<N> {
             begin(i);
             convolve(layer, i, [&](int c, const Lanes& sums) { N::store_input(to + c, load(factors + c) * sums); });
         });
-        each_token([&](int i) { keep_inputs(layer, i, 0, 1); });
+        each_token([&](int i) { keep(layer, i, nullptr); });
     }
 };
 }  // namespace

@@ -23,7 +23,7 @@ void Engine::lay_out_states() {
 void Engine::place_layer(const LayerSource& from, Layer& layer) {
     if (layer.kind == ATTENTION) return place_keys(from, layer);
     layer.entries = model_.block_numbers;
-    model_.block_numbers += (size_t)INTERVAL * model_.channels;
+    model_.block_numbers += INTERVAL * kept_numbers(model_);
     if (!has_state(layer)) return;
     layer.number = model_.stateful++;
     model_.block_numbers += INTERVAL * model_.facts.value_heads * entry_numbers(model_);
@@ -142,9 +142,11 @@ void States::commit(int text, const int* nodes, int count) {
         for (int l = 0; l < m.facts.layers; l++) {
             const Layer& layer = m.layer[l];
             if (layer.kind == ATTENTION) continue;
-            memcpy(to.inputs(m, layer), from.inputs(m, layer), sizeof(float) * m.channels);
-            for (int h = 0; has_state(layer) && h < m.facts.value_heads; h++)
-                memcpy(to.entry(m, layer, h), from.entry(m, layer, h), sizeof(float) * entry_numbers(m));
+            memcpy(to.inputs(m, layer), from.inputs(m, layer), sizeof(float) * kept_numbers(m));
+            for (int h = 0; has_state(layer) && h < m.facts.value_heads; h++) {
+                *to.decay(m, layer, h) = *from.decay(m, layer, h);
+                memcpy(to.update(m, layer, h), from.update(m, layer, h), sizeof(float) * m.padded_value);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 // refused leave no trace. Two states of a row are alive, of which a copy has one. Text keeps the last two intervals of entries, in
 // two blocks that take turns; nodes have blocks of their own behind them. A block has, layer by layer:
 //
-//     inputs of the convolution: [token][channel]      with a state: [head][token][key, update, decay and 15 unused numbers]
+//     [token][inputs of the convolution, keys that value heads share]      with a state: [head][decays of tokens, their updates]
 #pragma once
 #include "model.h"
 
@@ -22,23 +22,31 @@ inline int checkpoint_of(int position) {
     return position < 2 * INTERVAL ? 0 : (position / INTERVAL - 1) * INTERVAL;
 }
 
-// Numbers of an entry of a head.
-inline size_t entry_numbers(const Model& m) { return m.padded_key + m.padded_value + LANES; }
+// Numbers of a token in a block: those that are kept of it, whatever the head, and those of a head.
+inline size_t kept_numbers(const Model& m) { return m.channels + (size_t)m.facts.key_heads * m.padded_key; }
+inline size_t entry_numbers(const Model& m) { return m.padded_value + 1; }
 
 // A token's place in its blocks: text is in slots below ``text``.
 struct Place {
+    Place() = default;
     Place(const RowStates& row, int text, int slot)
         : block(row.blocks[slot < text ? slot / INTERVAL % 2 : 2 + (slot - text) / INTERVAL]),
           token(slot < text ? slot % INTERVAL : (slot - text) % INTERVAL) {}
-    float* inputs(const Model& m, const Layer& layer) const { return block + layer.entries + (size_t)token * m.channels; }
-    float* entry(const Model& m, const Layer& layer, int head) const {
-        const size_t at = layer.entries + (size_t)INTERVAL * m.channels;
-        return block + at + ((size_t)head * INTERVAL + token) * entry_numbers(m);
+    float* inputs(const Model& m, const Layer& layer) const { return block + layer.entries + token * kept_numbers(m); }
+    float* key(const Model& m, const Layer& layer, int head) const { return inputs(m, layer) + m.channels + head * m.padded_key; }
+    float* decay(const Model& m, const Layer& layer, int head) const {
+        return block + layer.entries + INTERVAL * (kept_numbers(m) + head * entry_numbers(m)) + token;
+    }
+    float* update(const Model& m, const Layer& layer, int head) const {
+        return decay(m, layer, head) - token + INTERVAL + (size_t)token * m.padded_value;
     }
 
     float* block;
     int token;
 };
+
+// The key head of a value head.
+inline int key_head(const Facts& f, int head) { return f.tiled ? head % f.key_heads : head / (f.value_heads / f.key_heads); }
 
 // Two states take turns: that of a head before a checkpoint, and the checkpoint that lies there now.
 inline int turn_of(int checkpoint) { return checkpoint / INTERVAL % 2; }
