@@ -71,13 +71,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
 
     pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
     writer = Writer(
-        config=config,
-        pair=pair,
-        prompts=prompts,
-        log=log,
-        load_before=load_average(),
-        skipped=skipped,
-        others=bench.others,
+        config=config, pair=pair, prompts=prompts, log=log, load_before=load_average(), skipped=skipped, others=bench.others
     )
     settings = len({setting.name for setting, _ in bench.cases})
     click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)

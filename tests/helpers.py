@@ -31,16 +31,7 @@ from draftwood.sampling.settings import Sampling
 from tests.runners.zoo import tiny
 
 
-def tiny_gpt(
-    vocab,
-    seed,
-    *,
-    layers=2,
-    hidden=16,
-    context=64,
-    dtype=torch.float64,
-    spread=0.5,
-):
+def tiny_gpt(vocab, seed, *, layers=2, hidden=16, context=64, dtype=torch.float64, spread=0.5):
     """A random transformer whose distributions differ from node to node; GPT-2, because it computes in float64
     throughout."""
     torch.manual_seed(seed)

@@ -8,13 +8,7 @@ from typing import Any
 
 import click
 
-from benchmarks.serving.config import (
-    FuzzConfig,
-    LoadConfig,
-    PrefixConfig,
-    Served,
-    SoakConfig,
-)
+from benchmarks.serving.config import FuzzConfig, LoadConfig, PrefixConfig, Served, SoakConfig
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError

@@ -67,16 +67,7 @@ def serving(served: Served, *more: str, command: Sequence[str] = ("serve",)) -> 
 
 def model_options(served: Served) -> list[str]:
     """The options of ``draftwood`` for these models."""
-    options = [
-        "--profile",
-        "none",
-        "--dtype",
-        served.dtype,
-        "--backend",
-        served.backend,
-        "--method",
-        served.method,
-    ]
+    options = ["--profile", "none", "--dtype", served.dtype, "--backend", served.backend, "--method", served.method]
     for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", served.shape)):
         options += [] if value is None else [name, value]
     return options
@@ -107,10 +98,7 @@ def launched(command: Sequence[str]) -> Iterator[Server]:
     port = free_port()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen(
-            [*command, "--host", HOST, "--port", str(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            [*command, "--host", HOST, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
             _wait(process, f"http://{HOST}:{port}", log)

@@ -93,12 +93,7 @@ async def _left(server: Server, plan: Fate, sent: bytes, rng: random.Random) -> 
 def raw(host: str, path: str, body: dict[str, Any]) -> bytes:
     """A request as it goes over the wire."""
     data = json.dumps(body).encode()
-    lines = [
-        f"POST {path} HTTP/1.1",
-        f"Host: {host}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(data)}",
-    ]
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(data)}"]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 

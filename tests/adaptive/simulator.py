@@ -79,15 +79,7 @@ class Text:
         return len(self.scores) - DEPTH - 1
 
 
-def text(
-    seed,
-    likely,
-    *,
-    length=4000,
-    doubt=0.0,
-    guessed=None,
-    chance=0.93,
-):
+def text(seed, likely, *, length=4000, doubt=0.0, guessed=None, chance=0.93):
     """A text whose first children have about this probability, by the share of the text before them.
 
     The acceptance model's first weights are right about it, but for ``doubt``: the larger, the seldomer any child comes.

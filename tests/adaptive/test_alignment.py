@@ -95,12 +95,12 @@ def pair():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_text_changes_speed_and_no_text(pair, temperature):
     settings = {"seed": 5, "temperature": temperature, "max_new_tokens": 60}
-    plain = pair.generate("Once upon a time", method="ar", **settings)  # type: ignore[call-overload]
+    plain = pair.generate("Once upon a time", method="ar", **settings)
     for draft in (plain.text, plain.token_ids, "another text altogether", "", [0] * 5000):
         for method in ("adaptive", "ngram"):
-            found = pair.generate("Once upon a time", method=method, draft_text=draft, **settings)  # type: ignore[call-overload]
+            found = pair.generate("Once upon a time", method=method, draft_text=draft, **settings)
             assert found.token_ids == plain.token_ids
-    known = pair.generate("Once upon a time", method="ngram", draft_text=plain.token_ids, **settings)  # type: ignore[call-overload]
+    known = pair.generate("Once upon a time", method="ngram", draft_text=plain.token_ids, **settings)
     assert known.stats.rounds < 60 / 2
 
 
@@ -112,4 +112,4 @@ def test_a_draft_text_changes_speed_and_no_text(pair, temperature):
 ])  # fmt: skip
 def test_what_is_no_draft_text_is_refused(pair, draft, method, said):
     with pytest.raises(ConfigError, match=said):
-        pair.generate("Once", draft_text=draft, method=method, max_new_tokens=4)  # type: ignore[call-overload]
+        pair.generate("Once", draft_text=draft, method=method, max_new_tokens=4)

@@ -4,18 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood import (
-    ConfigError,
-    Limits,
-    LoadOptions,
-    Method,
-    Pair,
-    Sampling,
-    Translator,
-    hf,
-    load,
-    load_translator,
-)
+from draftwood import ConfigError, Limits, LoadOptions, Method, Pair, Sampling, Translator, hf, load, load_translator
 from tests.faults.folders import save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
@@ -28,7 +17,7 @@ def pair(tmp_path_factory):
     target, draft = save_tiny(folder / "target", seed=1), save_tiny(folder / "draft", layers=1, seed=2)
     loaded = load(target, draft, options=ON_CPU)
     loaded.target.model.generation_config.update(do_sample=True, temperature=0.8, min_p=0.02, repetition_penalty=1.2)
-    return Pair(loaded.target.model, loaded.draft.model, loaded.tokenizer)  # type: ignore[union-attr]
+    return Pair(loaded.target.model, loaded.draft.model, loaded.tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 
 def pair_of(folder, *, backend="torch", draft=True):
-    options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
+    options = LoadOptions(dtype="float32", device="cpu", backend=backend)
     return draftwood.load(folder / "target", folder / "draft" if draft else None, options=options)
 
 
@@ -217,7 +217,7 @@ def test_a_model_without_defaults_answers_greedily_and_at_length(plain):
         ([{"role": "user", "content": None}], r"messages\[0\] has no content"),
         ([{"role": "bot", "content": "x"}], r"messages\[0\] has role 'bot': give one of system, developer, user, assistant"),
         ([{"role": ["user"], "content": "x"}], r"messages\[0\] has role \['user'\]"),
-        ([user(3)], r"the content of messages\[0\] is 3: give a text, or a list of parts"),  # type: ignore[arg-type]
+        ([user(3)], r"the content of messages\[0\] is 3: give a text, or a list of parts"),
         ([user("\ud83d")], r"content of messages\[0\] is no Unicode text"),
         ([user("a"), assistant("b")], r"the last message is the assistant's.*continue_final_message"),
         ([{"role": "user", "content": ["x"]}], r'part 0 of messages\[0\] is .x.: give \{"type": "text"'),

@@ -78,7 +78,7 @@ def test_values_of_other_types_are_refused_by_name(name):
 def test_numbers_that_are_zero_or_infinite_in_float32_are_refused_by_name(name):
     for value in (1e39, 1e300, -1e39, *((1e-50, 1e-40, 5e-324) if name in FACTORS else ())):
         with pytest.raises(ConfigError, match=rf"{name}.* is .*, which 32-bit floating point cannot hold"):
-            Sampling(**{name: {5: value} if name == "logit_bias" else value})  # type: ignore[arg-type]
+            Sampling(**{name: {5: value} if name == "logit_bias" else value})
 
 
 def test_a_bias_that_only_the_temperature_makes_too_large_is_refused():

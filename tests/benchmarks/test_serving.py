@@ -11,12 +11,7 @@ import pytest
 from benchmarks.serving import fuzz, load, prefix, soak
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import Answer, answer, client_of, closed_loop
-from benchmarks.serving.config import (
-    LoadConfig,
-    PrefixConfig,
-    Served,
-    SoakConfig,
-)
+from benchmarks.serving.config import LoadConfig, PrefixConfig, Served, SoakConfig
 from benchmarks.serving.outcome import holds
 from benchmarks.serving.right import RIGHT, valid
 from benchmarks.serving.routes import ROUTES, chatting

@@ -45,10 +45,7 @@ CASES = {
         (["--logprobs", "1"], "--logprobs 1 is for JSON, and this output is plain text: add --json"),
         (["--json", "--logprobs", "21"], "logprobs is 21"),
         (["--json", "--logprobs-of", "sampled"], "belongs to --logprobs N"),
-        (
-            ["--json", "--logprobs", "1", "--logprobs-of", "sampled", "--beta", "2", "--temperature", "0"],
-            "tolerance",
-        ),
+        (["--json", "--logprobs", "1", "--logprobs-of", "sampled", "--beta", "2", "--temperature", "0"], "tolerance"),
     ],
     "check": [
         (["--samples", "2"], "say nothing: give 640 tokens or more"),
@@ -82,10 +79,7 @@ CASES = {
         (["--out", "/tmp"], "output /tmp cannot be written"),
     ],
 }
-BEGIN = {
-    "generate": ["the fox"],
-    "tune": ["--input", "texts.jsonl", "--minutes", "0.001"],
-}
+BEGIN = {"generate": ["the fox"], "tune": ["--input", "texts.jsonl", "--minutes", "0.001"]}
 
 
 @pytest.mark.parametrize(

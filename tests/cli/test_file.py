@@ -105,10 +105,7 @@ def answer(index=0, prompt="the fox 0", seed=5):
         ("my diary\n", "line 1: this is no record of"),
         ("my diary", "line 1: this is no record of"),
         (answer() + '{"prompt": "x', "line 2: this is no record of"),
-        (
-            '{"index": true, "prompt": "the fox 0", "text": "", "seed": 5}\n',
-            "line 1: this is no record of",
-        ),
+        ('{"index": true, "prompt": "the fox 0", "text": "", "seed": 5}\n', "line 1: this is no record of"),
         ("\n", "line 1: this is no record of"),
         ("\udcff\n", "line 1: this is no record of"),
     ],

@@ -88,7 +88,7 @@ def test_a_guess_takes_as_long_with_millions_of_tokens_as_with_few():
     rng, seconds, hits = random.Random(1), [], 0
     history, texts = History(1 << 22), np.random.default_rng(1).integers(50_000, size=(1000, 4000))
     for text in texts:
-        history.add(text, "")  # type: ignore[arg-type]
+        history.add(text, "")
     for _ in range(200):
         text, end = rng.choice(texts).tolist(), rng.randrange(40, 3900)
         began = perf_counter()

@@ -134,7 +134,7 @@ def test_the_old_way_on_request():
     assert template.encode(given, special_tokens=True) == wanted
     assert template.encode(given) != wanted
     with pytest.raises(ConfigError, match="special_tokens_in_content is 1: give True or False"):
-        template.encode(given, special_tokens=1)  # type: ignore[arg-type]
+        template.encode(given, special_tokens=1)
 
 
 def test_names_that_the_tokenizer_has_as_words_are_refused():

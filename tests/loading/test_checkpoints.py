@@ -99,7 +99,7 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 def texts_of(folder, role, backend):
     """A text that the model writes, or that it drafts and a target of its kind writes."""
-    options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
+    options = LoadOptions(dtype="float32", device="cpu", backend=backend)
     if role == "target":
         return load(folder, options=options).generate("the fox", seed=1, max_new_tokens=8).token_ids
     pair = load(save_tiny(folder.parent / "whole", seed=3), folder, options=options)

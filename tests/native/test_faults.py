@@ -75,7 +75,7 @@ def test_auto_takes_it_where_it_runs_both(monkeypatch):
     assert make_runners(llama(), llama(num_hidden_layers=1)).engine.fallback is None
     for drafter in (tiny_hidden(llama()), tiny_published(llama(), "eagle3")):
         runners = make_runners(llama(), drafter)
-        engines = [runner.engine.split()[0] for runner in (runners.target, runners.draft)]  # type: ignore[union-attr]
+        engines = [runner.engine.split()[0] for runner in (runners.target, runners.draft)]
         assert (engines, runners.engine.fallback) == (["native"] * 2, None)
 
 

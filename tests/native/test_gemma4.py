@@ -1,10 +1,6 @@
 """Gemma 4: layers with heads of several sizes, keys and values of earlier layers, and inputs of their own."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +19,7 @@ SMALL = {"enable_moe_block": False}
 WIDE = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False}
 
 
-def write_as_published(model: Any, folder: Path) -> None:
+def write_as_published(model, folder):
     """Write a model of text, pictures and sounds, with the keys and values that its last layers do not use."""
     weights = {name.replace("model.", "model.language_model.", 1): one for name, one in model.state_dict().items()}
     for number in layers.borrowers(model.config):
@@ -46,16 +42,14 @@ def write_as_published(model: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "more"), [(KIND, SMALL), (KIND, WIDE), ("gemma4_unified_text", {})], ids=["small", "mixture", "unified"]
 )
-def test_folders_are_read_as_transformers_reads_them(
-    tmp_path: Path, kind: str, more: dict[str, Any], dtype: torch.dtype
-) -> None:
+def test_folders_are_read_as_transformers_reads_them(tmp_path, kind, more, dtype):
     model = saved(model_of(kind, dtype, **more), tmp_path)
     check_module(check_read(tmp_path, model), model)
     write_as_published(model, tmp_path)
     check_module(check_read(tmp_path, model), model)
 
 
-def test_settings_of_older_versions_say_the_same(tmp_path: Path) -> None:
+def test_settings_of_older_versions_say_the_same(tmp_path):
     model = model_of(KIND, torch.float32)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -65,14 +59,14 @@ def test_settings_of_older_versions_say_the_same(tmp_path: Path) -> None:
     check_read(tmp_path, model)
 
 
-def test_pages_have_keys_and_values_of_layers_with_their_own() -> None:
+def test_pages_have_keys_and_values_of_layers_with_their_own():
     models = (tiny(KIND, dtype=torch.float32, **{**NATIVE[KIND], "num_kv_shared_layers": shared}) for shared in (2, 0))
     small, large = 2 * 2 * 32, 2 * 64  # numbers of keys and values of a layer, padded
     bytes_of = 4 * (2 * small + large), 4 * (3 * small + 2 * large)
     assert tuple(NativeRunner(model).token_bytes for model in models) == bytes_of
 
 
-def test_last_layers_without_a_lender_are_refused() -> None:
+def test_last_layers_without_a_lender_are_refused():
     config = tiny(KIND, dtype=torch.float32, **NATIVE[KIND]).config
     config.num_kv_shared_layers = 4
     assert (
@@ -81,11 +75,11 @@ def test_last_layers_without_a_lender_are_refused() -> None:
     )
 
 
-def test_controls_each_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controls_each_part_counts(monkeypatch):
     model, own = model_of(KIND, torch.float32), sources.Source.facts
     NativeRunner(model)
 
-    def unnormed(self: Any, taps: int = 0) -> Any:
+    def unnormed(self, taps=0):
         found = own(self, taps)
         found.norm_values = 0
         return found

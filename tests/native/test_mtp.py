@@ -1,12 +1,8 @@
 """MTP heads: their public definition in plain PyTorch, the one of a checkpoint, and what its drafts are worth."""
 
-from __future__ import annotations
-
 import json
 import logging
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,26 +45,26 @@ OPTIONS = {"profile": "none", "backend": "native"}
 TEXT = [3, 1, 7, 2, 9, 4, 4, 8, 0, 5] * 5
 
 
-def shapes(config: Any) -> dict[str, tuple[int, ...]]:
+def shapes(config):
     """Of the weights of a head as they are published, without ``mtp.``; each expert has its own."""
     if config.model_type in MIXTURES:
         return mtp_shapes(config, config.shared_expert_intermediate_size, (config.num_experts, config.moe_intermediate_size))
     return mtp_shapes(config, config.intermediate_size)
 
 
-def random_head(config: Any) -> dict[str, Tensor]:
+def random_head(config):
     generator = torch.Generator().manual_seed(4)
     return {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes(config).items()}
 
 
-def joined(head: dict[str, Tensor]) -> dict[str, Tensor]:
+def joined(head):
     """The same with gates and ups as one, as ``transformers`` and some files have them."""
     found = with_experts_together(head)
     gate_up = torch.cat([found.pop(f"{EXPERTS}{part}_proj") for part in ("gate", "up")], 1)
     return {**found, f"{EXPERTS}gate_up_proj": gate_up}
 
 
-def checkpoint(folder: Path, model: Any, head: dict[str, Tensor], **config: Any) -> Path:
+def checkpoint(folder, model, head, **config):
     """A folder with a model and its head."""
     model.save_pretrained(folder)
     weights = load_file(folder / "model.safetensors") | {f"mtp.{name}": weight for name, weight in head.items()}
@@ -78,24 +74,24 @@ def checkpoint(folder: Path, model: Any, head: dict[str, Tensor], **config: Any)
     return folder
 
 
-def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+def loaded(folder, dtype=torch.float32):
     """A target and its head."""
-    target: Any = stored_folder(folder)
+    target = stored_folder(folder)
     target.dtype = dtype
     return target, load_head(folder, target)
 
 
-def outputs(head: dict[str, Tensor], config: Any, embedded: Tensor, hidden: Tensor) -> Tensor:
+def outputs(head, config, embedded, hidden):
     """Of the head at each token: embeddings of tokens 1 to n, hidden states before them, positions from 0."""
     heads, kv_heads, dim, count = config.num_attention_heads, config.num_key_value_heads, config.head_dim, len(hidden)
 
-    def norm(name: str, x: Tensor) -> Tensor:
+    def norm(name, x):
         return x * (x.square().mean(-1, keepdim=True) + config.rms_norm_eps).rsqrt() * (1 + head[f"{name}.weight"])
 
-    def product(name: str, x: Tensor) -> Tensor:
+    def product(name, x):
         return x @ head[f"{name}.weight"].T
 
-    def turned(x: Tensor) -> Tensor:
+    def turned(x):
         size = int(dim * config.rope_parameters["partial_rotary_factor"])
         angles = torch.arange(count)[:, None] * config.rope_parameters["rope_theta"] ** -(torch.arange(0, size, 2) / size)
         first, second, rest = x.tensor_split([size // 2, size], -1)
@@ -120,7 +116,7 @@ def outputs(head: dict[str, Tensor], config: Any, embedded: Tensor, hidden: Tens
     return norm("norm", x + product(f"{LAYER}mlp.down_proj", up))
 
 
-def chain_scores(model: Any, head: dict[str, Tensor], text: list[int], path: list[int], hidden: Tensor) -> Tensor:
+def chain_scores(model, head, text, path, hidden):
     """After a text and each token of a path, where the head reads its own outputs."""
     found, table = [], model.get_input_embeddings().weight
     for end in range(len(text), len(text) + len(path) + 1):
@@ -134,9 +130,7 @@ def chain_scores(model: Any, head: dict[str, Tensor], text: list[int], path: lis
     (KIND, 32, torch.float32), (KIND, 36, torch.float32), (KIND, 36, torch.bfloat16),
     *((kind, 48, torch.float32) for kind in MIXTURES),
 ])  # fmt: skip
-def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(
-    tmp_path: Path, kind: str, width: int, dtype: torch.dtype
-) -> None:
+def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path, kind, width, dtype):
     model = random_model(kind, dtype, hidden_size=width).float()
     head = {name: weight.to(dtype).float() for name, weight in random_head(model.config).items()}
     written = joined(head) if kind == "qwen3_5_moe_text" else head
@@ -156,7 +150,7 @@ def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(
         assert difference(found, shifted) > 1
 
 
-def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path: Path) -> None:
+def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path):
     model = random_model(KIND)
     target, drafter = loaded(checkpoint(tmp_path, model, random_head(model.config)))
     runners, found = make_runners(target, drafter, backend="native"), []
@@ -171,11 +165,11 @@ def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path: 
         succeed(library().share_head(other.handle, engine.handle))
 
 
-def successor(token: int) -> int:
+def successor(token):
     return (7 * token + 3) % 30
 
 
-def counting(folder: Path) -> tuple[Any, Any]:
+def counting(folder):
     """A target that knows each token's successor, and a head that makes the successor's hidden state of a hidden state."""
     model = tiny(KIND, dtype=torch.float32, **NATIVE[KIND], vocab_size=30, tie_word_embeddings=False)
     head = {name: torch.zeros(shape) for name, shape in shapes(model.config).items()}
@@ -190,7 +184,7 @@ def counting(folder: Path) -> tuple[Any, Any]:
     return loaded(checkpoint(folder, model, head))
 
 
-def acceptance(target: Any, drafter: Any, change: Callable[[Any], None] = lambda draft: None) -> float:
+def acceptance(target, drafter, change=lambda draft: None):
     runners = make_runners(target, drafter, backend="native")
     change(runners.draft)
     engine = decoder(runners.target, runners.draft, "chain", "3", greedy=True)
@@ -199,18 +193,18 @@ def acceptance(target: Any, drafter: Any, change: Callable[[Any], None] = lambda
     return sum(count * rounds for count, rounds in results[0].stats.accepted.items()) / results[0].stats.drafted
 
 
-def late(draft: Any) -> None:
+def late(draft):
     """Hidden states come one token late."""
     commit, last = draft.commit, [torch.zeros(1, draft.model.hidden_width)]
 
-    def wrong(nodes: Any, hidden: Any = None) -> None:
+    def wrong(nodes, hidden=None):
         last.append(torch.cat([last[-1], hidden[0]]))
         commit(nodes, [last[-1][-1 - len(hidden[0]) : -1]])
 
     draft.commit = wrong
 
 
-def test_a_head_that_knows_the_next_hidden_state_is_right_and_a_late_or_a_random_one_is_not(tmp_path: Path) -> None:
+def test_a_head_that_knows_the_next_hidden_state_is_right_and_a_late_or_a_random_one_is_not(tmp_path):
     target, drafter = counting(tmp_path)
     assert acceptance(target, drafter) > 0.9
     assert acceptance(target, drafter, late) < 0.1
@@ -219,7 +213,7 @@ def test_a_head_that_knows_the_next_hidden_state_is_right_and_a_late_or_a_random
 
 @pytest.mark.parametrize(("method", "shape"), [("chain", "3"), ("rsd-s", "2x2"), ("dynamic", "2x2")])
 @pytest.mark.parametrize("kind", [KIND, "qwen3_next"])
-def test_the_joint_distribution_is_the_targets(kind: str, method: str, shape: str) -> None:
+def test_the_joint_distribution_is_the_targets(kind, method, shape):
     model = tiny(kind, 1, dtype=torch.float32, **NATIVE[kind], vocab_size=3)
     nodes, mixture = 4 if method == "dynamic" else None, {"mixture": MIXTURE} if kind in MIXTURES else {}
     engine = decoder(*published_pair(model, "mtp", "native", **mixture), method, shape, "recursive", nodes=nodes)
@@ -228,14 +222,14 @@ def test_the_joint_distribution_is_the_targets(kind: str, method: str, shape: st
 
 
 @pytest.fixture(scope="module", params=[KIND, *MIXTURES])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request, tmp_path_factory):
     model = random_model(request.param, vocab_size=len(chat_tokenizer()))
     found = checkpoint(tmp_path_factory.mktemp("mtp"), model, random_head(model.config))
     chat_tokenizer().save_pretrained(found)
     return found
 
 
-def test_load_finds_it_and_none_leaves_it_out(folder: Path) -> None:
+def test_load_finds_it_and_none_leaves_it_out(folder):
     pair, named, plain = (draftwood.load(folder, draft, options=OPTIONS) for draft in (None, "mtp", "none"))
     assert ["MtpDrafter" in repr(one) for one in (pair, named, plain)] == [True, True, False]
     for method in ("auto", "adaptive", "rsd-s", "dynamic", "shared-noise"):
@@ -250,7 +244,7 @@ def test_load_finds_it_and_none_leaves_it_out(folder: Path) -> None:
         check_fit(Models(target=str(folder), draft="none"), Method(method="rsd-s"), 0.0)
 
 
-def checkpoint_without(folder: Path) -> Path:
+def checkpoint_without(folder):
     """The same model without its head, which is a draft model as any other."""
     found = folder / "without"
     stored_folder(folder).module.save_pretrained(found)
@@ -259,11 +253,11 @@ def checkpoint_without(folder: Path) -> Path:
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def loads(monkeypatch):
     """Which functions have loaded a target."""
-    found: list[str] = []
+    found = []
 
-    def counted(name: str, load: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(name, load):
         return lambda *given: found.append(name) or load(*given)
 
     for name in ("stored_folder", "load_model"):
@@ -271,7 +265,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_backend_that_runs_no_such_target_loads_it_once_and_says_so(folder: Path, loads: list[str]) -> None:
+def test_a_backend_that_runs_no_such_target_loads_it_once_and_says_so(folder, loads):
     with pytest.raises(ModelError, match="which only the native engine scores"):
         draftwood.load(folder, options={**OPTIONS, "backend": "torch"})
     assert loads == ["load_model"]
@@ -292,14 +286,7 @@ BROKEN: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "config", "said"), BROKEN)
-def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    loads: list[str],
-    change: dict[str, Any],
-    config: dict[str, Any],
-    said: str,
-) -> None:
+def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(tmp_path, caplog, loads, change, config, said):
     mixture = any(name.startswith((EXPERTS, f"{LAYER}mlp.gate.", f"{LAYER}mlp.shared")) for name in change)
     model = random_model("qwen3_next" if mixture else KIND, vocab_size=len(chat_tokenizer()))
     head = {name: weight for name, weight in {**random_head(model.config), **change}.items() if weight is not None}
@@ -315,7 +302,7 @@ def test_a_broken_head_is_left_out_with_a_note_and_refused_by_its_name(
     assert len(pair.generate("the fox", max_new_tokens=4, temperature=0.0).token_ids) == 4
 
 
-def test_a_target_without_a_head_says_so(tmp_path: Path) -> None:
+def test_a_target_without_a_head_says_so(tmp_path):
     random_model(KIND).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="has no MTP head to draft with"):
         draftwood.load(tmp_path, "mtp")

@@ -75,7 +75,7 @@ def test_a_replica_says_how_it_is(handle):
 def test_a_replica_whose_scheduler_has_stopped_is_not_healthy(spec):
     async def stopped():
         replica = Replica.__new__(Replica)
-        await replica.__init__(spec())  # type: ignore[misc]  # as Ray does it
+        await replica.__init__(spec())  # as Ray does it
         made = await replica.__serve_build_asgi_app__()
         async with made.router.lifespan_context(made):
             replica.check_health()
@@ -131,7 +131,7 @@ def batches(rows, size):
 @pytest.mark.parametrize("size", [1, 7, 30])
 def test_texts_are_those_of_one_process_in_blocks_of_any_size_and_order(writer, prompts, generated, size):
     rows = rows_of(prompts)
-    np.random.default_rng(size).shuffle(rows)  # type: ignore[arg-type]
+    np.random.default_rng(size).shuffle(rows)
     made = [writer(batch) for batch in batches(rows, size)]
     found = {
         int(index): (text, tokens.tolist(), reason, error)

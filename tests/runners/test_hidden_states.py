@@ -49,10 +49,7 @@ def hidden_walk(kind, lengths, engine="torch", **settings):
     return HiddenWalk(runner_of(engine, model, hidden_layers=LAYERS), lambda text: plain_hidden(model, text)[-1], lengths)
 
 
-@pytest.mark.parametrize(
-    ("kind", "engine"),
-    [*product(("llama", "gpt2", "opt"), ("torch",)), ("llama", "native")],
-)
+@pytest.mark.parametrize(("kind", "engine"), [*product(("llama", "gpt2", "opt"), ("torch",)), ("llama", "native")])
 def test_they_are_those_of_each_path_after_ragged_commits_and_as_rows_come_and_go(kind, engine):
     rows, close = hidden_walk(kind, [5, 1, 9, 0], engine), 1e-9 if engine == "torch" else 1e-4
     assert max(rows.round(), rows.round(unscored=2), rows.round()) < close

@@ -56,12 +56,7 @@ _SHORT = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_a
 _GEMMA = {**_SHORT, "tie_word_embeddings": False, "query_pre_attn_scalar": 11, "final_logit_softcapping": 3.0}
 _YARN = {"rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
 _MSCALE = {"mscale": 1.0, "mscale_all_dim": 1.0}
-_FACTORS = {
-    "embedding_multiplier": 3.0,
-    "residual_multiplier": 0.22,
-    "attention_multiplier": 0.1,
-    "logits_scaling": 0.6,
-}
+_FACTORS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.6}
 _RULE = {
     "layer_types": ["linear_attention", "full_attention"],
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
@@ -106,12 +101,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
     "exaone4": _SHORT,
     "ernie4_5": {"use_bias": True},
     "mixtral": {"sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2},
-    "qwen3_moe": {
-        "num_experts": 40,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 24,
-        "mlp_only_layers": [0],
-    },
+    "qwen3_moe": {"num_experts": 40, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "mlp_only_layers": [0]},
     "gpt_oss": {
         **_SHORT,
         "rope_parameters": {**_YARN, "rope_type": "yarn", "original_max_position_embeddings": 64},
@@ -137,13 +127,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "mamba_d_state": 12,
         "mamba_n_groups": 2,
     },
-    "bamba": {
-        "attn_layer_indices": [1],
-        "mamba_n_heads": 4,
-        "mamba_d_state": 12,
-        "mamba_n_groups": 2,
-        "mlp_bias": True,
-    },
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_state": 12, "mamba_n_groups": 2, "mlp_bias": True},
     "qwen3_5_text": _RULE,
     "qwen3_5_moe_text": {**_RULE, **_EXPERTS},
     "qwen3_next": {**_RULE, **_EXPERTS, "norm_topk_prob": False},

@@ -462,11 +462,7 @@ def test_the_openai_client_gets_responses_and_their_streams(api, pair):
     assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == wanted.text
     with api.responses.stream(**settings) as events:
         assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == wanted.text
-    again = api.responses.create(
-        model="tiny",
-        max_output_tokens=4,
-        input=[*found.output, {"role": "user", "content": TEXT}],
-    )
+    again = api.responses.create(model="tiny", max_output_tokens=4, input=[*found.output, {"role": "user", "content": TEXT}])
     assert again.output_text
 
 

@@ -56,7 +56,7 @@ def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on
         target.raises = True
         for number, stream in enumerate((False, True), 1):  # nothing was written yet, so a stream has the status too
             assert "a fault of the test" not in str(refused(client, completion(n=2, stream=stream), 500))
-            until(lambda number=number: metric(client, "request_failure_total") == 2 * number)  # type: ignore[misc]
+            until(lambda number=number: metric(client, "request_failure_total") == 2 * number)
         target.raises = False
         assert answer(client, completion())["choices"] == wanted["choices"]
         assert client.get("/health").status_code == 200

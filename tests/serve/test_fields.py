@@ -158,7 +158,7 @@ def test_unknown_fields_are_named_in_the_answer_and_in_the_log(client, caplog):
     wanted = {f"the server has no field {path!r}, so it was ignored" for path in paths}
     assert set(found["warnings"]) == wanted
     [record] = [record for record in caplog.records if record.name.startswith("draftwood")]
-    assert (record.levelname, set(record.fields["ignored"])) == ("INFO", paths)  # type: ignore[attr-defined]
+    assert (record.levelname, set(record.fields["ignored"])) == ("INFO", paths)
     assert "ignored=[" in record.getMessage()
     shapes.check_chat(found)
     assert found["choices"] == answer(client, chat(speculative={"method": "ar"}))["choices"]

@@ -22,7 +22,7 @@ def client(request, tmp_path_factory):
     folder = save_chat(tmp_path_factory.mktemp("infill"), tokenizer=tokenizer)
     pair = load(folder, None, options=LoadOptions(backend="torch"))
     with serving(make_service(pair, method=Method(method="lookup"))) as found:
-        found.tokenizer = pair.tokenizer  # type: ignore[attr-defined]
+        found.tokenizer = pair.tokenizer
         yield found
 
 

@@ -40,7 +40,7 @@ def watch(service, see):
         see()
         assert rows.memory <= 1
 
-    rows.step = watched  # type: ignore[method-assign]
+    rows.step = watched
     return rows
 
 
@@ -52,7 +52,7 @@ def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served):
         assert runner is not None
         memory = DynamicCache()
         ids = served.target.another().model.dummy_inputs["input_ids"][:1, :4]
-        runner.model(ids % 200, past_key_values=memory)  # type: ignore[attr-defined]
+        runner.model(ids % 200, past_key_values=memory)
         kept += sum(layer.keys.nbytes + layer.values.nbytes for layer in memory.layers) // ids.shape[1]
     assert Admission(served, 1, 1.0).token == kept > 0
 
@@ -61,9 +61,9 @@ def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served):
 def test_the_memory_of_drafters_of_hidden_states_counts_too(kind):
     model = tiny_gpt(12, 1, dtype=torch.float32)
     draft = (hidden_pair(model) if kind == "own" else published_pair(model, kind))[1]
-    config = draft.model.config  # type: ignore[attr-defined]
+    config = draft.model.config
     wanted = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
-    assert draft.token_bytes == wanted > 0  # type: ignore[attr-defined]
+    assert draft.token_bytes == wanted > 0
 
 
 def test_a_text_is_cut_to_the_memory_that_there_is(served):
@@ -105,10 +105,10 @@ def test_texts_that_wait_for_memory_end_with_the_server(served):
 
         def cut():
             step()
-            rows.step = step  # type: ignore[method-assign]
+            rows.step = step
             service.scheduler.cut()
 
-        rows.step = cut  # type: ignore[method-assign]
+        rows.step = cut
         found = answer(client, completion(n=3, max_tokens=400, ignore_eos=True))
     assert [choice["finish_reason"] for choice in found["choices"]] == ["length"] * 3
     assert sum(bool(choice["text"]) for choice in found["choices"]) <= 1
@@ -132,13 +132,13 @@ def test_running_states_count_and_texts_wait_for_them(hybrid):
     length = len(hybrid.encode("the fox ran")) + 16
     gibibytes = count * (need.states + (length + 0.5) * need.token) / 2**30
     service, seen = make_service(hybrid, max_rows=32, max_memory=gibibytes, no_prefix_cache=True), list[tuple[int, int]]()
-    rows = watch(service, lambda: seen.append((rows.running, hybrid.target.memory_bytes)))  # type: ignore[attr-defined]
+    rows = watch(service, lambda: seen.append((rows.running, hybrid.target.memory_bytes)))
     with serving(service) as client:
         assert answer(client, body)["choices"] == free
     pages = 64 * hybrid.target.token_bytes  # which a short text takes whole
     assert max(running for running, _ in seen) == count
     assert 0 < max(taken for _, taken in seen) <= gibibytes * 2**30 + count * pages
-    assert hybrid.target.memory_bytes == 0  # type: ignore[attr-defined]
+    assert hybrid.target.memory_bytes == 0
 
 
 def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(hybrid):
@@ -216,8 +216,8 @@ def many_prompts(folder):
         for i in range(40):
             written(client, prompt=[2 + i, *[270] * 300], max_tokens=2, ignore_eos=True)
             if i == 0:
-                before = resident() - pair.target.memory_bytes  # type: ignore[attr-defined]
-        return pair.target.memory_bytes, resident() - before  # type: ignore[attr-defined]
+                before = resident() - pair.target.memory_bytes
+        return pair.target.memory_bytes, resident() - before
 
 
 def resident():
@@ -314,7 +314,7 @@ def test_texts_that_are_kept_make_room_for_those_that_are_written(own):
     with serving(make_service(own)) as client:
         assert answer(client, completion(prompt=PROMPT))
         assert len(kept) == 1
-    used = sum(runner.memory_bytes for runner in (own.target, own.draft))  # type: ignore[union-attr]
+    used = sum(runner.memory_bytes for runner in (own.target, own.draft))
     with serving(make_service(own, max_memory=5 * used / 2**30)) as client:
         for start in "abcdefgh":
             assert answer(client, completion(prompt=f"{start} {PROMPT}"))

@@ -20,7 +20,7 @@ def able(tmp_path_factory):
     template = CALLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
     folder = save_chat(tmp_path_factory.mktemp("able") / "target", tokenizer=chat_tokenizer(template))
     options = LoadOptions(dtype="float32", device="cpu", backend="torch")
-    with serving(make_service(draftwood.load(folder, options=options), method="ar")) as found:  # type: ignore[arg-type]
+    with serving(make_service(draftwood.load(folder, options=options), method="ar")) as found:
         yield found, draftwood.load(folder, options=options)
 
 
@@ -63,7 +63,7 @@ def unread(client, messages, **fields):
     ([user(tool_call_id=None, reasoning_content=None)], [user()]),
     ([user(), assistant("a", reasoning_content="the hen"), user("b")], [user(), assistant("a"), user("b")]),
     ([{"role": "developer", "content": "the hen"}, user()], [{"role": "system", "content": "the hen"}, user()]),
-    ([user([{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}])], [user("a dog\nran")]),  # type: ignore[arg-type]
+    ([user([{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}])], [user("a dog\nran")]),
 ])  # fmt: skip
 def test_fields_of_messages_that_a_template_does_not_read_change_nothing(client, messages, same):
     assert ids(client, messages) == ids(client, same)
@@ -103,9 +103,9 @@ def test_arguments_of_many_levels_are_given_as_they_are():
 
 
 @pytest.mark.parametrize(("messages", "said"), [
-    ([user([{"type": "image_url", "image_url": {"url": "data:"}}])], "but this model takes no images"),  # type: ignore[arg-type]
-    ([user([{"type": "input_audio", "input_audio": {}}])], "but this model takes no audio"),  # type: ignore[arg-type]
-    ([user([{"type": "text"}])], "part 0 of messages[0] holds the text None"),  # type: ignore[arg-type]
+    ([user([{"type": "image_url", "image_url": {"url": "data:"}}])], "but this model takes no images"),
+    ([user([{"type": "input_audio", "input_audio": {}}])], "but this model takes no audio"),
+    ([user([{"type": "text"}])], "part 0 of messages[0] holds the text None"),
     ([user(), assistant("a")], "set continue_final_message"),
     ([{"role": "user"}], "messages[0] has no content"),
 ])  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path, add
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
     folder = save_chat(tmp_path / "target", tokenizer=tokenizer, bos_token_id=tokenizer.bos_token_id)
     pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
-    with serving(make_service(pair, method="ar")) as client:  # type: ignore[arg-type]
+    with serving(make_service(pair, method="ar")) as client:
         begin, found = tokenizer.bos_token_id, ids(client, [user()])
         wanted = tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False)
         assert found == wanted

@@ -93,7 +93,7 @@ def test_without_a_temperature_it_is_the_models_own(client):
 
 def test_a_model_that_says_nothing_writes_the_likeliest_text(tmp_path):
     pair = draftwood.load(save_chat(tmp_path), options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
-    with serving(make_service(pair, method="ar")) as client:  # type: ignore[arg-type]
+    with serving(make_service(pair, method="ar")) as client:
         wanted = pair.chat(MESSAGES, max_new_tokens=16).text
         assert text_of(choice(client, chat(seed=3))) == wanted == text_of(choice(client, chat(temperature=0)))
         assert text_of(choice(client, chat(top_p=1.0, top_k=-1, min_p=0))) == wanted

@@ -1,23 +1,18 @@
 """Tools reach the model, calls and reasoning reach the client: whole, streamed, and held to schemas where they must come."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jsonschema
 import openai
 import pytest
 import torch
-from starlette.testclient import TestClient
 
 import draftwood
-from draftwood import LoadOptions, Pair, Stateless
+from draftwood import LoadOptions, Stateless
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import ToolParser
@@ -69,43 +64,43 @@ PHI = (
 )
 
 
-def wrapped(name: str, arguments: str) -> str:
+def wrapped(name, arguments):
     return f'{{"type": "function", "function": {{"name": "{name}", "arguments": {arguments}}}}}'
 
 
-def hermes(name: str, arguments: str) -> str:
+def hermes(name, arguments):
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
-def tagged(name: str, **arguments: str) -> str:
+def tagged(name, **arguments):
     inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
     return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
 
 
-def deepseek(name: str, arguments: str, *, begin: str = "", middle: str = SIGNS[2], end: str = "") -> str:
+def deepseek(name, arguments, *, begin="", middle=SIGNS[2], end=""):
     return f"{SIGNS[1]}{begin}{name}{middle}{arguments}{end}{SIGNS[3]}"
 
 
 V3 = {"begin": f"function{SIGNS[2]}", "middle": "\n```json\n", "end": "\n```"}
 
 
-def harmony(name: str, arguments: str) -> str:
+def harmony(name, arguments):
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
 
 
 class Script:
     """What the model writes; None leaves it free. ``later`` are the texts of the requests after the next one."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair):
         self.pair = pair
-        self.text: str | None = None
-        self.later: list[str] = []
+        self.text = None
+        self.later = []
 
-    def processor(self) -> ByPrompt:
+    def processor(self):
         tokens = [*self.pair.tokenizer(self.text, add_special_tokens=False)["input_ids"], 0]
 
-        def behind(length: int) -> Stateless:
-            def forced(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        def behind(length):
+            def forced(ids, scores):
                 wanted = tokens[min(max(0, ids.shape[1] - length), len(tokens) - 1)]
                 found = torch.full_like(scores, -torch.inf)
                 found[:, wanted] = 0
@@ -117,10 +112,7 @@ class Script:
 
 
 @contextmanager
-def writing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, template: str = TEMPLATE, *, special: list[str] | None = None,
-    length: int = 2048, opened: Any = serving, ends: Sequence[str] = (), **options: Any,
-) -> Iterator[tuple[Any, Script]]:  # fmt: skip
+def writing(folder, monkeypatch, template=TEMPLATE, *, special=None, length=2048, opened=serving, ends=(), **options):
     """A server whose model writes a script, in texts of this length. ``special`` are further special tokens, some of which
     may be ``ends`` of a text."""
     tokenizer = chat_tokenizer(template)
@@ -133,7 +125,7 @@ def writing(
     pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
     script, plain = Script(pair), prepare.sampling_of
 
-    def scripted(*given: Any) -> Any:
+    def scripted(*given):
         found = plain(*given)
         if given[0] is not pair or script.text is None:
             return found
@@ -146,7 +138,7 @@ def writing(
         yield client, script
 
 
-def told(client: TestClient, script: Script, text: str, **fields: Any) -> dict[str, Any]:
+def told(client, script, text, **fields):
     """The choice of an answer in which the model writes a text: whole, and the same from a stream, drafted and not."""
     script.text = text
     body = {"tools": TOOLS, "max_tokens": 800, **fields}
@@ -156,9 +148,9 @@ def told(client: TestClient, script: Script, text: str, **fields: Any) -> dict[s
     return found
 
 
-def from_stream(client: TestClient, **fields: Any) -> dict[str, Any]:
+def from_stream(client, **fields):
     """The choice that the chunks of a stream make, as clients put them together."""
-    content, thought, calls, reason = "", "", list[dict[str, Any]](), None
+    content, thought, calls, reason = "", "", [], None
     for chunk in streamed(client, chat(**fields)):
         [one] = chunk["choices"]
         content += one["delta"].get("content", "")
@@ -175,10 +167,10 @@ def from_stream(client: TestClient, **fields: Any) -> dict[str, Any]:
     return {"message": message, "finish_reason": reason}
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same(one, other):
     """Whether two choices say the same, whatever the ids of their calls."""
 
-    def said(choice: dict[str, Any]) -> tuple[Any, ...]:
+    def said(choice):
         message = choice["message"]
         calls = [(call["type"], call["function"]) for call in message.get("tool_calls", ())]
         return message["content"] or "", message.get("reasoning_content", ""), calls, choice["finish_reason"]
@@ -186,37 +178,34 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return said(one) == said(other)
 
 
-def calls_of(choice: dict[str, Any]) -> list[tuple[str, str]]:
+def calls_of(choice):
     """Names and arguments of the calls of a choice."""
     calls = choice["message"].get("tool_calls", ())
     assert len({call["id"] for call in calls}) == len(calls)
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
-Served = tuple[TestClient, Script]
-
-
 @pytest.fixture(scope="module")
-def patch() -> Iterator[pytest.MonkeyPatch]:
+def patch():
     with pytest.MonkeyPatch.context() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Iterator[Served]:
+def plain(tmp_path_factory, patch):
     """A model whose template has no tools."""
     with writing(tmp_path_factory.mktemp("plain"), patch) as found:
         yield found
 
 
 @pytest.fixture
-def able(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def able(tmp_path, monkeypatch):
     """A model whose template has tools."""
     with writing(tmp_path, monkeypatch, HERMES) as found:
         yield found
 
 
-def prompt_of(client: TestClient, script: Script, **fields: Any) -> str:
+def prompt_of(client, script, **fields):
     """What the model reads."""
     response = client.post("/tokenize", json={"messages": MESSAGES, **fields})
     assert response.status_code == 200, response.text
@@ -246,9 +235,7 @@ def prompt_of(client: TestClient, script: Script, **fields: Any) -> str:
     ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
     (hermes("get_time", "{}") + " and on", "and on", [("get_time", "{}")]),
 ])  # fmt: skip
-def test_calls_are_read_whole_and_from_streams(
-    plain: Served, text: str, content: str | None, calls: list[tuple[str, str]]
-) -> None:
+def test_calls_are_read_whole_and_from_streams(plain, text, content, calls):
     found = told(*plain, text)
     assert (found["message"]["content"] or "").strip() == (content or "")
     assert found["message"]["content"] != ""
@@ -256,7 +243,7 @@ def test_calls_are_read_whole_and_from_streams(
     assert found["finish_reason"] == ("tool_calls" if calls else "stop")
 
 
-def test_several_tokens_of_a_round_make_several_deltas(plain: Served) -> None:
+def test_several_tokens_of_a_round_make_several_deltas(plain):
     """The script is drafted too, so a round brings up to three tokens; each chunk is as OpenAI's."""
     client, script = plain
     script.text = hermes("get_weather", CITY) + "\n" + hermes("get_time", "{}")
@@ -275,7 +262,7 @@ def test_several_tokens_of_a_round_make_several_deltas(plain: Served) -> None:
 
 
 @pytest.mark.parametrize("size", range(0, 90, 7))
-def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_is_known(plain: Served, size: int) -> None:
+def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_is_known(plain, size):
     client, script = plain
     script.text = text = hermes("get_weather", CITY)
     found = answer(client, chat(tools=TOOLS, max_tokens=size + 1))["choices"][0]
@@ -289,7 +276,7 @@ def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_is_known(plain: Served,
         assert text.startswith(found["message"]["content"])
 
 
-def test_log_probabilities_and_ids_come_with_calls(plain: Served) -> None:
+def test_log_probabilities_and_ids_come_with_calls(plain):
     client, script = plain
     script.text = hermes("get_time", "{}")
     body = chat(tools=TOOLS, max_tokens=800, logprobs=True, return_token_ids=True)
@@ -301,13 +288,13 @@ def test_log_probabilities_and_ids_come_with_calls(plain: Served) -> None:
     assert len(entries) == len(whole["token_ids"])
 
 
-def test_one_call_may_be_all(plain: Served) -> None:
+def test_one_call_may_be_all(plain):
     text = hermes("get_time", "{}") + hermes("get_weather", CITY)
     assert calls_of(told(*plain, text, parallel_tool_calls=False)) == [("get_time", "{}")]
 
 
 @pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": None}, {"tools": []}])
-def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) -> None:
+def test_a_text_without_tools_is_content(plain, fields):
     text = hermes("get_time", "{}")
     assert told(*plain, text, **fields)["message"]["content"] == text
     assert prompt_of(*plain, tools=TOOLS, **fields) == prompt_of(*plain) if "tools" not in fields else True
@@ -316,7 +303,7 @@ def test_a_text_without_tools_is_content(plain: Served, fields: dict[str, Any]) 
 # ---- the other formats ----
 
 
-WRITTEN: list[tuple[str, str, list[tuple[str, str]]]] = [
+WRITTEN = [
     (HERMES, hermes("get_time", "{}"), [("get_time", "{}")]),
     (LLAMA, '{"name": "get_weather", "parameters": {"city": "Bern"}}; {"name": "get_time", "parameters": {}}',
      [("get_weather", '{"city": "Bern"}'), ("get_time", "{}")]),
@@ -371,9 +358,7 @@ WRITTEN: list[tuple[str, str, list[tuple[str, str]]]] = [
 
 @pytest.mark.parametrize("special", [[], sorted({sign for form in FORMATS.values() for sign in form.signs})])
 @pytest.mark.parametrize("template", dict.fromkeys(template for template, *_ in WRITTEN))
-def test_formats_are_those_of_the_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: list[str], template: str
-) -> None:
+def test_formats_are_those_of_the_template(tmp_path, monkeypatch, special, template):
     with writing(tmp_path, monkeypatch, template, special=special) as (client, script):
         for text, calls in [case for own, *case in WRITTEN if own == template]:
             found = told(client, script, text, trace=True)
@@ -388,7 +373,7 @@ def test_formats_are_those_of_the_template(
             assert held["finish_reason"] == "length" or valid(held)
 
 
-def test_phi_4_mini_reads_tools_in_its_system_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phi_4_mini_reads_tools_in_its_system_message(tmp_path, monkeypatch):
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("a", "b")]
     results = [{"role": "tool", "tool_call_id": name, "content": name * 2} for name in ("a", "b")]
     history = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
@@ -414,8 +399,8 @@ BARE = (
     ("<|tool_call_start|>", "<|tool_call_start|>[a(b='c'), a(b='c')]<|tool_call_end|>"),
 ])  # fmt: skip
 def test_a_template_with_tools_but_no_calls_gets_them_as_texts_in_the_format_of_its_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: str, text: str
-) -> None:
+    tmp_path, monkeypatch, sign, text
+):
     """As Granite 3.3's and LFM2's, which show no format: the vocabulary tells it."""
     call = {"id": "x", "type": "function", "function": {"name": "a", "arguments": '{"b": "c"}'}}
     history = [*MESSAGES, {"role": "assistant", "content": "so", "tool_calls": [call, call]}]
@@ -428,15 +413,13 @@ def test_a_template_with_tools_but_no_calls_gets_them_as_texts_in_the_format_of_
 
 
 @pytest.mark.parametrize("arguments", ["", '{"b": "c'])
-def test_arguments_that_are_no_object_are_written_as_they_came(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_written_as_they_came(arguments):
     """As clients send a call without any, or one that was cut."""
     call = {"function": {"name": "a", "arguments": arguments}}
     assert FORMATS["lfm2"].written([call]) == f"<|tool_call_start|>[a({arguments})]<|tool_call_end|>"
 
 
-def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(tmp_path, monkeypatch):
     """As those of DeepSeek-R1's distilled models."""
     call = {"id": "x", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "x", "content": "sun"}
@@ -460,9 +443,7 @@ EACH = "{% for name, value in call.function.arguments|items %}{{ name }}={{ valu
     (NINE, "<s>assistant\n[get_time {}]call_6789[get_weather \"{\\\"a\"]4838a0c25<end>\n"
      "<s>tool\nsun 4838a0c25<end>\n<s>tool\n12 call_6789<end>\n"),
 ])  # fmt: skip
-def test_calls_of_a_history_are_as_their_template_takes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, wanted: str
-) -> None:
+def test_calls_of_a_history_are_as_their_template_takes_them(tmp_path, monkeypatch, refuses, wanted):
     """One of a message for Llama 3, ids of nine letters for Mistral 7B and Nemo, and for Qwen3.5 a call
     that was cut as one with an argument."""
     named = {"call_6789": {"name": "get_time", "arguments": "{}"}, "toolu_1": {"name": "get_weather", "arguments": '{"a'}}
@@ -476,17 +457,17 @@ def test_calls_of_a_history_are_as_their_template_takes_them(
         assert wanted in prompt_of(client, script, messages=history, tools=TOOLS)
 
 
-def test_a_template_that_names_tools_and_writes_none_gets_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_names_tools_and_writes_none_gets_a_text(tmp_path, monkeypatch):
     """As the first one of SmolLM3, which reads ``xml_tools``: the model saw no function."""
     with writing(tmp_path, monkeypatch, NATIVE.replace("tools", "xml_tools") + TEMPLATE) as served:
         assert json.dumps(TIME) in prompt_of(*served, tools=[TIME])
 
 
-def test_every_format_can_be_named() -> None:
+def test_every_format_can_be_named():
     assert set(get_args(ToolParser)) == {"auto", *FORMATS}
 
 
-def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path, monkeypatch):
     for name, template in (("a", NATIVE + CALLS), ("c", OTHER)):
         with writing(tmp_path / name, monkeypatch, template) as (client, _):
             assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]
@@ -494,7 +475,7 @@ def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path: Path, monkeypa
         assert calls_of(told(client, script, hermes("get_time", "{}"))) == [("get_time", "{}")]
 
 
-def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
+def test_arguments_in_tags_have_the_types_of_the_schema():
     kinds = {"text": "string", "count": "integer", "flag": "boolean", "list": "array", "maybe": ["string", "null"]}
     schema = {"properties": {**{name: {"type": kind} for name, kind in kinds.items()}, "ref": {"$ref": "#/$defs/a"},
                              "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "any": True}}  # fmt: skip
@@ -512,7 +493,7 @@ def test_arguments_in_tags_have_the_types_of_the_schema() -> None:
     assert QWEN.arguments_of("\n", schema) == {}
 
 
-def used(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, Any]], str]:
+def used(client, path, *, stream, **fields):
     """The text, the calls and the reason of the end in an answer of another interface, or in its stream."""
     flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
     schemas = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
@@ -554,25 +535,25 @@ def used(client: TestClient, path: str, *, stream: bool, **fields: Any) -> tuple
     calls = [item for item in done if item["type"] == "function_call"]
     assert not stream or ended == [item["arguments"] for item in calls if item["status"] == "completed"]
     text = "".join(item["content"][0]["text"] for item in done if item["type"] == "message")
-    return text, [(item["name"], item["arguments"], item["status"]) for item in calls], whole["status"]  # type: ignore[misc]
+    return text, [(item["name"], item["arguments"], item["status"]) for item in calls], whole["status"]
 
 
 @pytest.mark.parametrize(("path", "arguments", "end"), [
     ("/v1/responses", [CITY, "completed"], "completed"), ("/v1/messages", [json.loads(CITY)], "tool_use"),
     ("/api/chat", [json.loads(CITY)], "stop"),
 ])  # fmt: skip
-def test_other_interfaces_bring_the_same_calls(plain: Served, path: str, arguments: list[Any], end: str) -> None:
+def test_other_interfaces_bring_the_same_calls(plain, path, arguments, end):
     plain[1].text = hermes("get_weather", CITY)
     assert used(plain[0], path, stream=False, size=800) == ("", [("get_weather", *arguments)], end)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat"])
 @pytest.mark.parametrize("cut", [*range(1, 82, 8), "days", "2}"])
-def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str, cut: int | str) -> None:
+def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain, path, cut):
     """By the limit, or by a stop text; an interface whose arguments are objects has it as content."""
     client, script = plain
     script.text = text = hermes("get_weather", CITY)
-    fields: dict[str, Any] = {"size": cut if isinstance(cut, int) else 800}
+    fields = {"size": cut if isinstance(cut, int) else 800}
     if isinstance(cut, str):
         fields |= {"options": {"stop": [cut]}} if path == "/api/chat" else {"stop": [cut]}
     if path == "/v1/messages" and "stop" in fields:
@@ -583,7 +564,7 @@ def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str,
         ("max_tokens", "incomplete", "length") if isinstance(cut, int) else ("stop_sequence", "stop", "completed")
     )
     if path == "/v1/responses":
-        for _, written, status in calls:  # type: ignore[misc]
+        for _, written, status in calls:
             assert (CITY.startswith(written), status) == (True, "completed" if written == CITY else "incomplete")
     elif not calls:
         assert text.startswith(content)
@@ -593,9 +574,7 @@ def test_a_call_that_is_cut_never_comes_as_a_whole_one(plain: Served, path: str,
 
 
 @pytest.mark.parametrize("seconds", [9, 0])
-def test_a_stream_is_not_silent_while_a_whole_call_is_written(
-    plain: Served, monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
+def test_a_stream_is_not_silent_while_a_whole_call_is_written(plain, monkeypatch, seconds):
     """``seconds`` are between two pieces."""
     client, script = plain
     script.text = hermes("get_weather", CITY)
@@ -606,10 +585,10 @@ def test_a_stream_is_not_silent_while_a_whole_call_is_written(
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain: Served, path: str) -> None:
+def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain, path):
     client, script = plain
     script.text = f"so {hermes('get_weather', CITY)} and {hermes('get_time', '{}')} end"
-    body: dict[str, Any] = {"input": "the fox ran", "tools": [{"type": "function", **tool["function"]} for tool in TOOLS]}
+    body = {"input": "the fox ran", "tools": [{"type": "function", **tool["function"]} for tool in TOOLS]}
     if path == "/v1/messages":
         body = {"messages": MESSAGES, "tools": [{"name": name, "input_schema": {}} for name in ("get_weather", "get_time")]}
     found = answer(client, {**body, "model": "tiny"}, path=path)
@@ -622,7 +601,7 @@ def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain: Served, 
     assert [one["type"] for one in begun if one] == [item["type"] for item in items]
 
 
-def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain: Served) -> None:
+def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain):
     found = told(*plain, hermes("get_weather", CITY), stop=["days"])
     assert (calls_of(found), found["finish_reason"]) == ([("get_weather", '{"city": "Bern", "')], "stop")
 
@@ -630,7 +609,7 @@ def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain: Serv
 # ---- calls that must come ----
 
 
-def valid(choice: dict[str, Any]) -> list[str]:
+def valid(choice):
     """The names of the calls, whose arguments validate."""
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {"maxProperties": 0}) for tool in TOOLS}
     for name, arguments in calls_of(choice):
@@ -640,9 +619,7 @@ def valid(choice: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("template", [TEMPLATE, HERMES])
-def test_required_calls_validate_and_drafts_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, temperature: float
-) -> None:
+def test_required_calls_validate_and_drafts_change_nothing(tmp_path, monkeypatch, template, temperature):
     with writing(tmp_path, monkeypatch, template) as (client, _):
         for choice, names in (("required", {"get_weather", "get_time"}), (NAMED, {"get_weather"})):
             for seed in range(4) if temperature else (0, 3):
@@ -660,11 +637,11 @@ def test_required_calls_validate_and_drafts_change_nothing(
                     assert len(valid(found)) == 1
 
 
-def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain: Served) -> None:
+def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain):
     client, script = plain
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "b", "schema": schema}}
-    script.text, found = None, set[bool]()
+    script.text, found = None, set()
     for seed in range(12):
         body = {"tools": TOOLS, "response_format": form, "seed": seed, "max_tokens": 600, "logit_bias": {}}
         choice = answer(client, chat(**body))["choices"][0]
@@ -680,7 +657,7 @@ def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain: Served) -> None:
 # ---- what the model reads ----
 
 
-def test_a_template_without_tools_gets_a_text_that_says_how(plain: Served) -> None:
+def test_a_template_without_tools_gets_a_text_that_says_how(plain):
     text = prompt_of(*plain, tools=TOOLS)
     assert text.startswith("<s>system\n# Tools\n")
     for tool in TOOLS:
@@ -701,11 +678,11 @@ def test_a_template_without_tools_gets_a_text_that_says_how(plain: Served) -> No
     assert first.startswith("<s>user\n<tool_response>\nten\n</tool_response><end>")
 
 
-def test_a_template_with_tools_gets_them(able: Served) -> None:
+def test_a_template_with_tools_gets_them(able):
     client, script = able
     text = prompt_of(
         client, script, tools=[{**TIME, "function": {**TIME["function"], "description": "<end>", "strict": True}}]
-    )  # type: ignore[dict-item]
+    )
     assert '<s>tools\n{"type": "function", "function": {"name": "get_time", "description": "<end>"}}<end>' in text
     ids = client.post("/tokenize", json={"messages": MESSAGES, "tools": TOOLS}).json()["tokens"]
     wanted = script.pair.tokenizer.apply_chat_template(MESSAGES, tools=TOOLS, add_generation_prompt=True, return_dict=False)
@@ -731,7 +708,7 @@ def test_a_template_with_tools_gets_them(able: Served) -> None:
      "the parameters of the function 'f' have the type 'string'"),
     ({"tools": TOOLS, "tool_choice": "required", "regex": "a"}, "regex", "both tool_choice and regex"),
 ])  # fmt: skip
-def test_what_cannot_be_called_is_refused(plain: Served, fields: dict[str, Any], param: str, says: str) -> None:
+def test_what_cannot_be_called_is_refused(plain, fields, param, says):
     error = refused(plain[0], chat(**fields))
     assert error["param"] == param
     assert says in error["message"]
@@ -741,9 +718,7 @@ LEFT = {"file": ({"type": "string", "format": "path"}, "format"), "price": ({"pa
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_no_grammar_holds_is_left_out_with_a_remark_or_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_no_grammar_holds_is_left_out_with_a_remark_or_refused_by_name(tmp_path, monkeypatch, name):
     schema, keyword = LEFT[name]
     parameters = {"type": ["object", "null"], "properties": {name: schema, "day": {"enum": [1]}}, "required": ["day"]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
@@ -761,7 +736,7 @@ def test_what_no_grammar_holds_is_left_out_with_a_remark_or_refused_by_name(
         assert refused(client, chat(**must))["message"].startswith(where)
 
 
-def test_odd_names_are_called(plain: Served) -> None:
+def test_odd_names_are_called(plain):
     client, script = plain
     script.text = None
     for name in ("a.b", "mcp:files/read", "x" * 128, "-", "9"):
@@ -770,19 +745,19 @@ def test_odd_names_are_called(plain: Served) -> None:
         assert calls_of(found["choices"][0]) == [(name, "{}")]
 
 
-def test_a_thousand_functions_are_held_or_refused_in_a_sentence(plain: Served) -> None:
+def test_a_thousand_functions_are_held_or_refused_in_a_sentence(plain):
     client, script = plain
     script.text = None
     error = refused(client, chat(tools=[{**TIME, "function": {"name": f"f{i}"}} for i in range(1000)]))
     assert error["code"] == "context_length_exceeded"
-    many = [{**WEATHER, "function": {**WEATHER["function"], "name": f"f{i}"}} for i in range(1000)]  # type: ignore[dict-item]
+    many = [{**WEATHER, "function": {**WEATHER["function"], "name": f"f{i}"}} for i in range(1000)]
     functions = {tool["function"]["name"]: Function.model_validate(tool["function"]).form([]) for tool in many}
     with pytest.raises(ApiError, match="the schemas of 1000 functions are too large"):
         grammar_of_calls(FORMATS["hermes"], functions, {}, many=True)
     assert grammar_of_calls(FORMATS["hermes"], dict(islice(functions.items(), 100)), {}, many=True)
 
 
-def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_may_have_no_tools(tmp_path, monkeypatch):
     with writing(tmp_path, monkeypatch, no_tools=True) as (client, script):
         error = refused(client, chat(tools=TOOLS))
         assert (error["param"], "--no-tools" in error["message"]) == ("tools", True)
@@ -793,13 +768,13 @@ def test_a_server_may_have_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # ---- a real client ----
 
 
-def test_the_openai_client_calls_and_streams(plain: Served) -> None:
+def test_the_openai_client_calls_and_streams(plain):
     client, script = plain
-    tools: Any = TOOLS
-    messages: Any = [*MESSAGES]
-    api = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=client)  # type: ignore[arg-type]
+    tools = TOOLS
+    messages = [*MESSAGES]
+    api = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=client)
     script.text = hermes("get_weather", CITY)
-    given: Any = {"model": "tiny", "tools": tools, "max_tokens": 800, "seed": 1}
+    given = {"model": "tiny", "tools": tools, "max_tokens": 800, "seed": 1}
     message = api.chat.completions.create(messages=messages, **given).choices[0].message
     assert message.tool_calls
     with api.chat.completions.stream(messages=messages, **given) as events:
@@ -819,7 +794,7 @@ OPENS = THINKS + "{% if add_generation_prompt and quiet is not defined %}<think>
 
 
 @pytest.fixture(scope="module")
-def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
+def thinking(tmp_path_factory):
     """Models whose templates know reasoning: left to the model, begun for it, with special tokens, or in channels."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("thinks")
@@ -842,9 +817,7 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ser
     ("opens", "the hen </thin", "the hen </thin", ""),
     ("off", "<think>the hen</think> the fox", None, "<think>the hen</think> the fox"),
 ])  # fmt: skip
-def test_reasoning_is_split_off(
-    thinking: dict[str, Served], model: str, text: str, thought: str | None, content: str
-) -> None:
+def test_reasoning_is_split_off(thinking, model, text, thought, content):
     message = told(*thinking[model], text, tools=None)["message"]
     assert message.get("reasoning_content") == thought
     assert message["content"] == content
@@ -861,9 +834,7 @@ def test_reasoning_is_split_off(
     assert used["output_tokens_details"] == {"reasoning_tokens": wanted.get("reasoning_tokens", 0)}
 
 
-def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(
-    thinking: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(thinking, tmp_path, monkeypatch):
     marks, body = ["<think>", "</think>"], chat(thinking_token_budget=5, return_token_ids=True, ignore_eos=True)
     with writing(tmp_path, monkeypatch, OPENS, special=marks, thinking_budget="force") as (client, script):
         close = script.pair.tokenizer("\n</think>\n\n", add_special_tokens=False)["input_ids"]
@@ -882,7 +853,7 @@ def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(
     assert "warnings" not in answer(thinking["off"][0], body)
 
 
-def test_calls_come_after_reasoning(thinking: dict[str, Served]) -> None:
+def test_calls_come_after_reasoning(thinking):
     found = told(*thinking["opens"], f"<tool_call> it is</think>\n{hermes('get_time', '{}')}")
     assert found["message"]["reasoning_content"] == "<tool_call> it is"
     assert calls_of(found) == [("get_time", "{}")]
@@ -901,7 +872,7 @@ CHANNEL = "<|channel|>analysis<|message|>the hen<|end|><|start|>assistant"
     (CHANNEL[:20], {"content": ""}),
     ("the fox ran", {"content": "the fox ran"}),
 ])  # fmt: skip
-def test_thoughts_answers_and_calls_have_channels(thinking: dict[str, Served], text: str, message: dict[str, Any]) -> None:
+def test_thoughts_answers_and_calls_have_channels(thinking, text, message):
     client, script = thinking["channels"]
     found = told(client, script, text)
     calls = {"tool_calls": calls_of(found)} if calls_of(found) else {}
@@ -914,7 +885,7 @@ def test_thoughts_answers_and_calls_have_channels(thinking: dict[str, Served], t
     assert used == {"reasoning_tokens": count + (not thought[1]) if "reasoning_content" in message else 0}
 
 
-def test_channels_are_written_as_their_templates_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_are_written_as_their_templates_read_them(tmp_path, monkeypatch):
     call = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     said = {"role": "assistant", "content": "I look.", "reasoning_content": "the hen", "tool_calls": [call]}
     template = HARMONY.replace("{# <|channel|> {{ m['thinking'] }} #}", "").replace(
@@ -948,13 +919,13 @@ GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the 
 )
 
 
-def test_thoughts_of_mistral_have_marks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thoughts_of_mistral_have_marks_of_their_own(tmp_path, monkeypatch):
     with writing(tmp_path, monkeypatch, MISTRAL + "{# [THINK] #}", special=["[THINK]", "[/THINK]"]) as (client, script):
         message = told(client, script, "[THINK]the hen[/THINK]the fox")["message"]
         assert (message["reasoning_content"], message["content"]) == ("the hen", "the fox")
 
 
-def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path, monkeypatch):
     call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": CITY}}
     history = [
         {"role": "system", "content": "Be brief."}, *MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -977,9 +948,7 @@ def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path: Path
             assert (found["message"]["reasoning_content"], found["message"]["content"]) == ("the hen", "It is")
 
 
-def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(tmp_path, monkeypatch):
     signs, thought = list(FORMATS["harmony"].signs), HARMONY.replace("<end>\n{% endfor", "<|end|>\n{% endfor")
     with writing(tmp_path, monkeypatch, thought, special=signs, ends=["<|call|>"], thinking_budget="force") as (
         client,
@@ -1000,26 +969,26 @@ def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(
             assert found["finish_reason"] == "length" or valid(found)
 
 
-def test_a_grammar_holds_content(thinking: dict[str, Served]) -> None:
+def test_a_grammar_holds_content(thinking):
     client, script = thinking["opens"]
     script.text = None
     message = answer(client, chat(regex="[a-d]{3}"))["choices"][0]["message"]
     assert (len(message["content"]), "reasoning_content" in message) == (3, False)
 
 
-def test_a_continued_message_goes_on_where_it_is(thinking: dict[str, Served]) -> None:
+def test_a_continued_message_goes_on_where_it_is(thinking):
     for begun, thought, content in (
         ("<think>the hen", " ran", "the fox"), ("<think>the hen</think>so", None, " ran</think>the fox"),
     ):  # fmt: skip
         messages = [*MESSAGES, {"role": "assistant", "content": begun}]
-        fields: dict[str, Any] = {"messages": messages, "continue_final_message": True, "tools": None}
+        fields = {"messages": messages, "continue_final_message": True, "tools": None}
         message = told(*thinking["plain"], " ran</think>the fox", **fields)["message"]
         assert (message.get("reasoning_content"), message["content"]) == (thought and thought.strip(), content)
 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
 @pytest.mark.parametrize("form", [name for name, form in FORMATS.items() if form.tags is None])
-def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> None:
+def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
     texts = [
         f"<think> a </think> b {hermes('f', '{}')} c ",
         '<think>[TOOL_CALLS]</think>x [TOOL_CALLS] [{"name": "f", "arguments": {"a": "]}"}}, {"name": "g"}] y',
@@ -1035,7 +1004,7 @@ def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> 
     ]
     for text in texts:
 
-        def read(cuts: list[str]) -> dict[str, Any]:
+        def read(cuts):
             given = FORMATS[form]
             reader = AnswerReader(
                 Reading(thinks=False, form=given, channels=given.channels, names=frozenset("fg"), whole=whole_calls)
@@ -1058,11 +1027,11 @@ def test_how_a_text_is_cut_makes_no_difference(form: str, whole_calls: bool) -> 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
 @pytest.mark.parametrize("head", ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": '])
-def test_the_arguments_of_a_long_call_are_read_once(monkeypatch: pytest.MonkeyPatch, head: str, whole_calls: bool) -> None:
+def test_the_arguments_of_a_long_call_are_read_once(monkeypatch, head, whole_calls):
     """A server reads every piece between two rounds of all its texts."""
     read, end = [0], Nesting.end
 
-    def counted(nesting: Nesting, text: str, at: int = 0) -> int | None:
+    def counted(nesting, text, at=0):
         read[0] += len(text) - at
         return end(nesting, text, at)
 

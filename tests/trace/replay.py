@@ -159,13 +159,7 @@ def _tolerance(trace, one, vocab):
     return reference.tolerance(plain_tree(one, vocab), beta, tau)
 
 
-_VERDICTS = {
-    "recursive": _recursive,
-    "traversal": _traversal,
-    "coupled": _match,
-    "greedy": _match,
-    "tolerance": _tolerance,
-}
+_VERDICTS = {"recursive": _recursive, "traversal": _traversal, "coupled": _match, "greedy": _match, "tolerance": _tolerance}
 
 
 def _largest_token(rounds):

@@ -1,7 +1,5 @@
 """A drafter learns from its user's own texts, and is kept only if it drafts better."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -34,7 +32,7 @@ from tests.tiny_chat import chat_tokenizer
 from tests.train.test_drafter import stop_at
 
 
-def tale(rng: random.Random) -> str:
+def tale(rng):
     """One document of a few sentences."""
     who = rng.choice(["The fox", "A hen", "The old owl", "My dog"])
     acts = ["saw a red ball", "ran to the hill", "ate 12 plums", "sang a song", "slept in the sun"]
@@ -42,7 +40,7 @@ def tale(rng: random.Random) -> str:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tmp_path_factory):
     """A folder in the place of the package, with a target ``fox`` and a drafter of it."""
     root, tokenizer = tmp_path_factory.mktemp("package"), chat_tokenizer()
     torch.manual_seed(1)
@@ -65,7 +63,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fox(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fox(package, tmp_path, monkeypatch):
     """The shipped drafter of the target ``fox``."""
     short = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub=str(package / "fox"))
     monkeypatch.setattr(names, "SHORT_NAMES", {"fox": short})
@@ -77,7 +75,7 @@ def fox(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Path:
+def texts(tmp_path):
     folder, rng = tmp_path / "texts", random.Random(1)
     folder.mkdir()
     for number in range(20):
@@ -86,11 +84,11 @@ def texts(tmp_path: Path) -> Path:
     return folder
 
 
-def config(*texts: Path) -> AdaptConfig:
+def config(*texts):
     return AdaptConfig(target="fox", texts=texts, tokens=2_500)
 
 
-def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_better_drafter_is_kept_found_and_removed(fox, texts, monkeypatch):
     monkeypatch.setattr(room, "_LOSS", 3.0)  # a random target says nothing of what such a drafter forgets
     assert bundled_drafter("fox") == fox
     found = adapt(config(texts))
@@ -108,7 +106,7 @@ def test_a_better_drafter_is_kept_found_and_removed(fox: Path, texts: Path, monk
     assert is_new("fox", None, texts, [].append)
 
 
-def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_better_changes_nothing(fox, texts, monkeypatch):
     later = texts / "later.txt"
     monkeypatch.setattr(room, "_EPOCHS", 0.2)
     monkeypatch.setattr(room, "is_better", lambda *_: later.write_text("A text that comes during the run.") == 0)
@@ -127,13 +125,11 @@ def test_one_that_is_not_better_changes_nothing(fox: Path, texts: Path, monkeypa
         ((0.0, 0.0), (1.8, 1.8), False),
     ],
 )
-def test_a_better_one_gains_on_texts_and_loses_little_on_chats(
-    texts: tuple[float, float], chats: tuple[float, float], better: bool
-) -> None:
+def test_a_better_one_gains_on_texts_and_loses_little_on_chats(texts, chats, better):
     assert is_better(texts, chats) is better
 
 
-def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_leaves_nothing(fox, texts, tmp_path, monkeypatch):
     monkeypatch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +138,7 @@ def test_a_stopped_run_leaves_nothing(fox: Path, texts: Path, tmp_path: Path, mo
     assert not list(tmp_path.glob("draftwood-adapt-*"))
 
 
-def test_chats_of_a_read_only_package_are_copied_without_their_modes(fox: Path, tmp_path: Path) -> None:
+def test_chats_of_a_read_only_package_are_copied_without_their_modes(fox, tmp_path):
     known = tmp_path / "known"
     shutil.copytree(fox / "chats", known)
     for path in (*known.iterdir(), known):
@@ -152,7 +148,7 @@ def test_chats_of_a_read_only_package_are_copied_without_their_modes(fox: Path, 
     assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "chats", *(tmp_path / "chats").iterdir()))
 
 
-def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
+def test_two_runs_at_once_are_refused(fox, texts):
     kept = adapted_drafter(fox)
     kept.parent.mkdir(parents=True)
     with locked(kept), pytest.raises(ConfigError, match="being written by another run"):
@@ -172,15 +168,15 @@ def test_two_runs_at_once_are_refused(fox: Path, texts: Path) -> None:
         (".git/a.txt", b"Some text.", "no text in"),
     ],
 )
-def test_texts_that_cannot_be_used_are_refused(fox: Path, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_texts_that_cannot_be_used_are_refused(fox, tmp_path, name, content, message):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         adapt(config(tmp_path if name[0] == "." else tmp_path / name))
 
 
-def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
-    def run(*options: str) -> str:
+def test_the_command_refuses_in_one_line(fox, tmp_path):
+    def run(*options):
         return CliRunner().invoke(main, ["adapt", *options]).output
 
     assert "no text in" in run("--target", "fox", "--texts", str(tmp_path))
@@ -191,7 +187,7 @@ def test_the_command_refuses_in_one_line(fox: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def child(fox, tmp_path, monkeypatch):
     """A program in the place of ``draftwood adapt``: it names its threads, its priority and its group, and waits or ends
     with an error."""
     lines = (
@@ -209,16 +205,16 @@ def child(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "called"
 
 
-def test_alongside_a_server_a_process_of_low_priority_learns(child: Path, texts: Path) -> None:
-    said: list[str] = []
+def test_alongside_a_server_a_process_of_low_priority_learns(child, texts):
+    said = []
     with in_background("fox", texts, said.append):
         until(lambda: len(said) == 2)
     assert child.read_text() == f"-m draftwood adapt --target fox --texts {texts} --with-input"
     assert said[1] == f"--adapt: 1 19 {os.getpgrp()}", "a terminal that closes ends both"
 
 
-def test_the_process_ends_with_the_server(child: Path, texts: Path) -> None:
-    said: list[str] = []
+def test_the_process_ends_with_the_server(child, texts):
+    said = []
     (child.parent / "slow").touch()
     began = monotonic()
     with in_background("fox", texts, said.append):
@@ -227,7 +223,7 @@ def test_the_process_ends_with_the_server(child: Path, texts: Path) -> None:
     assert len(said) == 1, "a stopped process says nothing"
 
 
-def test_a_run_ends_in_order_with_its_input() -> None:
+def test_a_run_ends_in_order_with_its_input():
     code = "import draftwood.cli.adapt as room, time\nwith room._ended_in_order(True):\n while True: time.sleep(0.01)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         with pytest.raises(subprocess.TimeoutExpired):
@@ -235,8 +231,8 @@ def test_a_run_ends_in_order_with_its_input() -> None:
         assert "KeyboardInterrupt" in run.communicate(timeout=200)[1]
 
 
-def test_nothing_is_learnt_twice(child: Path, texts: Path, fox: Path) -> None:
-    said: list[str] = []
+def test_nothing_is_learnt_twice(child, texts, fox):
+    said = []
     state = state_file(adapted_drafter(fox))
     state.parent.mkdir(parents=True)
     state.write_text(state_of([texts]))
@@ -249,8 +245,8 @@ def test_nothing_is_learnt_twice(child: Path, texts: Path, fox: Path) -> None:
 
 
 def test_a_server_without_texts_or_a_drafter_to_train_is_refused_before_its_model_is_loaded(
-    fox: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fox, texts, tmp_path, monkeypatch
+):
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr("draftwood.cli.serve.load_session", None)
     for more, folder, message in (
@@ -262,7 +258,7 @@ def test_a_server_without_texts_or_a_drafter_to_train_is_refused_before_its_mode
         assert message in CliRunner().invoke(main, ["serve", *more, "--adapt", str(folder)]).output
 
 
-def test_one_example_of_four_is_a_chat_and_chats_come_with_the_package() -> None:
+def test_one_example_of_four_is_a_chat_and_chats_come_with_the_package():
     folder = Path(draftwood.__file__).parent / "drafters" / "smollm2"
     chats, vocab = read_chats(folder / "chats"), json.loads((folder / "config.json").read_text())["vocab_size"]
     assert (len(chats), all(any(chat.answered) for chat in chats)) == (128, True)
@@ -274,7 +270,7 @@ def test_one_example_of_four_is_a_chat_and_chats_come_with_the_package() -> None
         assert sum(number in known for number in mixed) / len(mixed) == pytest.approx(share, abs=0.01)
 
 
-def test_of_a_chat_the_answers_are_learnt(tmp_path: Path) -> None:
+def test_of_a_chat_the_answers_are_learnt(tmp_path):
     tokenizer, file = chat_tokenizer(), tmp_path / "chats.jsonl"
     turns = [("user", "the cat"), ("assistant", "sat"), ("user", "on"), ("assistant", "a mat")]
     messages = [{"role": role, "content": content} for role, content in turns]

@@ -41,7 +41,7 @@ def settings_of(rows=3, longest=120, **settings):
 def parts(chat, tokenizer):
     """Roles and texts, as the special tokens divide them."""
     text = tokenizer.decode(chat.tokens)
-    return [tuple(part.split("\n", 1)) for part in text.split("<s>")[1:]]  # type: ignore[misc]
+    return [tuple(part.split("\n", 1)) for part in text.split("<s>")[1:]]
 
 
 def without_template_tokens(model, tokenizer):
