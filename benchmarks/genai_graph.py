@@ -16,8 +16,7 @@ from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import layer_count
-from draftwood.runners.windows import sliding_window
+from draftwood.runners.context import layer_count, sliding_window
 
 
 @cache

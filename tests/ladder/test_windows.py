@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from draftwood.runners import torch_runner
+from draftwood.runners.context import sliding_window
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.runners.windows import sliding_window
 from tests.helpers import decoder
 from tests.ladder import test_rung3_tape
 from tests.ladder.test_rung3_tape import misplaced

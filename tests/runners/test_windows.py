@@ -5,11 +5,10 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners import torch_runner
-from draftwood.runners.context import context
+from draftwood.runners.context import Window, context, mask_argument, sliding_window
 from draftwood.runners.forward import RoundSlots
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.window_check import used_window
-from draftwood.runners.windows import Window, mask_argument, sliding_window
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import BY_ENGINE, WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
 

@@ -24,7 +24,7 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.plan import Plan
 from draftwood.loading.published_configs import Published, published_config
-from draftwood.runners.context import layer_count
+from draftwood.runners.context import FULL, layer_count
 from draftwood.runners.hidden.dflash import DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
@@ -39,7 +39,6 @@ from draftwood.runners.native.layouts import parts_of
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
 from draftwood.runners.pairing import vocabulary_digest
-from draftwood.runners.windows import FULL
 
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."

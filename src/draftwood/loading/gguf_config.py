@@ -8,13 +8,12 @@ from typing import Any, Final
 from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header
 from draftwood.loading.gguf_keys import INNER, ORIGINAL, SHARED, TURNED_SIZE, Keys, numbers_of
-from draftwood.runners.context import rotary_settings
+from draftwood.runners.context import FULL, SLIDING, rotary_settings
 from draftwood.runners.native.families import FAMILIES, PATTERN, ROTATES, WINDOW
 from draftwood.runners.native.family import Family, Gguf
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.weights import BLOCKS
 from draftwood.runners.plain_config import PlainConfig
-from draftwood.runners.windows import FULL, SLIDING
 
 TABLE, OUTPUT = "token_embd.weight", "output.weight"
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them

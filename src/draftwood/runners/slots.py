@@ -13,10 +13,10 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.context import Window
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, RoundSlots
 from draftwood.runners.protocols import PerNode, Prefix, Seen
 from draftwood.runners.rows import RowTable
-from draftwood.runners.windows import Window
 from draftwood.sampling.rows import Row
 
 _CHUNK = 1024  # most pending tokens of one forward; bounds the size of a long prompt's mask

@@ -16,7 +16,9 @@ from jaxtyping import Float
 from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
 from draftwood.runners.context import (
+    FULL,
     MAX_CHECKED,
+    SLIDING,
     Context,
     TextLimits,
     context,
@@ -27,7 +29,6 @@ from draftwood.runners.context import (
     vocabulary,
 )
 from draftwood.runners.protocols import Hidden, ModelRunner, SharesBeginnings, TargetRunner
-from draftwood.runners.windows import FULL, SLIDING
 from draftwood.sampling.rows import Row
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"

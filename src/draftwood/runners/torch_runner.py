@@ -12,14 +12,13 @@ from torch import nn
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import layer_count
+from draftwood.runners.context import layer_count, mask_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.native.families import family_named
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward, model_kind
 from draftwood.runners.window_check import used_window
-from draftwood.runners.windows import mask_argument
 from draftwood.sampling.rows import Row
 
 

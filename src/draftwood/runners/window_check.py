@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import ModelError
+from draftwood.runners.context import Window, mask_argument, sliding_window
 from draftwood.runners.support import TOLERANCE, check_evaluates, model_kind, refuse_nan, score_difference
-from draftwood.runners.windows import Window, mask_argument, sliding_window
 
 _WINDOW, _TEXT = 3, 8  # tokens
 _CHECKED: WeakKeyDictionary[Any, tuple[object, Window | None]] = WeakKeyDictionary()  # by model: its state, and the result

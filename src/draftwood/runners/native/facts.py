@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftwood.native.library import Facts, LayerSource
+from draftwood.runners.context import SLIDING, Window, sliding_window
 from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, SWIGLU
 from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, TILED
 from draftwood.runners.native.layers import (
@@ -20,7 +21,6 @@ from draftwood.runners.native.layers import (
 )
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import state_shapes
-from draftwood.runners.windows import SLIDING, Window, sliding_window
 
 
 def embedding_scale(config: Any) -> float:

@@ -123,19 +123,21 @@ _MISTRAL: Final = Family(
     "MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None, whole="mistral3",
     others=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
 )  # fmt: skip
+_IN_QWEN35: Final = Gguf("qwen35", stems={"ffn_norm": "post_attention_norm"}, fixed={TILED: True}, interval=4)
+_IN_QWEN35_MOE: Final = _IN_QWEN35._replace(
+    architecture="qwen35moe", fixed={**_EVERY, TILED: True},
+    settings={**_IN_SPARSE, "shared_expert_intermediate_size": _SHARED},
+)  # fmt: skip
 _QWEN35: Final = Family(
     "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
     states={"linear_attention": DELTA_RULE}, whole="qwen3_5", others=(MTP, "model.visual."), partly=True,
-    gguf=Gguf("qwen35", stems={"ffn_norm": "post_attention_norm"}, fixed={TILED: True}, interval=4),
+    gguf=_IN_QWEN35,
 )  # fmt: skip
 _QWEN35_MOE: Final = _QWEN35._replace(
     name="Qwen3_5MoeForCausalLM", experts={**_NORMALISED, "normalise_experts": True}, whole="qwen3_5_moe",
     shared="shared_expert_intermediate_size",
     names={part: f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
-    gguf=Gguf(
-        "qwen35moe", stems={"ffn_norm": "post_attention_norm"}, interval=4, fixed={**_EVERY, TILED: True},
-        settings={**_IN_SPARSE, "shared_expert_intermediate_size": _SHARED},
-    ),
+    gguf=_IN_QWEN35_MOE,
 )  # fmt: skip
 _IN_LFM2: Final[dict[str, Any]] = {"conv_bias": False, "block_auto_adjust_ff_dim": False}
 _LFM2: Final = Family(
@@ -230,10 +232,7 @@ FAMILIES: Final = {
     "qwen3_5_moe_text": _QWEN35_MOE,
     "qwen3_next": _QWEN35_MOE._replace(
         name="Qwen3NextForCausalLM", states={"linear_attention": JOINED_RULE}, experts=_NORMALISED, whole="",
-        gguf=Gguf(
-            "qwen3next", stems={"ffn_norm": "post_attention_norm"}, interval=4, fixed={**_EVERY, TILED: False},
-            settings={**_IN_SPARSE, "shared_expert_intermediate_size": _SHARED},
-        ),
+        gguf=_IN_QWEN35_MOE._replace(architecture="qwen3next", fixed={**_EVERY, TILED: False}),
     ),
     "lfm2": _LFM2,
     "lfm2_moe": _LFM2._replace(

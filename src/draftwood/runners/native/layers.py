@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from draftwood.native.library import Facts
+from draftwood.runners.context import FULL, SLIDING
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.family import HEAD_NORMS, PRODUCTS
-from draftwood.runners.windows import FULL, SLIDING
 
 LAYER_TABLE: Final = "model.embed_tokens_per_layer.weight"
 LAYER_PROJECTION: Final = "model.per_layer_model_projection.weight"
@@ -21,15 +21,10 @@ def kinds_of(config: Any) -> list[str]:
     return list(getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers)
 
 
-def is_varied(config: Any) -> bool:
-    """Whether layers are unlike in more than their attention."""
-    return FAMILIES[config.model_type].varied
-
-
 def heads_of(config: Any, number: int) -> tuple[int, int]:
     """Heads of keys and values of a layer, and numbers of each of its heads."""
     own = config
-    if is_varied(config):
+    if FAMILIES[config.model_type].varied:
         if hasattr(config, "per_layer_config"):  # of transformers since version 5.24
             own = config.per_layer_config[number]
         elif kinds_of(config)[number] == FULL:
@@ -46,13 +41,13 @@ def head_size(config: Any, kind: str | None = None) -> int:
 
 def input_size(config: Any) -> int:
     """Numbers of a token that each layer has of its own; 0 for none."""
-    return (getattr(config, "hidden_size_per_layer_input", 0) or 0) if is_varied(config) else 0
+    return (getattr(config, "hidden_size_per_layer_input", 0) or 0) if FAMILIES[config.model_type].varied else 0
 
 
 def borrowers(config: Any) -> range:
     """Layers that read keys and values of earlier ones."""
     layers = int(config.num_hidden_layers)
-    return range(layers - (config.num_kv_shared_layers if is_varied(config) else 0), layers)
+    return range(layers - (config.num_kv_shared_layers if FAMILIES[config.model_type].varied else 0), layers)
 
 
 def lender_of(config: Any, number: int) -> int:
@@ -66,7 +61,7 @@ def lender_of(config: Any, number: int) -> int:
 
 def absent_in(config: Any, number: int) -> Iterator[str]:
     """Matrices and norms that a layer lacks, by the engine's name."""
-    if is_varied(config):
+    if FAMILIES[config.model_type].varied:
         yield from ("key", "value", "key_norm") if number in borrowers(config) else ()
         yield from ("value",) if config.attention_k_eq_v and kinds_of(config)[number] == FULL else ()
         yield from () if input_size(config) else ("input_gate", "input_projection", "input_norm")

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from draftwood.runners.context import FULL
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.layers import head_size
 from draftwood.runners.plain_config import PlainConfig
-from draftwood.runners.windows import FULL
 
 
 @final

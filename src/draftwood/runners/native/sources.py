@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
+from draftwood.runners.context import SLIDING
 from draftwood.runners.native.experts import expert_sources
 from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
 from draftwood.runners.native.families import FAMILIES
@@ -17,7 +18,6 @@ from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import state_source
 from draftwood.runners.native.weights import Weight, sized, turned
-from draftwood.runners.windows import SLIDING
 
 Part: TypeAlias = Tensor | Weight
 
