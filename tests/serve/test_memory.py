@@ -150,6 +150,7 @@ def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(h
 
 
 ROOT = Path(__file__).parents[2]
+FREE = 32 << 20  # bytes of free pages that the native engine keeps
 
 
 def test_memory_is_released_once_after_the_last_text(served, monkeypatch):
@@ -179,7 +180,7 @@ def test_the_memory_of_a_long_prompt_goes_back(tmp_path, backend):
     wanted, most, left = map(int, run.stdout.split())
     assert wanted > 64 << 20
     assert most > 0.9 * wanted  # control: the keys and values were there
-    assert left < 0.2 * most
+    assert left < 0.2 * most + FREE
 
 
 def long_prompts(folder, backend):

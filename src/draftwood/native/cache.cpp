@@ -8,12 +8,14 @@
 
 namespace draftwood {
 namespace {
-// Memory that counts itself; the rows that hold it keep their engine.
+const size_t SPARE = 32u << 20;  // bytes of free pages that an engine keeps, at most
+
+// Memory of its engine, which the rows that hold it keep.
 struct Page {
-    explicit Page(std::atomic<long>& pages) : count(pages) { count++; }
-    ~Page() { count--; }
-    std::atomic<long>& count;
-    Buffer buffer;
+    explicit Page(Engine& engine) : engine(engine), buffer(engine.take_page()) {}
+    ~Page() { engine.free_page(std::move(buffer)); }
+    Engine& engine;
+    std::unique_ptr<Buffer> buffer;
 };
 
 // Keys and values of a token, from a slot of a page to one of another.
@@ -35,10 +37,27 @@ void move_token(const char* from_page, char* to_page, int from, int to, const Mo
 }
 }  // namespace
 
+std::unique_ptr<Buffer> Engine::take_page() {
+    std::unique_ptr<Buffer> page = std::make_unique<Buffer>();
+    {
+        std::lock_guard<std::mutex> lock(freeing_);
+        if (!free_.empty()) page = std::move(free_.back()), free_.pop_back();
+    }
+    page->reserve(page_bytes());
+    pages_++;
+    return page;
+}
+
+void Engine::free_page(std::unique_ptr<Buffer> page) {
+    pages_--;
+    std::lock_guard<std::mutex> lock(freeing_);
+    if ((free_.size() + 1) * Buffer::whole(page_bytes()) <= SPARE) free_.push_back(std::move(page));
+}
+
 std::shared_ptr<char> Row::new_page() const {
-    auto memory = std::make_shared<Page>(engine_->pages);
+    auto memory = std::make_shared<Page>(*engine_);
     const size_t bytes = engine_->page_bytes();
-    char* page = (char*)memory->buffer.reserve(bytes);
+    char* page = (char*)memory->buffer->reserve(bytes);
     memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
     return {memory, page};
 }

@@ -1,5 +1,6 @@
 // A model with its weights, rows of keys and values, and forwards of tokens of rows.
 #pragma once
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -67,14 +68,17 @@ class Engine {
     void share_head(const std::shared_ptr<Engine>& lender);
     void rotate(const float* cos, const float* sin, const float* queries, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
+    // Memory for a page, of a free one if there is any: the system takes long to map new memory.
+    std::unique_ptr<Buffer> take_page();
+    void free_page(std::unique_ptr<Buffer> page);
     // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
-    long memory_bytes() const { return pages.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
+    long memory_bytes() const { return pages_.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
     // Of a row, whatever the length of its text: its states, and entries of text and of ROUND nodes.
     long row_bytes() const;
     // Reads all weights once, and returns something of them: the floor of a forward's time.
     long read(int threads) const;
 
-    std::atomic<long> pages{0}, state_bytes{0};
+    std::atomic<long> state_bytes{0};
 
   private:
     void take_facts(const Facts& facts);
@@ -101,6 +105,9 @@ class Engine {
     std::vector<int> taps_;
     std::vector<float> cos_, sin_, queries_;
     std::shared_ptr<Engine> lender_;  // of the head, or null
+    std::atomic<long> pages_{0};      // that rows hold
+    std::mutex freeing_;
+    std::vector<std::unique_ptr<Buffer>> free_;
 };
 
 typedef std::vector<std::shared_ptr<char>> Pages;
