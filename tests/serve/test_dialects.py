@@ -2,19 +2,21 @@
 
 import json
 import re
-from types import SimpleNamespace
+from copy import deepcopy
 
 import jsonschema
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
+from draftwood.serve.decoding.jobs import Job
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from draftwood.serve.openai.prepare import Prepared
-from draftwood.serve.openai.reading import Arguments, Call, Thought
+from draftwood.serve.openai.answers import Answer
+from draftwood.serve.openai.reading import Arguments, Part, Thought
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 
@@ -36,8 +38,8 @@ READ = {
     "reasoning": [Thought("Let me "), Thought("think.")],
     "text": ["Hello ", "there"],
     "calls": [
-        Call(name="weather", id="call_1"), Arguments('{"city": '), Arguments('"Oslo"}'), Call(name="time", id="call_2"),
-        Arguments("{}"),
+        Part(kind="call", name="weather", id="call_1"), Arguments('{"city": '), Arguments('"Oslo"}'),
+        Part(kind="call", name="time", id="call_2"), Arguments("{}"),
     ],
 }  # fmt: skip
 
@@ -62,12 +64,9 @@ def generate(chats=True, **body):
 
 
 def opened(dialect):
-    prepared = Prepared(requests=[], sampling=Sampling(), method=None, prompt_tokens=9)
-
-    def usage():
-        return USAGE | {"completion_tokens": 0 if dialect.finish_reason is None else 7}
-
-    dialect.open(SimpleNamespace(prepared=prepared, usage=usage, drafts=[], began=0), "tiny", None)
+    answer = Answer(jobs=[Job(request=Request(prompt=[1]), sampling=Sampling(), method=None)])
+    answer.usage = lambda: USAGE | {"completion_tokens": 0 if dialect.finish_reason is None else 7}
+    dialect.open(answer, "tiny", None, stream=True)
     dialect.id, dialect.created = f"{dialect.prefix}1f", 1700000000
     return dialect
 
@@ -75,7 +74,7 @@ def opened(dialect):
 def events_of(dialect, *parts, finish_reason="stop", stop_text=None):
     """The events of an answer."""
     opened(dialect)
-    found = [*dialect.first(), *(event for name in parts for part in READ[name] for event in dialect.take(part))]
+    found = [*dialect.first(), *(event for name in parts for part in deepcopy(READ[name]) for event in dialect.take(part))]
     dialect.finish_reason, dialect.stop_text = finish_reason, stop_text
     return [*found, *dialect.last()]
 
@@ -214,7 +213,7 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
 def test_log_probabilities_of_calls_and_reasoning_make_no_text():
     logprobs = [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]
     made = opened(responses())
-    for part in (Call(name="f"), Arguments("{}"), Thought("a"), "a"):
+    for part in (Part(kind="call", name="f"), Arguments("{}"), Thought("a"), "a"):
         list(made.take(part, logprobs))
     assert [(part.kind, len(part.logprobs)) for part in made.parts] == [("call", 0), ("reasoning", 0), ("text", 1)]
 

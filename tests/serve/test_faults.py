@@ -16,15 +16,14 @@ import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 
-from draftwood import Limits, Sampling
+from draftwood import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
-from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.decoding.jobs import Job, TextDelta
 from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.openai import prepare
 from draftwood.serve.openai.answers import Answer, while_present
-from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.registry import Registry
 from draftwood.serve.run import make_server
 from tests.serve import shapes
@@ -337,8 +336,8 @@ def test_the_text_of_a_client_that_goes_while_a_part_comes_is_cancelled(turns):
 
     async def leave():
         gone = asyncio.Event()
-        request = Request(prompt=[1], limits=Limits(max_new_tokens=9))
-        found = Answer(scheduler, Prepared(requests=[request], sampling=Sampling(), method=None, prompt_tokens=1), Mock())
+        found = Answer(jobs=[Job(request=Request(prompt=[1]), sampling=Sampling(), method=None)])
+        found.start(scheduler, Mock())
 
         async def receive():
             await gone.wait()

@@ -1026,8 +1026,12 @@ def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
-@pytest.mark.parametrize("head", ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": '])
-def test_the_arguments_of_a_long_call_are_read_once(monkeypatch, head, whole_calls):
+@pytest.mark.parametrize(("form", "around"), [
+    ("hermes", ('<tool_call>{"name": "f", "arguments": ', "}</tool_call>")),
+    ("hermes", ('<tool_call>{"arguments": ', ', "name": "f"}</tool_call>')),
+    ("lfm2", ("<|tool_call_start|>[f(a='b) c', c=", ")]<|tool_call_end|>")),
+])  # fmt: skip
+def test_long_arguments_are_read_once(monkeypatch, form, around, whole_calls):
     """A server reads every piece between two rounds of all its texts."""
     read, end = [0], Nesting.end
 
@@ -1036,10 +1040,11 @@ def test_the_arguments_of_a_long_call_are_read_once(monkeypatch, head, whole_cal
         return end(nesting, text, at)
 
     monkeypatch.setattr(Nesting, "end", counted)
-    arguments = json.dumps({"a": "b " * 4000, "c": ["d"] * 1000})
-    reader = AnswerReader(Reading(form=FORMATS["hermes"], names=frozenset("f"), whole=whole_calls))
-    for at in range(0, len(text := head + arguments + ', "name": "f"}</tool_call>'), 4):
+    written = json.dumps(arguments := {"a": "b " * 4000, "c": ["d)"] * 1000})
+    reader = AnswerReader(Reading(form=FORMATS[form], names=frozenset("f"), whole=whole_calls))
+    for at in range(0, len(text := written.join(around)), 4):
         reader.push(text[at : at + 4])
     reader.push("", last=True)
-    assert reader.message()["tool_calls"][0]["function"]["arguments"] == arguments
-    assert len(arguments) < read[0] < 2.1 * len(arguments)
+    found = json.loads(reader.message()["tool_calls"][0]["function"]["arguments"])
+    assert found.get("c", found) in (arguments, arguments["c"])
+    assert len(written) < read[0] < 2.1 * len(written)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar, final
@@ -29,17 +28,15 @@ from draftwood.serve.http.errors import ApiError, bad, error_response, unavailab
 from draftwood.serve.http.middleware import SALT, Keys, RequestLog
 from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.bodies import checked, read, read_body
-from draftwood.serve.openai.prepare import Prepared
 from draftwood.serve.openai.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, TokenizeBody
 from draftwood.serve.openai.shapes import ChatShape, CompletionShape
-from draftwood.serve.openai.streams import AnswerResponse, Shape
+from draftwood.serve.openai.streams import Shape
 from draftwood.serve.page import DOCS_POLICY, docs
 from draftwood.serve.page.traces import Traces
 from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
 _SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
-_STEPS: Final = 16  # in which a conversation is shortened, at most
 B = TypeVar("B", bound=RouteBody)
 
 
@@ -139,29 +136,25 @@ class Routes:
         self, request: Request, path: str, data: Mapping[str, Any], dialect: Dialect | None = None
     ) -> Response:
         """The response to the body of a chat or of a completion, by its path, in OpenAI's shape or in a dialect's."""
-        chats, options, left = path == CHATS, self._registry.options, dialect.remarks if dialect else ()
+        chats, left = path == CHATS, dialect.remarks if dialect else ()
         body: Any
         body, remarks = await self._checked(request, ChatBody if chats else CompletionBody, data, left)
-        service = await self._service(request, body)
-        prepare: Callable[[Any], Prepared] = service.preparation.chat if chats else service.preparation.completion
+        service, key = await self._service(request, body), request.scope.get(SALT, "")
         shape: Shape = dialect or (ChatShape if chats else CompletionShape)(body)
-        shortened = partial(_shorter, prepare) if shape.truncates else prepare
-        prepared = await asyncio.to_thread(shortened, body)
-        key = request.scope.get(SALT, "")
-        salt, owner = "" if options.share_prefixes else key, "" if options.history == "all" else key
-        requests = [replace(one, cache_salt=salt, owner=owner) for one in prepared.requests]
-        reading = replace(prepared.reading, whole=shape.whole_calls)
-        prepared = replace(prepared, requests=requests, warnings=[*remarks, *prepared.warnings], reading=reading)
-        prepared = await service.scored(prepared)
-        trace = None
+        prepare: Callable[[Any, str], Answer] = service.preparation.completion
+        if chats:
+            prepare = partial(service.preparation.chat, whole_calls=shape.whole_calls, truncates=shape.truncates)
+        answer = await asyncio.to_thread(prepare, body, key)
+        answer.warnings = [*remarks, *answer.warnings]
+        await service.score(answer)
         if body.trace:
-            self.traces.check(prepared)
-            trace = await asyncio.to_thread(service.trace, prepared)
-        answer = Answer(service.scheduler, prepared, service.texts, trace)
-        shape.open(answer, self._registry.find(body.model)[0], service.texts)
-        if trace is not None:
-            self.traces.keep(shape.id, trace)
-        return AnswerResponse(shape, stream=bool(body.stream))
+            self.traces.check(answer)
+            await asyncio.to_thread(service.trace, answer)
+        answer.start(service.scheduler, service.texts)
+        shape.open(answer, self._registry.find(body.model)[0], service.texts, stream=bool(body.stream))
+        if answer.trace is not None:
+            self.traces.keep(shape.id, answer.trace)
+        return shape
 
     async def _checked(
         self, request: Request, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()
@@ -172,24 +165,6 @@ class Routes:
             raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         return body, [*left, *remarks]
-
-
-def _shorter(prepare: Callable[[ChatBody], Prepared], body: ChatBody) -> Prepared:
-    """What a chat wants, without as much of its beginning as does not fit. System texts stay, and the last turn."""
-    left, step = 0, max(1, len(body.messages) // _STEPS)
-    users = [place for place, message in enumerate(body.messages) if message.role == "user"]
-    while True:
-        kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
-        try:
-            found = prepare(body.model_copy(update={"messages": kept}))
-        except ApiError as error:
-            if error.code != "context_length_exceeded" or not users or left >= users[-1]:
-                raise
-            left = next((place for place in users if place >= left + step), users[-1])
-        else:
-            gone = len(body.messages) - len(kept)
-            says = [f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"] if gone else []
-            return replace(found, warnings=[*found.warnings, *says])
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:

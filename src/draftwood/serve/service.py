@@ -29,8 +29,8 @@ from draftwood.serve.decoding.metrics import Metrics
 from draftwood.serve.decoding.rows import GIB, Admission
 from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.http.settings import ServeOptions
-from draftwood.serve.openai.answers import LiveTrace
-from draftwood.serve.openai.prepare import Preparation, Prepared
+from draftwood.serve.openai.answers import Answer, LiveTrace
+from draftwood.serve.openai.prepare import Preparation
 from draftwood.serve.openai.sampling import most_nodes
 from draftwood.trace.settings import TraceSettings
 
@@ -57,14 +57,9 @@ class Service:
     """
 
     def __init__(
-        self,
-        pair: Pair,
-        options: ServeOptions,
-        *,
-        name: str,
-        method: MethodLike | None = None,
+        self, pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None,
         metrics: Metrics | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         pair.special_tokens_in_content = options.special_tokens_in_content
         chosen = pair.method(method, temperature=1.0)
         decoder = pair.decoder(chosen, temperature=1.0)
@@ -113,32 +108,29 @@ class Service:
             "build_info": f"draftwood {__version__}",
         }  # fmt: skip
 
-    async def scored(self, prepared: Prepared) -> Prepared:
-        """The same with the log-probabilities that its echoes want, equal prompts once; raises an ApiError if that fails."""
-        if not prepared.echoes:
-            return prepared
+    async def score(self, answer: Answer) -> None:
+        """Find the log-probabilities that its echoes want, those of equal prompts once; raises an ApiError if that fails."""
         known: dict[tuple[int, ...], tuple[TokenLogprob, ...]] = {}
-        found = []
-        for echo, request in zip(prepared.echoes, prepared.requests, strict=True):
-            wanted, prompt = request.logprobs, tuple(request.prompt)
-            if wanted is not None and prompt not in known:
+        for job in answer.jobs:
+            wanted, prompt = job.request.logprobs, tuple(job.request.prompt)
+            if job.echo is None or wanted is None:
+                continue
+            if prompt not in known:
                 parts = self.scheduler.work(of_prompt(self.pair.target.another(), prompt, wanted.top))
                 made = await asyncio.wrap_future(parts)
                 known[prompt] = tuple(chain.from_iterable(made))
-            found.append(replace(echo, logprobs=known.get(prompt)))
-        return replace(prepared, echoes=found)
+            job.echo = replace(job.echo, logprobs=known[prompt])
 
-    def trace(self, prepared: Prepared) -> LiveTrace:
-        """The trace of a text that is to be written."""
-        method, draft = self._method, self.pair.draft
-        if prepared.method == PLAIN:
+    def trace(self, answer: Answer) -> None:
+        """Have the text of an answer recorded while it is written."""
+        [job], method, draft = answer.jobs, self._method, self.pair.draft
+        if job.method == PLAIN:
             method, draft = replace(method, method="ar", shape=None, nodes=None), None
-        recorder = tracing.recorder(
-            self._decoder, prepared.requests, prepared.sampling, method=method, draft=draft,
-            kept=TraceSettings(rounds=MAX_ROUNDS),
-        )  # fmt: skip
-        [trace] = recorder.traces()
-        return LiveTrace(trace, recorder)
+        job.recorder = tracing.recorder(
+            self._decoder, [job.request], job.sampling, method=method, draft=draft, kept=TraceSettings(rounds=MAX_ROUNDS)
+        )
+        [trace] = job.recorder.traces()
+        answer.trace = LiveTrace(trace, grows=True)
 
 
 def _folder_of(pair: Pair, options: ServeOptions) -> PrefixFolder | None:

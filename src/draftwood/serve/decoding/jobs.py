@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from time import perf_counter
 from typing import Any, TypeAlias, final
 
 from draftwood.core.limits import FinishReason
@@ -120,10 +119,13 @@ class Job:
 
     Attributes:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
-        deliver: takes the text's events; the decoding thread calls it.
+        echo: the prompt as it was sent, where it comes back before the text: with log-probabilities of all tokens after the
+            first, if they are wanted.
+        only_scored: nothing is written after the prompt.
         recorder: records its rounds in the decoding thread; None for no trace, or after a fault of it.
+        deliver: takes the text's events; the decoding thread calls it.
         name: in the log: the id of its request.
-        arrived: when the request came, on the clock of ``perf_counter``.
+        arrived: when it was submitted, on the clock of ``perf_counter``.
         row: in the batch; None while it waits for memory.
         paused: whether it was written, and waits for memory again.
         last: when its last piece came; None before the first one.
@@ -134,10 +136,12 @@ class Job:
     request: Request
     sampling: Sampling
     method: str | None
-    deliver: Callable[[Event], None]
-    recorder: Recorder | None = None
-    name: str = "a request"
-    arrived: float = field(default_factory=perf_counter)
+    echo: TextDelta | None = None
+    only_scored: bool = False
+    recorder: Recorder | None = field(default=None, init=False)
+    deliver: Callable[[Event], None] = field(init=False)
+    name: str = field(default="a request", init=False)
+    arrived: float = field(default=0.0, init=False)
     row: int | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
     last: float | None = field(default=None, init=False)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Final, Literal, TypeAlias, final
+from typing import Any, ClassVar, Final
 
 from draftwood.core.checks import short_repr
 from draftwood.core.token_texts import TokenTexts
@@ -16,39 +15,15 @@ from draftwood.serve.http.errors import bad
 from draftwood.serve.http.fields import OtherField, unsupported
 from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.message import AnswerReader
-from draftwood.serve.openai.reading import Arguments, Call, Thought
-from draftwood.serve.openai.reading import Part as NewPart
+from draftwood.serve.openai.reading import New, Part
 from draftwood.serve.openai.shapes import chat_logprobs, figures
 from draftwood.serve.openai.streams import Json, Shape, line
 
-Kind: TypeAlias = Literal["reasoning", "text", "call"]
 CHATS: Final = "/v1/chat/completions"
-_KINDS: Final[Mapping[type, Kind]] = {str: "text", Thought: "reasoning", Arguments: "call"}
 _EVERYWHERE: Final = {
     "n": OtherField("this route gives one answer", (1,)),
     "stream_options": OtherField("the last event of this route's streams has the usage", ({}, {"include_usage": True})),
 }
-
-
-@final
-@dataclass(kw_only=True, eq=False)
-class Part:
-    """A part of an answer: reasoning, a text or a tool call.
-
-    Attributes:
-        kind: of the part.
-        index: among the parts of the answer.
-        text: so far; of a call its arguments, which are JSON.
-        id, name: of a call.
-        logprobs: of a text, one for every token, where the request wants them.
-    """
-
-    kind: Kind
-    index: int = 0
-    text: str = ""
-    id: str = ""
-    name: str = ""
-    logprobs: list[Json] = field(default_factory=list)
 
 
 class Dialect(Shape, ABC):
@@ -62,7 +37,6 @@ class Dialect(Shape, ABC):
 
     Attributes:
         chat, path: the same request for ``path``.
-        parts: of the answer so far.
         finish_reason: None before the end.
         stop_text: of the request's stop texts the one that ended the answer.
         waited: nanoseconds until the model was there.
@@ -77,19 +51,23 @@ class Dialect(Shape, ABC):
 
     def __init__(self, made: Json, rest: Json | None, stream: bool | None, path: str = CHATS) -> None:
         self.chat, self.path = _chat_of(rest or {}, {**made, "stream": stream}, self.others), path
-        self.parts: list[Part] = []
         self.finish_reason: str | None = None
         self.stop_text: str | None = None
         self.waited = 0
-        self._grows = False  # whether the last part may grow
+        self._open: Part | None = None  # the last part, while it may grow
 
-    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
-        super().open(answer, model, texts)
-        self._reader = AnswerReader(answer.prepared.reading)
+    def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
+        super().open(answer, model, texts, stream=stream)
+        self._reader = AnswerReader(answer.reading)
 
     def without_text(self, model: str) -> Json | None:
         """The whole answer of a request that wants no text; None for one that does."""
         return None
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Those of the answer so far."""
+        return self._reader.parts
 
     def begin(self) -> Iterable[Json]:
         """The events before the first part."""
@@ -117,12 +95,12 @@ class Dialect(Shape, ABC):
 
     def first(self) -> Iterator[Json]:
         yield from self.begin()
-        for echo in self.answer.prepared.echoes:
-            yield from self.take(echo.text)
+        for job in self.answer.jobs:
+            yield from self.take("" if job.echo is None else job.echo.text)
 
     def chunks(self, index: int, event: TextDelta) -> Iterator[Json]:
         logprobs = chat_logprobs(event.logprobs or (), self.texts)  # they go with the first part
-        for part in [*self._reader.parts(event.text, last=event.finish_reason is not None)] or [""]:
+        for part in [*self._reader.read(event.text, last=event.finish_reason is not None)] or [""]:
             yield from self.take(part, logprobs)
             logprobs = []
         self.finish_reason, self.stop_text = self._reader.reason(event), event.stop_text
@@ -135,31 +113,24 @@ class Dialect(Shape, ABC):
         deque(chain(self.first(), *(self.chunks(0, event) for event in texts[0]), self.last()), maxlen=0)
         return self.result() | figures(self.answer)
 
-    def take(self, new: NewPart, logprobs: Sequence[Json] = ()) -> Iterator[Json]:
+    def take(self, new: New, logprobs: Sequence[Json] = ()) -> Iterator[Json]:
         """The events of what is new of the answer."""
-        if isinstance(new, Call):
-            yield from self._begin(Part(kind="call", id=new.id or "", name=new.name))
-            return
-        kind = _KINDS[type(new)]
-        logprobs = logprobs if kind == "text" else []
         if not new and not logprobs:
             return
-        if not self._grows or self.parts[-1].kind != kind:
-            yield from self._begin(Part(kind=kind))
-        self.parts[-1].text += new
-        self.parts[-1].logprobs += logprobs
-        yield from self.grow(self.parts[-1], new, logprobs)
-
-    def _begin(self, part: Part) -> Iterator[Json]:
-        yield from self._close()
-        part.index, self._grows = len(self.parts), True
-        self.parts.append(part)
-        yield from self.start(part)
+        for part, text in self._reader.take(new):
+            if part is not self._open:
+                yield from self._close()
+                self._open = part
+                yield from self.start(part)
+            else:
+                scored = logprobs if part.kind == "text" else []
+                part.logprobs += scored
+                yield from self.grow(part, text, scored)
 
     def _close(self) -> Iterator[Json]:
-        if self._grows:
-            self._grows = False
-            yield from self.stop(self.parts[-1])
+        if self._open is not None:
+            part, self._open = self._open, None
+            yield from self.stop(part)
 
     def encoded(self, events: Iterable[Json]) -> bytes:
         """Events as they are sent: with their types as names."""

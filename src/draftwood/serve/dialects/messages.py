@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Dialect, Part, inside, objects, without
+from draftwood.serve.dialects.dialect import Dialect, inside, objects, without
 from draftwood.serve.http.errors import bad, in_anthropic
 from draftwood.serve.http.fields import OtherField, unsupported
 from draftwood.serve.openai.message import called
+from draftwood.serve.openai.reading import Part
 from draftwood.serve.openai.schemas import RouteBody
 from draftwood.serve.openai.shapes import figures
 from draftwood.serve.openai.streams import Json

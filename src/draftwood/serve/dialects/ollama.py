@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final, final
 
 from pydantic import AfterValidator, Field
 
-from draftwood.serve.dialects.dialect import CHATS, Dialect, Part, objects
+from draftwood.serve.dialects.dialect import CHATS, Dialect, objects
 from draftwood.serve.http.errors import in_ollama
 from draftwood.serve.http.fields import NO_LIMIT, OtherField, Top, unsupported
 from draftwood.serve.http.settings import seconds_of
 from draftwood.serve.openai.message import called
+from draftwood.serve.openai.reading import Part
 from draftwood.serve.openai.schemas import RouteBody
 from draftwood.serve.openai.shapes import figures
 from draftwood.serve.openai.streams import Json, line
@@ -134,7 +135,7 @@ class Ollama(Dialect):
         yield self._line(self._say(""), done=True) | self._end() | figures(self.answer)
 
     def result(self) -> Json:
-        text, thought = ("".join(part.text for part in self.parts if part.kind == kind) for kind in ("text", "reasoning"))
+        text, thought = self._reader.text("text"), self._reader.text("reasoning")
         calls = [_call(part) for part in self.parts if part.kind == "call"]
         extra = ({"thinking": thought} if thought else {}) | ({"tool_calls": calls} if calls else {})
         logprobs = [entry for part in self.parts for entry in part.logprobs]

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple, final
 from pydantic_core import from_json
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Part, objects, without
+from draftwood.serve.dialects.dialect import objects, without
 from draftwood.serve.http.fields import unsupported
 from draftwood.serve.openai.message import called
-from draftwood.serve.openai.reading import is_object
+from draftwood.serve.openai.reading import Part
 from draftwood.serve.openai.streams import Json
+from draftwood.serve.openai.tagged import is_object
 
 _TEXTS: Final = {  # where parts of these types have their text
     "refusal": "refusal", "input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text",

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, ClassVar, Final, Literal, final
 
-from draftwood.serve.dialects.dialect import Dialect, Part, inside, without
+from draftwood.serve.dialects.dialect import Dialect, inside, without
 from draftwood.serve.dialects.response_items import Tools, messages
 from draftwood.serve.http.fields import Length, OtherField, Top
-from draftwood.serve.openai.reading import is_object
+from draftwood.serve.openai.reading import Part
 from draftwood.serve.openai.schemas import RouteBody, StreamOptions
 from draftwood.serve.openai.shapes import figures
 from draftwood.serve.openai.streams import Json
+from draftwood.serve.openai.tagged import is_object
 
 _STORED: Final = OtherField("this server stores nothing: send the whole conversation as input", ())
 _OTHERS: Final = {
@@ -160,7 +161,7 @@ class Responses(Dialect):
 
     def _response(self, status: str) -> Json:
         """The response without its output."""
-        body, sent, used = self._body, self._body.model_extra or {}, self.answer.prepared.sampling
+        body, sent, used = self._body, self._body.model_extra or {}, self.answer.jobs[0].sampling
         return {
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": None,
             "completed_at": int(time()) if status == "completed" else None, "background": False,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any, Final, TypeVar, final
 
 from starlette.requests import ClientDisconnect
@@ -19,8 +19,7 @@ from draftwood.serve.decoding.scheduler import Scheduler
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.log import ENTRY
 from draftwood.serve.openai.message import ThoughtTokens
-from draftwood.serve.openai.prepare import Prepared
-from draftwood.trace.record import Recorder
+from draftwood.serve.openai.reading import Reading
 from draftwood.trace.records import Trace
 
 T = TypeVar("T")
@@ -32,15 +31,14 @@ class LiveTrace:
     """A trace that grows, or one that was recorded before.
 
     Attributes:
-        recorder: makes it; None for one that grows no more, or is closed.
         latest: the trace so far; it is replaced, never changed.
         ended: whether it grows no more.
         whole: whether it ended with its text.
     """
 
-    def __init__(self, latest: Trace, recorder: Recorder | None = None) -> None:
-        self.latest, self.recorder = latest, recorder
-        self.ended = self.whole = recorder is None
+    def __init__(self, latest: Trace, *, grows: bool = False) -> None:
+        self.latest = latest
+        self.ended = self.whole = not grows
         self._news = asyncio.Event()
 
     def update(self, trace: Trace, *, last: bool) -> None:
@@ -50,7 +48,6 @@ class LiveTrace:
 
     def close(self) -> None:
         """The text has ended, or was given up."""
-        self.recorder = None  # which holds the tokenizer
         if not self.ended:
             self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
             self.ended = True
@@ -72,49 +69,56 @@ class LiveTrace:
 
 
 @final
+@dataclass(kw_only=True, eq=False)
 class Answer:
-    """The texts of one response; made and closed in the event loop. Raises an ApiError if the server takes no texts.
-
-    Args:
-        texts: of single tokens.
+    """The texts of one response, as a request wants them and as they come.
 
     Attributes:
+        jobs: the texts.
+        choices: number of texts of each prompt, which come one after the other.
+        warnings: what of the request was ignored.
+        reading: of the answers to a chat.
+        trace: of its text, where one is wanted.
+        left: the texts that have not ended.
+        drafts: of all rounds so far.
         began: when the first part of the texts came, in nanoseconds on the clock of ``perf_counter_ns``; 0 before.
     """
 
-    def __init__(self, scheduler: Scheduler, prepared: Prepared, texts: TokenTexts, trace: LiveTrace | None = None) -> None:
-        self._scheduler = scheduler
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        entry = ENTRY.get()
-        self._jobs = {
-            index: Job(
-                request=request, sampling=prepared.sampling, method=prepared.method,
-                deliver=partial(_deliver, asyncio.get_running_loop(), self._events, index),
-                recorder=None if trace is None else trace.recorder,
-                name="a request" if entry is None else entry.id,
-            )
-            for index, request in enumerate(prepared.requests)
-        }  # fmt: skip
-        self.left = dict(self._jobs)  # those that have not ended
-        self._trace = trace
+    jobs: Sequence[Job]
+    choices: int = 1
+    warnings: Sequence[str] = ()
+    reading: Reading = field(default_factory=Reading)
+    trace: LiveTrace | None = None
+    left: dict[int, Job] = field(default_factory=dict, init=False)
+    drafts: list[Draft] = field(default_factory=list, init=False)
+    began: int = field(default=0, init=False)
+
+    def start(self, scheduler: Scheduler, texts: TokenTexts) -> None:
+        """Have the texts written; called and closed in the event loop. ``texts`` are of single tokens.
+
+        Raises:
+            ApiError: the server takes no texts.
+        """
+        self._scheduler, self._events, entry = scheduler, asyncio.Queue[tuple[int, Event]](), ENTRY.get()
         self._written = self._passes = 0  # tokens so far, and the passes of the target that wrote them
         self._predicted: dict[int, tuple[list[int], Alignment]] = {
-            index: ([], Alignment(request.draft_text, 0, 0))
-            for index, request in enumerate(prepared.requests)
-            if request.draft_text
+            index: ([], Alignment(job.request.draft_text, 0, 0))
+            for index, job in enumerate(self.jobs)
+            if job.request.draft_text
         }  # the tokens so far of texts that may repeat another one, and where they stand in it
-        splits = prepared.reading.thinks is not None
-        self._thoughts = {one: ThoughtTokens(prepared.reading, texts) for one in self._jobs} if splits else {}
-        self.prepared, self.began = prepared, 0
-        self.drafts: list[Draft] = []
+        splits = self.reading.thinks is not None
+        self._thoughts = [ThoughtTokens(self.reading, texts) for _ in self.jobs] if splits else []
         if entry is not None:
             entry.counts = self._counts
-        if not prepared.only_scored:
-            scheduler.submit(list(self.left.values()))
-            return
-        for index, job in self.left.items():
-            logprobs = None if job.request.logprobs is None else ()
-            self._events.put_nowait((index, TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
+        for index, job in enumerate(self.jobs):
+            job.deliver, job.arrived = partial(_deliver, asyncio.get_running_loop(), self._events, index), perf_counter()
+            job.name = job.name if entry is None else entry.id
+            if job.only_scored:
+                logprobs = None if job.request.logprobs is None else ()
+                job.deliver(TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs))
+        if written := [job for job in self.jobs if not job.only_scored]:
+            scheduler.submit(written)
+        self.left = dict(enumerate(self.jobs))
 
     async def events(self, silence: float) -> AsyncIterator[tuple[int, TextDelta] | None]:
         """Choice and event in the order of writing, None after so many silent seconds; raises a text's ApiError."""
@@ -131,7 +135,7 @@ class Answer:
             self.began = self.began or perf_counter_ns()
             self._written += len(event.tokens)
             self._passes += bool(event.tokens)
-            if index in self._thoughts:
+            if self._thoughts:
                 self._thoughts[index].push(event.tokens)
             if index in self._predicted:
                 tokens, alignment = self._predicted[index]
@@ -139,8 +143,8 @@ class Answer:
                 alignment.follow(tokens, 0)
             if event.draft is not None:
                 self.drafts.append(event.draft)
-            if self._trace is not None and event.trace is not None:
-                self._trace.update(event.trace, last=event.finish_reason is not None)
+            if self.trace is not None and event.trace is not None:
+                self.trace.update(event.trace, last=event.finish_reason is not None)
             if event.finish_reason is not None:
                 del self.left[index]
             yield index, event
@@ -149,13 +153,18 @@ class Answer:
         """End the texts that have not ended."""
         self._scheduler.cancel(list(self.left.values()))
         self.left = {}
-        if self._trace is not None:
-            self._trace.close()
+        if self.trace is not None:
+            self.trace.close()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(len(job.request.prompt) for job in self.jobs[:: self.choices])
 
     def usage(self) -> dict[str, Any]:
         """Tokens, in OpenAI's words. Of a prompt, those count as cached that no choice has read."""
-        read, written, choices = self.prepared.prompt_tokens, self._written, self.prepared.choices
-        cached = [job.stats.cached_tokens for job in self._jobs.values()]
+        read, written, choices = self.prompt_tokens, self._written, self.choices
+        cached = [job.stats.cached_tokens for job in self.jobs]
         return {
             "prompt_tokens": read,
             "completion_tokens": written,
@@ -170,11 +179,11 @@ class Answer:
         found = [alignment for _, alignment in self._predicted.values()]
         kept, wanted = sum(one.kept for one in found), sum(len(one.old) for one in found)
         counts = {"accepted_prediction_tokens": kept, "rejected_prediction_tokens": wanted - kept} if found else {}
-        counts |= {"reasoning_tokens": sum(one.count for one in self._thoughts.values())} if self._thoughts else {}
+        counts |= {"reasoning_tokens": sum(one.count for one in self._thoughts)} if self._thoughts else {}
         return {"completion_tokens_details": counts} if counts else {}
 
     def _counts(self) -> dict[str, float]:
-        found: dict[str, float] = {"prompt_tokens": self.prepared.prompt_tokens, "completion_tokens": self._written}
+        found: dict[str, float] = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self._written}
         return found | ({"tokens_per_pass": round(self._written / self._passes, 2)} if self._passes else {})
 
 

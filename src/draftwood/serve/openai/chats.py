@@ -91,8 +91,8 @@ class Chats:
         many = named is None and body.parallel_tool_calls is not False and not self._channels  # a call ends such a text
         return grammar_of_calls(self._calls, schemas, self._special, many=many, answer=answer)
 
-    def reading(self, body: ChatBody, prompt: Sequence[int], *, held: bool) -> Reading:
-        """How the answers to a chat are read; ``held`` says whether a grammar holds them."""
+    def reading(self, body: ChatBody, prompt: Sequence[int], *, held: bool, whole: bool) -> Reading:
+        """How the answers to a chat are read; ``held`` by a grammar, and with ``whole`` calls."""
         tools = self._tools(body)
         form = self._calls if tools or self._channels else None
         form = form.held or form if held and form is not None else form
@@ -110,6 +110,7 @@ class Chats:
             schemas={tool.function.name: tool.function.parameters or {} for tool in tools},
             needing=frozenset(tool.function.name for tool in tools if (tool.function.parameters or {}).get("required")),
             one=body.parallel_tool_calls is False,
+            whole=whole,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),
         )
 

@@ -147,7 +147,7 @@ _HARMONY: Final = ToolFormat(
 _GEMMA: Final = ToolFormat(
     mark="<|tool_call>", head=re.compile(r"\s*call:(?P<bare>[^\s{<]+)(?=\{)"), begun=re.compile(r"\s*[^\s{<]*"),
     close="<tool_call|>", frame=("<|tool_call>call:", "", "<tool_call|>"), outer=("", "", ""),
-    signs=("<|tool_call>", "<tool_call|>", GEMMA.quote),
+    signs=("<|tool_call>", "<tool_call|>", *GEMMA.quotes),
 )  # fmt: skip
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias, final
 from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
-from draftwood.serve.openai.reading import Arguments, Call, CallReader, Part, Reading, Thought, begun, is_object
-from draftwood.serve.openai.tagged import Nesting
+from draftwood.serve.openai.reading import Arguments, CallReader, Kind, New, Part, Reading, Thought, begun
+from draftwood.serve.openai.tagged import Nesting, is_object
 
 _BODY: Final = "<|message|>"
 _ENDS: Final = ("<|end|>", "<|call|>", "<|return|>")
@@ -36,12 +36,12 @@ class ChannelReader:
         self._reading = reading
         self._kind: Literal["header", "thought", "content", "call", "none"] = "content" if reading.continues else "header"
         self.unread, self.open = "", False
-        self._call, self._pieces = Call(name=""), list[str]()  # the last one, and its arguments where it comes whole
+        self._call, self._pieces = Part(kind="call"), list[str]()  # the last one, and its arguments where it comes whole
         self._count = 0  # of calls, those that are left out included
         self._nesting = Nesting()
-        self._found: list[Part] = []
+        self._found: list[New] = []
 
-    def push(self, text: str, *, last: bool) -> list[Part]:
+    def push(self, text: str, *, last: bool) -> list[New]:
         """What is new."""
         self.unread += text
         while self._read_header(last=last) if self._kind == "header" else self._read_body(last=last):
@@ -61,13 +61,13 @@ class ChannelReader:
             return False
         self.unread, to, channels = rest, _TO.search(head), _CHANNEL.findall(head)
         if to is not None and to[1] in self._reading.names:
-            self._begin(Call(name=to[1]))
+            self._begin(Part(kind="call", name=to[1]))
         else:
             thinks = channels[-1:] == ["analysis"] and self._reading.thinks is not None
             self._kind = "thought" if thinks else "content"
         return True
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Part) -> None:
         self._count += 1
         kept = self._count == 1 or not self._reading.one
         self._kind, self._call, self._pieces, self._nesting = ("call" if kept else "none"), call, [], Nesting()
@@ -105,7 +105,8 @@ class ChannelReader:
 
 
 Delta: TypeAlias = dict[str, Any]
-"""A part of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
+"""What is new of a message, as OpenAI streams it: ``content``, ``reasoning_content`` or ``tool_calls``."""
+_KINDS: Final[Mapping[type, Kind]] = {str: "text", Thought: "reasoning", Arguments: "call"}
 
 
 @final
@@ -113,6 +114,9 @@ class AnswerReader:
     """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference.
 
     A piece is read once: what is certain is kept no longer as text to read.
+
+    Attributes:
+        parts: of the answer so far.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -123,48 +127,55 @@ class AnswerReader:
             self._reader = ChannelReader(reading)
         elif reading.form is not None:
             self._reader = CallReader(reading)
-        self._thought: list[str] = []
-        self._content: list[str] = []
-        self._calls: list[Call] = []
+        self.parts: list[Part] = []
+        self._calls = 0
 
-    def parts(self, text: str, *, last: bool = False) -> Iterator[Part]:
-        """What is new of the message; with ``last`` the text ends. A call begins with its name, and its arguments follow."""
+    def read(self, text: str, *, last: bool = False) -> Iterator[New]:
+        """What is new of the answer, for :meth:`take`; with ``last`` the text ends."""
         thought, rest = self._thoughts.push(text, last=last)
         found = [Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=last))]
-        for kind, parts in groupby(filter(None, found), type):
-            for part in ["".join(map(str, parts))] if kind is str else parts:
-                self._take(part)
-                yield part
+        for kind, group in groupby(filter(None, found), type):
+            new = list(group)
+            yield from ["".join(map(str, new))] if kind is str else new
 
-    def _take(self, part: Part) -> None:
-        if isinstance(part, Call):
-            part.id = part.id or self._new_id()
-            self._calls.append(part)
-        elif isinstance(part, Arguments):
-            self._calls[-1].arguments.append(part)
-        else:
-            (self._thought if isinstance(part, Thought) else self._content).append(part)
+    def take(self, new: New) -> Iterator[tuple[Part, str]]:
+        """The part that grows by what is new, and its next piece; before the first piece it comes with an empty one."""
+        kind = _KINDS.get(type(new), "call")
+        if isinstance(new, Part) or not self.parts or self.parts[-1].kind != kind:
+            part = new if isinstance(new, Part) else Part(kind=kind)
+            part.index, self._calls = len(self.parts), self._calls + (kind == "call")
+            part.id = part.id or (self._new_id() if kind == "call" else "")
+            self.parts.append(part)
+            yield part, ""
+        if not isinstance(new, Part):
+            self.parts[-1].pieces.append(new)
+            yield self.parts[-1], new
 
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
-        """The same as OpenAI streams it."""
-        return [self._delta(part) for part in self.parts(text, last=last)]
+        """Read on; returns what is new as OpenAI streams it."""
+        found = (self._delta(*grown) for new in self.read(text, last=last) for grown in self.take(new))
+        return [delta for delta in found if delta is not None]
 
-    def _delta(self, part: Part) -> Delta:
-        if not isinstance(part, Call | Arguments):
-            return {"reasoning_content" if isinstance(part, Thought) else "content": part}
-        said = called(part.id, part.name, "") if isinstance(part, Call) else {"function": {"arguments": part}}
-        return {"tool_calls": [{"index": len(self._calls) - 1, **said}]}
+    def _delta(self, part: Part, piece: str) -> Delta | None:
+        if part.kind != "call":
+            return {"reasoning_content" if part.kind == "reasoning" else "content": piece} if piece else None
+        said = {"function": {"arguments": piece}} if piece else called(part.id, part.name, "")
+        return {"tool_calls": [{"index": self._calls - 1, **said}]}
 
     def reason(self, end: TextDelta) -> str | None:
         """Why the text ended: to call, where there are calls and all of them have ended."""
         called = end.finish_reason == "stop" and self._calls and self._reader is not None and not self._reader.open
         return "tool_calls" if called else end.finish_reason
 
+    def text(self, kind: Kind) -> str:
+        """That of all parts of a kind."""
+        return "".join(part.text for part in self.parts if part.kind == kind)
+
     def message(self) -> dict[str, Any]:
-        calls = [called(call.id, call.name, "".join(call.arguments)) for call in self._calls]
-        content = "".join(self._content) or (None if calls else "")
+        calls = [called(part.id, part.name, part.text) for part in self.parts if part.kind == "call"]
+        content, thought = self.text("text") or (None if calls else ""), self.text("reasoning")
         found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        found |= {"reasoning_content": "".join(self._thought)} if self._thought else {}
+        found |= {"reasoning_content": thought} if thought else {}
         return found | ({"tool_calls": calls} if calls else {})
 
     def _new_id(self) -> str:

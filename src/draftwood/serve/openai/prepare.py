@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
@@ -15,54 +15,26 @@ from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.arguments import draft_ids
-from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import max_new_tokens_of
 from draftwood.loading.infill import Infill
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.decoding.jobs import Job, TextDelta
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.fields import NO_LIMIT, unsupported
 from draftwood.serve.http.settings import ServeOptions
+from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.bodies import NAMED
 from draftwood.serve.openai.chats import Chats
-from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.sampling import drafting_of, grammar_of, sampling_of
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
+_STEPS: Final = 16  # in which a conversation is shortened, at most
 _NAME = 32  # characters: longer names, roles and types count as text
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What a request wants.
-
-    Attributes:
-        requests: the texts, one per choice.
-        sampling, method: of all of them.
-        prompt_tokens: tokens of all prompts, each counted once.
-        choices: number of texts of each prompt, which come one after the other.
-        echoes: what comes before the texts, by request: the prompts as they were sent, with log-probabilities of all tokens
-            after the first where they are wanted; empty if no prompt comes back.
-        only_scored: nothing is written after the prompts.
-        warnings: what of the request was ignored.
-        reading: of the answers to a chat.
-    """
-
-    requests: Sequence[Request]
-    sampling: Sampling
-    method: str | None
-    prompt_tokens: int
-    choices: int = 1
-    echoes: Sequence[TextDelta] = ()
-    only_scored: bool = False
-    warnings: Sequence[str] = ()
-    reading: Reading = field(default_factory=Reading)
 
 
 @final
@@ -89,25 +61,53 @@ class Preparation:
         """Whether the model has a chat template."""
         return bool(getattr(self._pair.tokenizer, "chat_template", None))
 
-    def chat(self, body: ChatBody) -> Prepared:
-        """The answers that a chat wants; raises a DraftwoodError or an ApiError for what cannot be honoured."""
-        prompt, limits = self.chat_prompt(body.messages, body), self._limits(body)
-        own = max_new_tokens_of(self._pair.model)
-        fitted = self._fitted(len(prompt), body.longest, NO_LIMIT if own is None else own, "messages")
-        ends = () if body.ignore_eos else self._pair.template.ends
-        limits = replace(limits, stop_token_ids=(*limits.stop_token_ids, *ends))
-        prepared = self._prepared(body, [prompt], limits, [fitted])
-        reading = self._chats.reading(body, prompt, held=prepared.sampling.grammar is not None)
-        requests = [replace(request, shown=reading.shown) for request in prepared.requests]
-        sampling, said = prepared.sampling, self._unread(body)
+    def chat(self, body: ChatBody, key: str = "", *, whole_calls: bool = False, truncates: bool = False) -> Answer:
+        """The answers that a chat wants.
+
+        Args:
+            key: whose texts the prefix cache serves it with.
+            whole_calls: calls come when they have ended.
+            truncates: a conversation that does not fit loses its oldest messages.
+
+        Raises:
+            ApiError, DraftwoodError: what cannot be honoured.
+        """
+        prompt, fitted, gone = self._shortened(body) if truncates else (*self._fitting(body, body.messages), [])
+        limits = self._limits(body, self._pair.template.ends, [fitted])
+        sampling, unheld = self._sampling(body, limits)
+        reading = self._chats.reading(body, prompt, held=sampling.grammar is not None, whole=whole_calls)
+        remarks = [*self._remarks(body, [fitted]), *unheld, *self._unread(body)]
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
             sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
-            said += more
-        warnings = [*prepared.warnings, *said]
-        return replace(prepared, requests=requests, sampling=sampling, reading=reading, warnings=warnings)
+            remarks += more
+        jobs = self._jobs(body, [prompt], [fitted], limits, sampling, key, reading.shown)
+        return Answer(jobs=jobs, choices=len(jobs), warnings=[*remarks, *gone], reading=reading)
 
-    def completion(self, body: CompletionBody) -> Prepared:
-        """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
+    def _fitting(self, body: ChatBody, messages: Sequence[ChatMessage]) -> tuple[list[int], int]:
+        """The prompt of a chat, and the most tokens of an answer."""
+        prompt, own = self.chat_prompt(messages, body), max_new_tokens_of(self._pair.model)
+        return prompt, self._fitted(len(prompt), body.longest, NO_LIMIT if own is None else own, "messages")
+
+    def _shortened(self, body: ChatBody) -> tuple[list[int], int, list[str]]:
+        """The same without as much of the conversation's beginning as does not fit, and a remark on it. System texts stay,
+        and the last turn."""
+        left, step = 0, max(1, len(body.messages) // _STEPS)
+        users = [place for place, message in enumerate(body.messages) if message.role == "user"]
+        while True:
+            kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
+            try:
+                found = self._fitting(body, kept)
+            except ApiError as error:
+                if error.code != "context_length_exceeded" or not users or left >= users[-1]:
+                    raise
+                left = next((place for place in users if place >= left + step), users[-1])
+            else:
+                gone = len(body.messages) - len(kept)
+                says = f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"
+                return (*found, [says] if gone else [])
+
+    def completion(self, body: CompletionBody, key: str = "") -> Answer:
+        """The texts that prompts want. ``key`` and errors are as for :meth:`chat`."""
         given = body.prompts
         if (count := len(given) * (body.n or 1)) > self._most:
             raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
@@ -115,15 +115,14 @@ class Preparation:
             self._check_length(prompt, "prompt")
         prompts = [self._around_gap(prompt, body) if body.suffix else self._encoded(prompt, body) for prompt in given]
         fitted = [self._fitted(len(prompt), body.longest, COMPLETION_TOKENS, "prompt") for prompt in prompts]
-        limits = self._limits(body)
-        if body.suffix and self._infill and not body.ignore_eos:
-            limits = replace(limits, stop_token_ids=(*limits.stop_token_ids, *self._infill.ends))
-        prepared = replace(self._prepared(body, prompts, limits, fitted), only_scored=body.max_tokens == 0)
-        if not body.echo:
-            return prepared
-        texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True)]
-        echoes = [TextDelta(tokens=(), text=text, finish_reason=None) for text in texts for _ in range(prepared.choices)]
-        return replace(prepared, echoes=echoes)
+        limits = self._limits(body, self._infill.ends if body.suffix and self._infill else (), fitted)
+        sampling, unheld = self._sampling(body, limits)
+        jobs, choices = self._jobs(body, prompts, fitted, limits, sampling, key), body.n or 1
+        for number, job in enumerate(jobs):
+            job.only_scored, at = body.max_tokens == 0, number // choices
+            if body.echo:
+                job.echo = TextDelta(tokens=(), text=self._shown(given[at], prompts[at]), finish_reason=None)
+        return Answer(jobs=jobs, choices=choices, warnings=[*self._remarks(body, fitted), *unheld])
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str) and body.add_special_tokens is False:
@@ -196,11 +195,6 @@ class Preparation:
             code="context_length_exceeded",
         )
 
-    def _limits(self, body: Settings) -> Limits:
-        """The limits; the number of tokens comes later."""
-        ends = tuple(body.stop_token_ids or ())
-        return Limits(max_new_tokens=1, stop=body.stops, stop_token_ids=ends, ignore_eos=bool(body.ignore_eos))
-
     def _fitted(self, prompt: int, wanted: int | None, default: int, param: str) -> int:
         """The most tokens of a text after a prompt: as many of the wanted ones, or of the default, as there is room for."""
         most = default if wanted is None else wanted
@@ -211,42 +205,55 @@ class Preparation:
             raise self._too_long(prompt, param)
         return room if most == NO_LIMIT else min(most, room)
 
-    def _prepared(
-        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits, fitted: Sequence[int]
-    ) -> Prepared:
-        """The texts of prompts of this many tokens each."""
-        count, wanted = body.n or 1, body.longest or 0
-        seeds = seeds_for(count * len(prompts), body.seed, "texts")
-        if seeds[-1] > MAX_SEED:
-            raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
-        texts = [(prompt, max(1, most)) for prompt, most in zip(prompts, fitted, strict=True) for _ in range(count)]
-        logprobs = None if body.top is None else LogprobSettings(top=body.top)
-        method, nodes = drafting_of(self._method, body.speculative)
+    def _limits(self, body: Settings, ends: Sequence[int], fitted: Sequence[int]) -> Limits:
+        """The limits of the longest text. ``ends`` are tokens that end a text too."""
+        ids = (*(body.stop_token_ids or ()), *(() if body.ignore_eos else ends))
+        return Limits(
+            max_new_tokens=max(1, *fitted), stop=body.stops, stop_token_ids=ids, ignore_eos=bool(body.ignore_eos)
+        )  # one at least, which is not written where prompts are only scored
+
+    def _sampling(self, body: ChatBody | CompletionBody, limits: Limits) -> tuple[Sampling, list[str]]:
+        """How tokens are drawn, and remarks on what of the schemas no grammar holds."""
         grammar, unheld = self._grammar(body)
         sampling = sampling_of(self._pair, body, limits, grammar)
         if sampling.grammar is not None:
             self._grammars.compile(sampling.grammar)
-        longest, repeats = replace(limits, max_new_tokens=max(1, *fitted)), METHODS[self._method.method].repeats
-        text = body.prediction.text if body.prediction and repeats else None
-        drafts = draft_ids(self._pair.tokenizer, text, longest)
-        ignored = f"the server's method {self._method.method!r} takes no drafts from a prediction, so it was ignored"
-        requests = [
-            self._pair.request(prompt, replace(limits, max_new_tokens=most), seed)
-            for (prompt, most), seed in zip(texts, seeds, strict=True)
-        ]  # one token at least, which is not written where prompts are only scored
-        cut = f"max_tokens is {wanted}, but only {min(fitted)} fit after the prompt, so the text has at most these"
-        return Prepared(
-            requests=[replace(request, logprobs=logprobs, nodes=nodes, draft_text=drafts) for request in requests],
-            sampling=sampling,
-            method=method,
-            prompt_tokens=sum(map(len, prompts)),
-            choices=count,
-            warnings=[
-                *([cut] if min(fitted) < wanted else []),
-                *([ignored] if body.prediction and not repeats else []),
-                *unheld,
-            ],
-        )
+        return sampling, unheld
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether drafts are taken from a prediction."""
+        return METHODS[self._method.method].repeats
+
+    def _jobs(
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], fitted: Sequence[int], limits: Limits,
+        sampling: Sampling, key: str, shown: frozenset[int] = frozenset(),
+    ) -> list[Job]:  # fmt: skip
+        """The texts of prompts, of this many tokens each."""
+        count, options = body.n or 1, self._options
+        seeds = seeds_for(count * len(prompts), body.seed, "texts")
+        if seeds[-1] > MAX_SEED:
+            raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
+        method, nodes = drafting_of(self._method, body.speculative)
+        text = body.prediction.text if body.prediction and self._repeats else None
+        own: dict[str, Any] = {
+            "logprobs": None if body.top is None else LogprobSettings(top=body.top), "nodes": nodes, "shown": shown,
+            "draft_text": draft_ids(self._pair.tokenizer, text, limits),
+            "cache_salt": "" if options.share_prefixes else key, "owner": "" if options.history == "all" else key,
+        }  # fmt: skip
+        jobs = []
+        for number, seed in enumerate(seeds):
+            prompt, most = prompts[number // count], max(1, fitted[number // count])
+            request = replace(self._pair.request(prompt, replace(limits, max_new_tokens=most), seed), **own)
+            jobs.append(Job(request=request, sampling=sampling, method=method))
+        return jobs
+
+    def _remarks(self, body: Settings, fitted: Sequence[int]) -> list[str]:
+        """What of a text's length and of its prediction is not honoured."""
+        wanted, most, method = body.longest or 0, min(fitted), self._method.method
+        cut = f"max_tokens is {wanted}, but only {most} fit after the prompt, so the text has at most these"
+        ignored = f"the server's method {method!r} takes no drafts from a prediction, so it was ignored"
+        return [*([cut] if most < wanted else []), *([ignored] if body.prediction and not self._repeats else [])]
 
     def _grammar(self, body: ChatBody | CompletionBody) -> tuple[Grammar | None, list[str]]:
         """The grammar of a text, and remarks on what of its schemas no grammar holds, or an ApiError on the first one."""

@@ -7,35 +7,52 @@ import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
-from draftwood.serve.openai.tagged import Nesting, Tags
+from draftwood.serve.openai.tagged import Nesting, Tags, is_object
 
 _OBJECT: Final = re.compile(r"\s*\{")
 _SHOWN: Final = re.compile(r"\S")
 
 
-@final
-@dataclass(kw_only=True)
-class Call:
-    """A call, with its arguments as far as they are written, and the id that the text gives it."""
+Kind: TypeAlias = Literal["reasoning", "text", "call"]
 
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    id: str | None = None
+
+@final
+@dataclass(kw_only=True, eq=False)
+class Part:
+    """A part of an answer: reasoning, a text or a tool call, as far as it is written.
+
+    Attributes:
+        pieces: of its text; of a call those of its arguments, which are JSON.
+        index: among the parts of the answer.
+        id, name: of a call; the id is that of the text, if it gives one.
+        logprobs: of a text, one for every token, where the request wants them.
+    """
+
+    kind: Kind
+    pieces: list[str] = field(default_factory=list)
+    index: int = 0
+    id: str = ""
+    name: str = ""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 class Arguments(str):
-    """A further part of the arguments of the last call."""
+    """A further piece of the arguments of the last call."""
 
 
 class Thought(str):
-    """A further part of the reasoning."""
+    """A further piece of the reasoning."""
 
 
-Part: TypeAlias = str | Call | Arguments | Thought
-"""A part of an answer: content, a call that begins, arguments of the last one, and reasoning."""
+New: TypeAlias = str | Part | Arguments | Thought
+"""What is new of an answer: a piece of a text, a call that begins, a piece of its arguments or of the reasoning."""
 
 
 @final
@@ -96,14 +113,14 @@ class CallReader:
         self._names: Set[str] | None = None  # of the functions that may be called here; None for all
         self._nesting = Nesting()  # of what is read on
         self._tried: dict[int, tuple[Nesting, int]] = {}  # of values whose ends decide: by place, and how far they are read
-        self._found: list[Part] = []
+        self._found: list[New] = []
 
     @property
     def _form(self) -> ToolFormat:
         assert self._reading.form is not None  # else nothing is called
         return self._reading.form
 
-    def push(self, text: str, *, last: bool) -> list[Part]:
+    def push(self, text: str, *, last: bool) -> list[New]:
         self.unread, self._last = self.unread + text, last
         while self._step():
             pass
@@ -151,7 +168,7 @@ class CallReader:
             given = head.groupdict()
             name = given.get("name") or given["bare"]
             if self._names is None or name in self._names:
-                call, begin = Call(name=name, id=given.get("id")), head.end()
+                call, begin = Part(kind="call", name=name, id=given.get("id") or ""), head.end()
                 end = begin if not self._reading.whole else self._end(begin)
                 if end is None or (end > begin and not is_object(text[begin:end])):
                     return None if end is None and not self._last else False
@@ -172,18 +189,18 @@ class CallReader:
         """Read a call whose arguments stand in tags, when it has ended."""
         text, form, reading = self.unread, self._form, self._reading
         head = form.head.match(text, at)
-        end = -1 if head is None else tags.end_in(text, head.end())
-        if head is None or end < 0:
+        end = None if head is None else self._end(head.end(), tags)
+        if head is None or end is None:
             return False if self._last or (head is None and not form.begun.fullmatch(text, at)) else None
         name = head["bare"]
-        found = tags.arguments_of(text[head.end() : end], reading.schemas.get(name, {}))
+        found = tags.arguments_of(text[head.end() : end - len(tags.end)], reading.schemas.get(name, {}))
         if found is None or (not found and name in reading.needing):
             return False
         if not is_object(written := json.dumps(found, ensure_ascii=False)):
             return False
-        self._begin(Call(name=name))
+        self._begin(Part(kind="call", name=name))
         self._grow(written)
-        self._drop(end + len(tags.end))
+        self._drop(end)
         self._step = self._read_close
         return True
 
@@ -191,19 +208,19 @@ class CallReader:
         """Read a value that has ended, with one call or several."""
         calls = _calls_of(self.unread[at:end], self._reading.needing)
         known = self._names is None or all(call.name in self._names for call in calls)
-        if not calls or not known or (self._reading.whole and not all(is_object(call.arguments[0]) for call in calls)):
+        if not calls or not known or (self._reading.whole and not all(is_object(call.text) for call in calls)):
             return False
         for call in calls:
-            arguments, call.arguments = call.arguments[0], []
+            arguments, call.pieces = call.text, []
             self._begin(call)
             self._grow(arguments)
         self._drop(end)
         self._step = self._read_close
         return True
 
-    def _end(self, at: int) -> int | None:
-        """Where the JSON value ends that begins at a place; None if it does not yet."""
-        nesting, read = self._tried.get(at, (Nesting(), at))
+    def _end(self, at: int, tags: Tags | None = None) -> int | None:
+        """Where the JSON value, or what stands in tags, ends that begins at a place; None if it does not yet."""
+        nesting, read = self._tried.get(at, (Nesting(tags=tags), at))
         end = nesting.end(self.unread, read)
         self._tried[at] = nesting, len(self.unread)
         return end
@@ -213,7 +230,7 @@ class CallReader:
         """Whether the last call is no call that is left out."""
         return self._count == 1 or not self._reading.one
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Part) -> None:
         self._count += 1
         if self._kept:
             self._found.append(call)
@@ -258,17 +275,7 @@ class CallReader:
         return True
 
 
-def is_object(arguments: str) -> bool:
-    """Whether arguments are a JSON object that can be sent: no NaN, and no half of a surrogate pair."""
-    try:
-        found = json.loads(arguments)
-        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict)
-
-
-def _calls_of(text: str, needing: Set[str]) -> list[Call]:
+def _calls_of(text: str, needing: Set[str]) -> list[Part]:
     """The calls in a JSON text; none if it is something else. Functions that need arguments are not called without any."""
     try:
         given = json.loads(text)
@@ -284,5 +291,5 @@ def _calls_of(text: str, needing: Set[str]) -> list[Call]:
                 return []
             arguments = {}
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        found.append(Call(name=one["name"], arguments=[written]))
+        found.append(Part(kind="call", name=one["name"], pieces=[written]))
     return found

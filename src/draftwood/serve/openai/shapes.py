@@ -94,9 +94,9 @@ class ChatShape(_OpenAIShape):
     _chunk = "chat.completion.chunk"
     _nothing: ClassVar = {"delta": {}}
 
-    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
-        super().open(answer, model, texts)
-        self._readers = [AnswerReader(answer.prepared.reading) for _ in answer.prepared.requests]
+    def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
+        super().open(answer, model, texts, stream=stream)
+        self._readers = [AnswerReader(answer.reading) for _ in answer.jobs]
 
     def first(self) -> list[Json]:
         begin = {"role": "assistant", "content": ""}
@@ -129,25 +129,26 @@ class CompletionShape(_OpenAIShape):
     _object = _chunk = "text_completion"
     _nothing: ClassVar = {"text": ""}
 
-    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
-        super().open(answer, model, texts)
-        self._logprobs = [_CompletionLogprobs(texts) for _ in answer.prepared.requests]
+    def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
+        super().open(answer, model, texts, stream=stream)
+        self._logprobs = [_CompletionLogprobs(texts) for _ in answer.jobs]
 
     def first(self) -> list[Json]:
         """The prompts, where they come back."""
-        return [self._chunked(self._said(*echo, first=True)) for echo in enumerate(self.answer.prepared.echoes)]
+        echoes = [(index, job.echo) for index, job in enumerate(self.answer.jobs) if job.echo is not None]
+        return [self._chunked(self._said(*echo, first=True)) for echo in echoes]
 
     def _choice(self, index: int, text: TextDelta) -> Json:
-        if not self.answer.prepared.echoes:
+        if (echo := self.answer.jobs[index].echo) is None:
             return self._said(index, text)
-        return self._said(index, TextDelta.joined([self.answer.prepared.echoes[index], text]), first=True)
+        return self._said(index, TextDelta.joined([echo, text]), first=True)
 
     def _parts(self, index: int, event: TextDelta, *, empty: bool) -> list[Json]:
         return [self._said(index, event)] if event.text or empty else []
 
     def _said(self, index: int, text: TextDelta, *, first: bool = False) -> Json:
         """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
-        before = self.answer.prepared.requests[index].prompt[0] if first else None
+        before = self.answer.jobs[index].request.prompt[0] if first else None
         logprobs = None if text.logprobs is None else self._logprobs[index].part(text.logprobs, before)
         return {"index": index, "text": text.text, "logprobs": logprobs, "finish_reason": None}
 
@@ -155,7 +156,7 @@ class CompletionShape(_OpenAIShape):
 def figures(answer: Answer) -> Json:
     """What drafting brought to a response, and what of its request was ignored; empty if nothing was."""
     metrics = {"metrics": {"speculative_decoding": drafting_figures(answer.drafts)}} if answer.drafts else {}
-    return metrics | ({"warnings": list(warnings)} if (warnings := answer.prepared.warnings) else {})
+    return metrics | ({"warnings": list(answer.warnings)} if answer.warnings else {})
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], texts: TokenTexts) -> list[Json]:

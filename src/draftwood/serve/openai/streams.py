@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from time import monotonic, time
-from typing import Any, ClassVar, Final, TypeAlias, final
+from typing import Any, ClassVar, Final, TypeAlias
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect
@@ -27,11 +27,12 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 """A comment in a silent stream."""
 
 
-class Shape(ABC):
-    """How the answer to one request is written, whole and as a stream of events.
+class Shape(Response, ABC):
+    """The response to a request for texts: how its answer is written, whole and as a stream of events.
 
     Attributes:
         answer, model, texts: what is written, the model's name in it, and texts of single tokens.
+        stream: whether it is sent as events.
         id, created: of the answer; all of these are there after :meth:`open`.
     """
 
@@ -48,9 +49,9 @@ class Shape(ABC):
     model: str
     texts: TokenTexts
 
-    def open(self, answer: Answer, model: str, texts: TokenTexts) -> None:
+    def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
         """Take what is to be written. All events have one id, which is that of the trace too."""
-        self.answer, self.model, self.texts = answer, model, texts
+        self.answer, self.model, self.texts, self.stream, self._sent = answer, model, texts, stream, monotonic()
         self.id, self.created = self.prefix + uuid4().hex, int(time())
 
     @abstractmethod
@@ -81,16 +82,8 @@ class Shape(ABC):
         """Events as they are sent."""
         return b"".join(map(event, events))
 
-
-@final
-class AnswerResponse(Response):
-    """The response of a request for texts; the texts end when the client goes. An ApiError before it begins is raised."""
-
-    def __init__(self, shape: Shape, *, stream: bool) -> None:
-        self.answer, self.shape, self.stream = shape.answer, shape, stream
-        self._sent = monotonic()
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; its texts end when the client goes. Raises an ApiError before it begins."""
         work = self._send_stream(send) if self.stream else self._send_whole(scope, receive, send)
         try:
             await while_present(receive, work)
@@ -100,36 +93,35 @@ class AnswerResponse(Response):
             self.answer.close()
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        texts: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
+        texts: list[list[TextDelta]] = [[] for _ in self.answer.jobs]
         async for found in self.answer.events(KEEP_ALIVE_SECONDS):
             if found is not None:
                 texts[found[0]].append(found[1])
-        await JSONResponse(self.shape.whole(texts))(scope, receive, send)
+        await JSONResponse(self.whole(texts))(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""
         events = self.answer.events(KEEP_ALIVE_SECONDS)
         first = await anext(events)
-        await event_stream(self._parts(first, events), self.shape.media_type).stream_response(send)
+        await event_stream(self._parts_of(first, events), self.media_type).stream_response(send)
 
-    async def _parts(
+    async def _parts_of(
         self, first: tuple[int, TextDelta] | None, events: AsyncIterator[tuple[int, TextDelta] | None]
     ) -> AsyncIterator[bytes]:
-        encoded = self.shape.encoded
         try:
-            yield encoded(self.shape.first())
+            yield self.encoded(self.first())
             yield self._shown(first)
             async for found in events:
                 yield self._shown(found)
-            yield encoded(self.shape.last()) + self.shape.closing
+            yield self.encoded(self.last()) + self.closing
         except ApiError as error:
-            yield encoded([self.shape.fail(error.to_json())]) + self.shape.closing
+            yield self.encoded([self.fail(error.to_json())]) + self.closing
 
     def _shown(self, found: tuple[int, TextDelta] | None) -> bytes:
         """What is sent of a piece; a silence if that is nothing for too long, as while a call is written."""
-        shown = b"" if found is None else self.shape.encoded(self.shape.chunks(*found))
+        shown = b"" if found is None else self.encoded(self.chunks(*found))
         if not shown and (found is None or monotonic() - self._sent > KEEP_ALIVE_SECONDS):
-            shown = self.shape.encoded([self.shape.silence()])
+            shown = self.encoded([self.silence()])
         self._sent = monotonic() if shown else self._sent
         return shown
 

@@ -7,41 +7,57 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, final
 
-_QUOTE: Final = re.compile(r'["{}\[\]]')  # what begins a string, and what nests
-_STRING: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_JSON: Final = re.compile(r'["{}\[\]]|\\.', re.DOTALL)  # what begins or ends a string, what nests, and what is escaped
+_CLOSERS: Final = {"{": "}", "[": "]"}
 
 
 @final
 class Nesting:
-    """Finds where a JSON value ends in a text that grows. What closes nothing is passed over."""
+    """Finds where a JSON value ends in a text that grows, or arguments in tags. What closes nothing is passed over.
 
-    def __init__(self, within: str = "") -> None:
-        self._closers, self._quoted, self._escaped = list(within), False, False
+    Args:
+        within: what closes the place, where it is within values.
+    """
+
+    def __init__(self, within: str = "", tags: Tags | None = None) -> None:
+        self._closers, self._signs, self._quotes = list(within), _JSON, tuple('"')
+        if tags is not None:
+            self._closers, self._signs, self._quotes = [tags.end], tags.signs, tags.quotes
+        self._longest = max(2, *map(len, self._closers), *map(len, self._quotes))
+        self._quote, self._tail = "", ""  # within which the text is, and what may begin a sign
 
     def end(self, text: str, at: int = 0) -> int | None:
         """Read on from a place; returns where the value ends, or what closes the place, or None at the end of the text."""
-        while at < len(text):
-            if self._escaped:
-                self._escaped, at = False, at + 1
-            elif self._quoted:
-                at = _STRING.match(text, at).end() + 1  # type: ignore[union-attr]  # it matches nothing too
-                self._escaped = text[at - 1 : at] == "\\"
-                self._quoted = text[at - 1 : at] != '"'
-            elif (sign := _QUOTE.search(text, at)) is None:
-                return None
-            else:
-                at = sign.end()
-                self._quoted = sign[0] == '"'
-                if sign[0] in "{[":
-                    self._closers.append("}" if sign[0] == "{" else "]")
-                elif self._closers and sign[0] == self._closers[-1]:
-                    self._closers.pop()
-                    if not self._closers:
-                        return at
+        new, place = self._tail + text[at:], 0
+        while sign := self._signs.search(new, place):
+            place = sign.end()
+            if self._quote:
+                self._quote = "" if sign[0] == self._quote else self._quote
+            elif sign[0][0] == "\\":  # which escapes nothing here
+                place = sign.start() + 1
+            elif sign[0] in self._quotes:
+                self._quote = sign[0]
+            elif sign[0] in _CLOSERS:
+                self._closers.append(_CLOSERS[sign[0]])
+            elif self._closers and sign[0] == self._closers[-1]:
+                self._closers.pop()
+                if not self._closers:
+                    return at + place - len(self._tail)
+        self._tail = new[max(place, len(new) - self._longest + 1) :]
         return None
+
+
+def is_object(arguments: str) -> bool:
+    """Whether arguments are a JSON object that can be sent: no NaN, and no half of a surrogate pair."""
+    try:
+        found = json.loads(arguments)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict)
 
 
 _WORDS: Final = {"True": True, "False": False, "None": None}
@@ -55,24 +71,18 @@ class Tags:
     Attributes:
         arguments_of: the arguments in a text, of the types of a function's schema; None if there is anything else in it.
         end: comes after the last one.
-        quote: is around texts, within which an end is none.
-        within: matches arguments up to their end, where texts have quotes of several kinds.
+        quotes: are around texts, within which an end is none; with one of JSON a backslash escapes the next character.
     """
 
     arguments_of: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
     end: str
-    quote: str = ""
-    within: re.Pattern[str] | None = None
+    quotes: tuple[str, ...] = ()
 
-    def end_in(self, text: str, at: int) -> int:
-        """The place of the end of the arguments that begin at a place; negative if there is none yet."""
-        if self.within is not None:
-            inner = self.within.match(text, at)
-            return inner.end() if inner is not None and text.startswith(self.end, inner.end()) else -1
-        end = text.find(self.end, at)
-        while self.quote and end >= 0 and text.count(self.quote, at, end) % 2:
-            end = text.find(self.end, end + 1)
-        return end
+    @cached_property
+    def signs(self) -> re.Pattern[str]:
+        """What ends arguments, or may hide their end."""
+        escapes = [r"\\."] if '"' in self.quotes else []
+        return re.compile("|".join([*map(re.escape, (self.end, *self.quotes)), *escapes]), re.DOTALL)
 
 
 def _of_tags(argument: re.Pattern[str], text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -119,7 +129,6 @@ class _Constants(ast.NodeTransformer):
         return ast.Constant(json.loads(node.id)) if node.id in ("true", "false", "null") else node
 
 
-_PYTHON: Final = re.compile(r"""\((?:[^)"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')*""", re.DOTALL)
 _WORD: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|[^{}\[\],:"<]+', re.DOTALL)
 _QWEN: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _GLM: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
@@ -127,9 +136,9 @@ QWEN: Final = Tags(partial(_of_tags, _QWEN), "</function>")
 """As Qwen3-Coder and Qwen3.5 write them."""
 GLM: Final = Tags(partial(_of_tags, _GLM), "</tool_call>")
 """As GLM 4.5 and later ones write them."""
-GEMMA: Final = Tags(_of_quotes, "<tool_call|>", '<|"|>')
+GEMMA: Final = Tags(_of_quotes, "<tool_call|>", ('<|"|>',))
 """As Gemma 4 writes them."""
-PYTHON: Final = Tags(_of_python, ")", within=_PYTHON)
+PYTHON: Final = Tags(_of_python, ")", ('"', "'"))
 """As LFM2 writes them."""
 
 

@@ -14,8 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from draftwood.core.checks import short_repr
 from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.openai.answers import LiveTrace, while_present
-from draftwood.serve.openai.prepare import Prepared
+from draftwood.serve.openai.answers import Answer, LiveTrace, while_present
 from draftwood.serve.openai.streams import DONE, EVENTS, KEEP_ALIVE, event, event_stream
 from draftwood.serve.page import page
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
@@ -52,7 +51,7 @@ class Traces:
         self._most = most
         self._kept: dict[str, LiveTrace] = {}  # the oldest first
 
-    def check(self, prepared: Prepared) -> None:
+    def check(self, answer: Answer) -> None:
         """Raise an ApiError for a request of several texts, or if the server keeps no traces."""
         if not self._most:
             raise bad(
@@ -60,7 +59,7 @@ class Traces:
                 "without replicas",
                 param="trace",
             )
-        if (count := len(prepared.requests)) > 1:
+        if (count := len(answer.jobs)) > 1:
             raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
 
     def keep(self, name: str, trace: LiveTrace) -> None:
