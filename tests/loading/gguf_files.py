@@ -121,7 +121,7 @@ def write_gguf(
         pre: how a byte-level tokenizer splits text.
         leave_out: a tensor that is not written.
         extra: further tensors.
-        metadata: further values.
+        metadata: further values; None for one that is left out.
         plain: parts of names of matrices that are written as float32.
         parts: tensors of each part of a split model, whose first file is returned; 0 for one file.
         template: the chat template, or several with their names.
@@ -133,6 +133,9 @@ def write_gguf(
     if template is not None:
         writer.add_chat_template(template)
     for key, value in (metadata or {}).items():
+        if value is None:
+            writer.kv_data[0].pop(key, None)
+            continue
         add = {
             str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32,
             list: writer.add_array,

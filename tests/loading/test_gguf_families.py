@@ -78,8 +78,8 @@ CASES = {
         },
         {"attention.sliding_window": 8, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     ),
-    "gemma4": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}, {
-        **GEMMA4_SAID, "attention.head_count_kv": [2, 1, 2, 2, 1]}),
+    "gemma4": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size": 128}, {
+        **GEMMA4_SAID, "attention.key_length": None, "attention.head_count_kv": [2, 1, 2, 2, 1]}),
     "gemma4, small": ("gemma4_text", {
         **GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32}, {
         **GEMMA4_SAID, "attention.shared_kv_layers": 2, "feed_forward_length": [96] * 3 + [192] * 2,
@@ -95,6 +95,7 @@ CASES = {
         "attention.sliding_window": 8}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0, 1], "num_hidden_layers": 5}, {}),
     "granite": ("granite", FACTORS, FACTORS_SAID),
+    "granite, plain": ("granite", {"attention_multiplier": 0.25, "logits_scaling": 0.6}, {"logit_scale": 0.6}),
     "granitemoe": ("granitemoehybrid", {
         **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "mamba_n_heads": 4,
         "shared_intermediate_size": 64, "layer_types": [KINDS["F"]] * 2, "position_embedding_type": "rope"}, {
@@ -135,13 +136,13 @@ CASES = {
         "expert_shared_feed_forward_length": 64, "block_count": 3, "nextn_predict_layers": 1}),
     "qwen3next": ("qwen3_next", {
         **RULE, **EXPERTS, "linear_num_value_heads": 6, "shared_expert_intermediate_size": 64}, {
-        **SAID, **COUNTS, "ssm.time_step_rank": 6, "ssm.inner_size": 192, "full_attention_interval": 2,
-        "expert_shared_feed_forward_length": 64}),
+        **SAID, **COUNTS, "ssm.time_step_rank": 6, "ssm.inner_size": 192, "full_attention_interval": 2}),
     "qwen3next, ahead": ("qwen3_next", {
         **RULE, **EXPERTS, "linear_num_value_heads": 2, "shared_expert_intermediate_size": 64}, {
         **SAID, **COUNTS, "ssm.time_step_rank": 2, "ssm.inner_size": 64, "full_attention_interval": 2,
         "expert_shared_feed_forward_length": 64, "block_count": 3, "nextn_predict_layers": 1}),
-    "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, COUNTS),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}, {
+        **COUNTS, "expert_feed_forward_length": None, "feed_forward_length": None}),
     "llama, experts": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}, {
         "expert_count": 6, "expert_used_count": 2}),
     "gpt-oss": ("gpt_oss", {
@@ -157,6 +158,10 @@ CASES = {
         **EXPERTS, "layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "num_dense_layers": 1}, {
         **COUNTS, "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "expert_gating_func": 2,
         "leading_dense_block_count": 1}),
+    "lfm2moe, sparse": ("lfm2_moe", {
+        **EXPERTS, "layer_types": ["conv", KINDS["F"], "conv"], "num_hidden_layers": 3, "num_dense_layers": 0}, {
+        **COUNTS, "attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "expert_gating_func": 2,
+        "feed_forward_length": None}),
 }  # fmt: skip
 """Name, model type, settings, and what a file says of them."""
 AHEAD = {
@@ -176,7 +181,7 @@ IDS = torch.randint(5, 60, (1, 40), generator=torch.Generator().manual_seed(0))[
 def written(path, case, kind, more=None):
     """A file, which says ``more`` or does not say what is None there, and the model that it holds."""
     (own, settings, said), arch, tokenizer = CASES[case], case.partition(",")[0], source()[1]
-    said = {name: value for name, value in {**said, **(more or {})}.items() if value is not None}
+    said = {**said, **(more or {})}
     sizes = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": len(tokenizer)}
     sizes |= {"vocab_size_per_layer_input": len(tokenizer)} if own == "gemma4_text" else {}
     rotary = {"rope_parameters": THETA, "max_position_embeddings": 96}
@@ -261,18 +266,15 @@ def test_the_head_of_a_file_is_the_one_that_was_written_and_drafts(tmp_path, cas
     ("mistral3", {"rope.scaling.yarn_log_multiplier": None}, "does not say mistral3.rope.scaling.yarn_log_multiplier"),
     ("granitehybrid", {"ssm.state_size": None}, "does not say granitehybrid.ssm.state_size"),
     ("granitehybrid", {"ssm.time_step_rank": 3}, "granitehybrid.ssm.inner_size 128"),
-    ("qwen35moe", {"expert_shared_feed_forward_length": None}, "say qwen35moe.expert_shared_feed_forward_length"),
     ("gpt-oss", {"attention.sliding_window": None}, "does not say gpt-oss.attention.sliding_window"),
     ("gpt-oss", {"rope.scaling.type": "dynamic"}, "gpt-oss.rope.scaling.type 'dynamic'"),
     ("gpt-oss", {"rope.scaling.yarn_ext_factor": 0.5}, "gpt-oss.rope.scaling.yarn_ext_factor 0.5"),
     ("granite", {"rope.scaling.finetuned": False}, "granite.rope.scaling.finetuned False"),
-    ("granitemoe", {"expert_shared_feed_forward_length": None}, "say granitemoe.expert_shared_feed_forward_length"),
     ("mistral3", {"rope.scaling.yarn_log_multiplier": 0.1}, "mistral3.rope.scaling.yarn_log_multiplier 0.1"),
     ("mistral3", {"attention.temperature_length": 48}, "mistral3.attention.temperature_length 48"),
     ("qwen3moe", {"expert_gating_func": 2}, "qwen3moe.expert_gating_func 2, which is not read"),
     ("qwen3moe", {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm False, but True is computed"),
     ("qwen3moe", {"expert_count": 7}, "'blk.0.ffn_gate_inp.weight' as 6 x 64, but its metadata make it 7 x 64"),
-    ("qwen3moe", {"expert_feed_forward_length": None}, "say qwen3moe.expert_feed_forward_length"),
     ("lfm2moe", {"expert_gating_func": 1}, "lfm2moe.expert_gating_func 1, but 2 is computed"),
     ("gemma4", {"attention.key_length_swa": None}, "does not say gemma4.attention.key_length_swa"),
     ("gemma4", {"attention.value_length_swa": 8}, "gemma4.attention.value_length_swa 8, but 16 is computed"),

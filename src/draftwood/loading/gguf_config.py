@@ -80,9 +80,9 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
         "tie_word_embeddings": OUTPUT not in sizes,
         **{f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
     }
-    if INNER in keys or not gguf.settings.keys() & {"intermediate_size", "moe_intermediate_size"}:
-        inner = keys.need(INNER, several=own.varied)
-        found["intermediate_size"] = int(min(inner) if isinstance(inner, list) else inner)
+    sparse = gguf.settings.keys() & {"intermediate_size", "moe_intermediate_size"}  # perhaps without another network
+    inner = keys.get(INNER, 0, several=own.varied) if sparse else keys.need(INNER, several=own.varied)
+    found["intermediate_size"] = int(min(inner) if isinstance(inner, list) else inner)
     names = own.in_gguf()
     for part, setting in own.biases.items():
         if setting:
@@ -97,8 +97,7 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
         raise keys.refused(WINDOW)
     keys.end({
         "attention.value_length": size, "attention.layer_norm_epsilon": epsilon, "rope.freq_base_swa": base,
-        TURNED_SIZE: size, "expert_feed_forward_length": found.get("intermediate_size"),
-        "expert_weights_norm": found.get("norm_topk_prob"),
+        TURNED_SIZE: size, "expert_weights_norm": found.get("norm_topk_prob"),
     })  # fmt: skip
     return found
 
@@ -119,6 +118,8 @@ def _said(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dic
     if gguf.wide:
         wide, heads = config["num_hidden_layers"] == gguf.wide, config["num_attention_heads"]
         found[own.scale[0]] = config["hidden_size"] // heads if wide else config["head_dim"]
+    elif own.scale[0] in found:
+        found[own.scale[0]] = found[own.scale[0]] or config["head_dim"] ** -0.5
     if gguf.unrotated:
         found["no_rope_layers"] = [int(n % gguf.unrotated != 0) for n in range(1, config["num_hidden_layers"] + 1)]
     if own.rotary:
@@ -235,12 +236,12 @@ def _all_rotated(sections: Any, pairs: int) -> bool:
 def _varied(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers that are unlike: heads of layers of sliding attention have sizes of their own."""
     layers, kinds, small = config["num_hidden_layers"], config["layer_types"], config["intermediate_size"]
-    wide, near = int(keys.need("attention.key_length")), int(keys.need("attention.key_length_swa"))
+    wide, near = config["head_dim"], int(keys.need("attention.key_length_swa"))
     for name, size in {"attention.value_length_swa": near, TURNED_SIZE: wide, "rope.dimension_count_swa": near}.items():
         keys.same(name, size)
     if kinds[-1] != FULL:
         raise keys.refused(PATTERN)
-    said, inner = keys.get(SHARED, config["num_attention_heads"], several=True), keys.need(INNER, several=True)
+    said, inner = keys.get(SHARED, config["num_attention_heads"], several=True), keys.get(INNER, 0, several=True)
     each = said if isinstance(said, list) else [said] * layers
     heads = {kind: int(count) for kind, count in zip(kinds, each, strict=False)}
     if each != [heads[kind] for kind in kinds]:

@@ -18,9 +18,12 @@ from draftwood.runners.native.families import PATTERN, ROTATES, WINDOW
 
 INNER, SHARED, TURNED_SIZE = "feed_forward_length", "attention.head_count_kv", "rope.dimension_count"
 ORIGINAL: Final = "rope.scaling.original_context_length"
+_WIDTHS: Final = {
+    INNER: "ffn_down", "expert_feed_forward_length": "ffn_down_exps", "expert_shared_feed_forward_length": "ffn_down_shexp",
+}  # fmt: skip
 _TYPE, _FACTOR, _OLD_FACTOR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on them
-    "block_count", "context_length", "embedding_length", INNER, "pooling_type", ROTATES, "vocab_size",
+    *_WIDTHS, "block_count", "context_length", "embedding_length", "pooling_type", ROTATES, "vocab_size",
 }  # fmt: skip
 _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
     "attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0, "attention.scale": 0,
@@ -35,7 +38,8 @@ _NEUTRAL: Final[Mapping[str, Any]] = {  # values with which a key does nothing
 
 @final
 class Keys:
-    """What a file says under the name of its architecture, without that name; a list of equal values is that value.
+    """What a file says under the name of its architecture, without that name; a list of equal values is that value. Widths
+    of networks that it leaves out are those of its tensors.
 
     Args:
         header: of the file.
@@ -45,8 +49,12 @@ class Keys:
     """
 
     def __init__(self, header: Header) -> None:
-        self.header, self._read = header, set[str]()
-        self._values, own = dict[str, Any](), f"{header.architecture}."
+        self.header, self._read, own = header, set[str](), f"{header.architecture}."
+        widths = {name: f".{stem}.weight" for name, stem in _WIDTHS.items()}
+        self._values: dict[str, Any] = {
+            name: tensor.sizes[0] for tensor in reversed(header.tensors) for name, end in widths.items()
+            if tensor.name.endswith(end)
+        }  # fmt: skip
         for key in (*header.metadata, *header.arrays):
             if key.startswith(own):
                 value: Any = header.value(key)

@@ -115,9 +115,9 @@ _GEMMA4: Final = _GEMMA._replace(
 _GRANITE: Final = {
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier", "logit_divisor": "logits_scaling",
 }  # fmt: skip
-_IN_GRANITE: Final = {
-    "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
-    "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
+_IN_GRANITE: Final[dict[str, str | tuple[str, Any]]] = {
+    "embedding_multiplier": ("embedding_scale", 1.0), "residual_multiplier": ("residual_scale", 1.0),
+    "attention_multiplier": ("attention.scale", None), "logits_scaling": ("logit_scale", 1.0),
 }  # fmt: skip
 _MISTRAL: Final = Family(
     "MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None, whole="mistral3",
@@ -245,7 +245,7 @@ FAMILIES: Final = {
             "lfm2moe", stems={"last_norm": "token_embd_norm", "router_bias": "exp_probs_b.bias"},
             settings={**_IN_SPARSE, "num_dense_layers": ("leading_dense_block_count", 0)},
             fixed={**_IN_LFM2, **_EVERY, "use_expert_bias": True, "routed_scaling_factor": 1.0},
-            needs=("feed_forward_length", "expert_gating_func"), same={"expert_gating_func": 2},  # the sigmoid
+            needs=("expert_gating_func",), same={"expert_gating_func": 2},  # the sigmoid
         ),
     ),
 }  # fmt: skip
