@@ -151,7 +151,7 @@ def test_dspark_of_deepspec_which_has_embeddings_of_its_own(tmp_path):
 
 def test_other_models_are_not_published_drafters():
     for raw in ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, {"model_type": "hidden_block"}):
-        assert published_format(raw) == (None, None)
+        assert published_format(raw) is None
 
 
 # What is refused.

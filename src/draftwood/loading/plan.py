@@ -100,7 +100,9 @@ def _kind_of(name: str | Path, target: str | Path, options: LoadOptions, kind: D
         return MTP
     config = raw_config(name, options)
     trained = {one.name: one for one in (MASKED_BLOCK, HIDDEN_BLOCK)}  # whose folders this package writes
-    found = trained.get(str(config.get("model_type"))) or (published_format(config)[0] if kind is CAUSAL else None)
+    found = trained.get(str(config.get("model_type")))
+    if found is None and kind is CAUSAL and (form := published_format(config)) is not None:
+        found = form.kind
     if found is not None and found.reads_source == kind.reads_source:
         return found
     return SEQ2SEQ if kind is SEQ2SEQ and is_encoder_decoder(name, options) else CAUSAL

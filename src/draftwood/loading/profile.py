@@ -113,12 +113,9 @@ def identity(name: str | Path) -> dict[str, str] | None:
     Args:
         name: a folder, a GGUF file, or the name of a downloaded hub model.
     """
-    if Path(name).is_file():
-        return {"name": str(Path(name).resolve()), "fingerprint": _digest(_files(name))}
-    folder = folder_of(name)
-    if folder is None:
+    if not (files := _files(name)):
         return None
-    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": _digest(_files(name))}
+    return {"name": str(Path(name).resolve() if Path(name).exists() else name), "fingerprint": _digest(files)}
 
 
 def _files(name: str | Path) -> list[Path]:

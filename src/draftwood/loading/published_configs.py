@@ -8,10 +8,9 @@ github.com/deepseek-ai/DeepSpec, and speculators 0.9.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from draftwood.core.draft_kind import DFLASH, EAGLE3, DraftKind
 from draftwood.core.errors import ModelError
@@ -26,87 +25,79 @@ _LAYERS: Final = {"llama": "LlamaConfig", "qwen3": "Qwen3Config"}
 _ROTARY: Final = ("default", "linear", "llama3", "yarn")
 _SETTINGS_OF_LAYERS: Final = frozenset({
     "rope_theta", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "use_sliding_window",
-    "max_window_layers",
+    "max_window_layers", "auto_map", "torch_dtype", "num_target_layers",
 })  # fmt: skip
-_NEUTRAL: Final = frozenset({"auto_map", "torch_dtype", "num_target_layers"})
-_NORMS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm")
+_PARTS: Final = ("eagle_config", "dflash_config", "transformer_layer_config")
+_NORMS: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_CONFIDENCE: Final = ("enable_confidence_head", "confidence_head_with_markov", "confidence_head_alpha")  # not used here
+_OF_MARKOV: Final = ("markov_rank", "markov_head_type", *_CONFIDENCE)
 _SHAPE: Final = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
     "rms_norm_eps",
 )  # fmt: skip
 
 
-@final
-class _Flags:
-    """The flags of a configuration, or of a part of it, which are taken one by one."""
+class _Format(NamedTuple):
+    """How checkpoints say what a drafter is.
 
-    def __init__(self, values: Mapping[str, Any], part: str = "") -> None:
-        self._left, self._part = dict(values), part
-
-    def take(self, name: str, default: Any = None) -> Any:
-        """The value of a flag; the default if it is missing or null."""
-        found = self._left.pop(name, None)
-        return default if found is None else found
-
-    def need(self, name: str) -> Any:
-        """The value of a flag that must be there."""
-        if (found := self.take(name)) is None:
-            raise _refused(f"it lacks {self._part}{name}")
-        return found
-
-    def only(self, name: str, *allowed: Any) -> None:
-        """Take a flag that may be missing, or have one of these values."""
-        if (found := self.take(name)) is not None and found not in allowed:
-            wanted = ", ".join(map(repr, allowed)) or "no value"
-            raise _refused(f"{self._part}{name} is {found!r}, and only {wanted} can be run")
-
-    def skip(self, *names: str) -> None:
-        """Take flags that change no score."""
-        for name in names:
-            self.take(name)
-
-    def part(self, name: str) -> _Flags:
-        """The flags of a part, which may be missing."""
-        return _Flags(self.take(name, {}), f"{self._part}{name}.")
-
-    def rest(self) -> dict[str, Any]:
-        """Take all that is left."""
-        left, self._left = self._left, {}
-        return left
-
-    def end(self) -> None:
-        """Refuse flags that were not taken."""
-        if names := sorted(name for name, value in self._left.items() if value is not None):
-            raise _refused(f"it has flags that are not known: {', '.join(self._part + name for name in names)}")
-
-
-def _refused(why: str) -> ModelError:
-    return ModelError(f"this drafter's config.json cannot be honoured: {why}. Give a checkpoint of another kind")
-
-
-_Maker: TypeAlias = Callable[[_Flags, int], Published]
-
-
-def published_config(raw: Mapping[str, Any], target_depth: int) -> Published:
-    """The configuration of a published drafter.
-
-    Args:
-        raw: ``config.json``.
-        target_depth: layers of the target, for formats that choose their layers by it.
-
-    Raises:
-        ModelError: a kind or a flag that is not supported, or a missing one; names it.
+    Attributes:
+        kind: what they are.
+        layers: the part of the configuration with the settings of layers; empty if they are among the others.
+        part: the part with the numbers of the target's layers, and of DFlash the mask token and the Markov head.
+        numbers: the flag of the target's layers.
+        embedding: the number of the embedding there; layers follow.
+        by_depth: the depth of the target says its layers where no flag does.
+        more: further flags of the drafter.
+        only: flags that may have these values only.
+        idle: flags that change no score.
+        slots: tokens of a block that no flag says; 0 if one must.
+        from_root: the root's own slot scores, if no flag says it.
     """
-    make: Any = published_format(raw)[1]
-    flags = _Flags(raw)
-    flags.skip("architectures", "tie_word_embeddings")
-    found: Published = make(flags, target_depth)
-    flags.end()
-    return found
+
+    kind: DraftKind
+    numbers: str
+    layers: str = ""
+    part: str = ""
+    embedding: int = -1
+    by_depth: bool = False
+    more: tuple[str, ...] = ()
+    only: Mapping[str, tuple[Any, ...]] = {}
+    idle: tuple[str, ...] = ()
+    slots: int = 0
+    from_root: bool = False
 
 
-def published_format(raw: Mapping[str, Any]) -> tuple[DraftKind, _Maker] | tuple[None, None]:
-    """The kind of a published drafter and the translation of its ``config.json``; None and None for other models.
+_EAGLE: Final = _Format(  # of SafeAILab and SpecForge; trainers and servers disagree on what norm_output means
+    EAGLE3, "eagle_aux_hidden_state_layer_ids", part="eagle_config.", by_depth=True,
+    more=("target_hidden_size", "draft_vocab_size", *_NORMS),
+    only={"eagle_config.use_aux_hidden_state": (True,), "norm_output": ()},
+)  # fmt: skip
+_DFLASH: Final = _Format(  # of z-lab and SpecForge
+    DFLASH, "target_layer_ids", part="dflash_config.", more=("block_size",), idle=("dflash_config.attention_mode",),
+    only={"dflash_config.projector_type": ("dflash", "dspark")},
+)  # fmt: skip
+_DEEPSPEC: Final = _Format(  # a rank of 0 is its DFlash, where the root's own slot scores too
+    DFLASH, "target_layer_ids", more=("target_layer_ids", "mask_token_id", "block_size", *_OF_MARKOV), idle=("num_anchors",),
+    from_root=True,
+)  # fmt: skip
+_SPECULATORS_EAGLE: Final = _Format(
+    EAGLE3, "eagle_aux_hidden_state_layer_ids", "transformer_layer_config.", embedding=0, by_depth=True, idle=(
+        "speculators_model_type", "speculators_version", "speculators_config", "auto_map", "dtype", "torch_dtype",
+        "transformers_version", "model_type", "_name_or_path", "embed_requires_grad", "sliding_window_non_causal",
+    ),  # there are no sliding layers
+)  # fmt: skip
+_SPECULATORS_DFLASH: Final = _SPECULATORS_EAGLE._replace(kind=DFLASH, numbers="aux_hidden_state_layer_ids", slots=8)
+_SPECULATORS: Final = {
+    "eagle3": _SPECULATORS_EAGLE, "dflash": _SPECULATORS_DFLASH, "dspark": _SPECULATORS_DFLASH._replace(from_root=True),
+}  # fmt: skip
+_ARCHITECTURES: Final = {
+    "LlamaForCausalLMEagle3": _EAGLE, "DFlashDraftModel": _DFLASH, "DSparkDraftModel": _DFLASH,
+    "Qwen3DSparkModel": _DEEPSPEC,
+}  # fmt: skip
+
+
+def published_format(raw: Mapping[str, Any]) -> _Format | None:
+    """How a published drafter's ``config.json`` says what it is; None for other models.
 
     Raises:
         ModelError: a kind that is not supported.
@@ -120,18 +111,78 @@ def published_format(raw: Mapping[str, Any]) -> tuple[DraftKind, _Maker] | tuple
         return _ARCHITECTURES[architecture]
     if "Eagle3" in architecture or "DSpark" in architecture or "DFlash" in architecture:
         raise _refused(f"its architecture is {architecture!r}, and only {', '.join(_ARCHITECTURES)} can be run")
-    return (EAGLE3, _eagle) if "draft_vocab_size" in raw and architecture == "LlamaForCausalLM" else (None, None)
+    return _EAGLE if "draft_vocab_size" in raw and architecture == "LlamaForCausalLM" else None
 
 
-def _layers(values: Mapping[str, Any], part: str = "") -> dict[str, Any]:
-    """The shape of the layers, from settings of Llama or Qwen3."""
+def published_config(raw: Mapping[str, Any], target_depth: int) -> Published:
+    """The configuration of a published drafter.
+
+    Args:
+        raw: ``config.json``.
+        target_depth: layers of the target, for formats that choose their layers by it.
+
+    Raises:
+        ModelError: a kind or a flag that is not supported, or a missing one; names it.
+    """
+    form: Any = published_format(raw)
+    flags = {name: value for name, value in _flat(raw).items() if name not in form.idle}
+    for name, allowed in form.only.items():
+        _check(flags, name, *allowed)
+    part = form.layers
+    own = {name for name in flags if (not name.startswith(part) if part else name in form.more or "." in name)}
+    layers = _layers({name.removeprefix(part): flags[name] for name in flags.keys() - own}, part)
+    left = {name: flags[name] for name in own if flags[name] is not None}
+    if part:
+        _check(left, "target_hidden_size", layers["hidden_size"])
+    numbers = left.pop(form.part + form.numbers, None)
+    if numbers is None and not form.by_depth:
+        raise _refused(f"it lacks {form.part}{form.numbers}")
+    by_depth = [2, target_depth // 2, target_depth - 3]
+    layers |= {
+        "target_layers": by_depth if numbers is None else [number - form.embedding for number in numbers],
+        "target_size": left.pop("target_hidden_size", layers["hidden_size"]),
+        "draft_vocab_size": left.pop("draft_vocab_size", layers["vocab_size"]),
+    }
+    found = _eagle(left, form, layers) if form.kind is EAGLE3 else _dflash(left, form, layers)
+    _refuse_unknown(left)
+    return found
+
+
+def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags; those of parts begin with the name of the part."""
+    found: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in _PARTS and isinstance(value, Mapping):
+            found |= {f"{name}.{one}": flag for one, flag in value.items()}
+        elif name not in ("architectures", "tie_word_embeddings"):
+            found[name] = value
+    return found
+
+
+def _check(flags: Mapping[str, Any], name: str, *allowed: Any) -> None:
+    """Refuse another value of a flag that may be missing, or have one of these."""
+    if flags.get(name) is not None and flags[name] not in allowed:
+        wanted = ", ".join(map(repr, allowed)) or "no value"
+        raise _refused(f"{name} is {flags[name]!r}, and only {wanted} can be run")
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    if found := sorted(names):
+        raise _refused(f"it has flags that are not known: {', '.join(found)}")
+
+
+def _refused(why: str) -> ModelError:
+    return ModelError(f"this drafter's config.json cannot be honoured: {why}. Give a checkpoint of another kind")
+
+
+def _layers(values: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The shape of the layers, from settings of Llama or Qwen3, which are in a part of the configuration."""
     kind = values.get("model_type", "llama")
     if kind not in _LAYERS:
         raise _refused(f"{part}model_type is {kind!r}, and only {', '.join(_LAYERS)} can be run")
     make = getattr(import_module("transformers"), _LAYERS[kind])  # slow to import
-    known = set(make().to_dict()) | _SETTINGS_OF_LAYERS | _NEUTRAL
-    flags = _Flags({name: value for name, value in values.items() if name not in known}, part)
-    flags.end()
+    known = set(make().to_dict()) | _SETTINGS_OF_LAYERS
+    _refuse_unknown(part + name for name in values.keys() - known if values[name] is not None)
     own = make(**{name: value for name, value in values.items() if name != "model_type"})
     if own.hidden_act != "silu":
         raise _refused(f"{part}hidden_act is {own.hidden_act!r}, and only 'silu' can be run")
@@ -153,136 +204,28 @@ def _layers(values: Mapping[str, Any], part: str = "") -> dict[str, Any]:
     }
 
 
-def _eagle_flags(flags: _Flags, layers: Mapping[str, Any], target_layers: list[int], *, norm_output: bool) -> Eagle3Config:
+def _eagle(left: dict[str, Any], form: _Format, layers: Mapping[str, Any]) -> Eagle3Config:
     """EAGLE-3; flags that a format lacks are off."""
-    return Eagle3Config(
-        **layers,
-        target_layers=target_layers,
-        target_size=flags.take("target_hidden_size", layers["hidden_size"]),
-        draft_vocab_size=flags.take("draft_vocab_size", layers["vocab_size"]),
-        **{name: flags.take(name, default=False) for name in _NORMS},
-        norm_output=norm_output,
-    )
+    left.pop("eagle_config.use_aux_hidden_state", None)
+    if not form.layers:
+        _check(layers, "num_hidden_layers", 1)
+    norms = {name: left.pop(name, False) for name in _NORMS}
+    return Eagle3Config(**{**layers, **norms, "qk_norm": bool(form.layers) and layers["qk_norm"]})
 
 
-def _default_layers(depth: int) -> list[int]:
-    return [2, depth // 2, depth - 3]
-
-
-def _eagle(flags: _Flags, depth: int) -> Eagle3Config:
-    """SafeAILab, SpecForge. Their layers are numbered from 0 without the embedding."""
-    part = flags.part("eagle_config")
-    numbers = part.take("eagle_aux_hidden_state_layer_ids")
-    part.only("use_aux_hidden_state", True)
-    part.end()
-    flags.only("norm_output")  # trainers and servers disagree on what it means
-    target_layers = _default_layers(depth) if numbers is None else [number + 1 for number in numbers]
-    own = {name: flags.take(name) for name in ("target_hidden_size", "draft_vocab_size", *_NORMS)}
-    layers = _layers(flags.rest())
-    if layers["num_hidden_layers"] != 1:
-        raise _refused(f"num_hidden_layers is {layers['num_hidden_layers']}, and only 1 can be run")
-    return _eagle_flags(_Flags(own), {**layers, "qk_norm": False}, target_layers, norm_output=False)
-
-
-def _dflash_of(
-    layers: Mapping[str, Any],
-    target_layers: list[int],
-    *,
-    slots: int,
-    from_root: bool,
-    mask: int,
-    rank: int,
-    draft_vocab: int | None = None,
-) -> DFlashConfig:
+def _dflash(left: dict[str, Any], form: _Format, layers: Mapping[str, Any]) -> DFlashConfig:
+    """DFlash, where the root's own slot scores nothing, and DSpark, where it does."""
     if layers["mlp_bias"]:
         raise _refused("mlp_bias is True, and only False can be run")
-    return DFlashConfig(
-        **layers,
-        target_layers=target_layers,
-        target_size=layers["hidden_size"],
-        draft_vocab_size=layers["vocab_size"] if draft_vocab is None else draft_vocab,
-        slots=slots,
-        block=slots if from_root else slots - 1,
-        mask_token=mask,
-        markov_rank=rank,
-    )
-
-
-def _markov_rank(flags: _Flags) -> int:
-    """The rank of the Markov head; the confidence head is left aside with its tensors."""
-    flags.skip("enable_confidence_head", "confidence_head_with_markov", "confidence_head_alpha")
-    rank = int(flags.take("markov_rank", 0))
+    kind, part = left.pop("dflash_config.projector_type", ""), form.part
+    inner, rank = left.pop(f"{part}block_size", form.slots), int(left.pop(f"{part}markov_rank", 0))
+    slots, head = left.pop("block_size", inner), f"{part}markov_head_type"
+    if not slots or f"{part}mask_token_id" not in left:
+        raise _refused(f"it lacks {part}{'mask_token_id' if slots else 'block_size'}")
     if rank:
-        flags.only("markov_head_type", "vanilla")
-    else:
-        flags.skip("markov_head_type")
-    return rank
-
-
-def _dflash(flags: _Flags, _: int) -> DFlashConfig:
-    """z-lab and SpecForge: DFlash, where the root's own slot scores nothing, and DSpark, where it does."""
-    part = flags.part("dflash_config")
-    kind = part.take("projector_type", "dflash")
-    if kind not in ("dflash", "dspark"):
-        raise _refused(f"dflash_config.projector_type is {kind!r}, and only 'dflash' and 'dspark' can be run")
-    numbers, mask, rank = part.need("target_layer_ids"), part.need("mask_token_id"), _markov_rank(part)
-    part.skip("attention_mode")
-    slots = flags.take("block_size") or part.need("block_size")
-    part.skip("block_size")
-    part.end()
-    layers = _layers(flags.rest())
-    target_layers = [number + 1 for number in numbers]
-    return _dflash_of(layers, target_layers, slots=slots, from_root=kind == "dspark", mask=mask, rank=rank)
-
-
-def _deepspec(flags: _Flags, _: int) -> DFlashConfig:
-    """DeepSpec's DSpark; a rank of 0 is its DFlash, where the root's own slot scores too."""
-    numbers, slots, mask = (flags.need(name) for name in ("target_layer_ids", "block_size", "mask_token_id"))
-    rank = _markov_rank(flags)
-    flags.skip("num_anchors")
-    layers = _layers(flags.rest())
-    target_layers = [number + 1 for number in numbers]  # -1 is the embedding
-    return _dflash_of(layers, target_layers, slots=slots, from_root=True, mask=mask, rank=rank)
-
-
-def _speculators(flags: _Flags) -> dict[str, Any]:
-    """The layers of a checkpoint of speculators; takes what all of its kinds have in common."""
-    flags.skip("speculators_model_type", "speculators_version", "speculators_config", "auto_map", "dtype", "torch_dtype")
-    flags.skip("transformers_version", "model_type", "_name_or_path")
-    return _layers(flags.part("transformer_layer_config").rest(), "transformer_layer_config.")
-
-
-def _speculators_eagle(flags: _Flags, depth: int) -> Eagle3Config:
-    layers = _speculators(flags)
-    flags.skip("embed_requires_grad")
-    numbers = flags.take("eagle_aux_hidden_state_layer_ids", _default_layers(depth))
-    flags.only("target_hidden_size", layers["hidden_size"])
-    return _eagle_flags(flags, layers, numbers, norm_output=flags.take("norm_output", default=False))
-
-
-def _speculators_dflash(flags: _Flags, depth: int, *, from_root: bool = False) -> DFlashConfig:
-    layers = _speculators(flags)
-    flags.only("target_hidden_size", layers["hidden_size"])
-    flags.skip("sliding_window_non_causal")  # there are no such layers
-    return _dflash_of(
-        layers,
-        flags.take("aux_hidden_state_layer_ids", _default_layers(depth)),
-        slots=flags.take("block_size", 8),
-        from_root=flags.take("sample_from_anchor", from_root),
-        mask=flags.need("mask_token_id"),
-        rank=_markov_rank(flags),
-        draft_vocab=flags.take("draft_vocab_size"),
-    )
-
-
-_SPECULATORS: Final[Mapping[str, tuple[DraftKind, _Maker]]] = {
-    "eagle3": (EAGLE3, _speculators_eagle),
-    "dflash": (DFLASH, _speculators_dflash),
-    "dspark": (DFLASH, partial(_speculators_dflash, from_root=True)),
-}
-_ARCHITECTURES: Final[Mapping[str, tuple[DraftKind, _Maker]]] = {
-    "LlamaForCausalLMEagle3": (EAGLE3, _eagle),
-    "DFlashDraftModel": (DFLASH, _dflash),
-    "DSparkDraftModel": (DFLASH, _dflash),
-    "Qwen3DSparkModel": (DFLASH, _deepspec),
-}
+        _check(left, head, "vanilla")
+    for name in (head, *(part + name for name in _CONFIDENCE)):
+        left.pop(name, None)
+    from_root = left.pop("sample_from_anchor", form.from_root or kind == "dspark")
+    block, mask = slots if from_root else slots - 1, left.pop(f"{part}mask_token_id")
+    return DFlashConfig(**layers, slots=slots, block=block, mask_token=mask, markov_rank=rank)
