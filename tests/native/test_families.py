@@ -58,7 +58,7 @@ CHANGES = [
 
 def model_of(kind, dtype, **settings):
     """A model with random norms and biases: those of a new model are all alike."""
-    model = tiny(kind, 1, dtype=dtype, **HEADS, **{**NATIVE[kind], **settings})
+    model = tiny(kind, 1, dtype=dtype, **{**HEADS, **NATIVE[kind], **settings})
     scalars = [(name, scalar) for name, scalar in model.named_buffers() if name.endswith("layer_scalar")]
     for name, weight in (*model.named_parameters(), *scalars):
         if "norm" in name or name.endswith(("scalar", "r.scale", "t_scale")) or ("bias" in name and "dt_" not in name):

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from draftwood.core.errors import ModelError
-from draftwood.runners.native import layers, sources
+from draftwood.runners.native import layers, sources, stored
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.runner import NativeRunner
 from tests.native.test_families import model_of
@@ -76,7 +76,7 @@ def test_last_layers_without_a_lender_are_refused():
 
 
 def test_controls_each_part_counts(monkeypatch):
-    model, own = model_of(KIND, torch.float32), sources.Source.facts
+    model, own = model_of(KIND, torch.float32), stored.StoredModel.facts
     NativeRunner(model)
 
     def unnormed(self, taps=0):
@@ -84,13 +84,13 @@ def test_controls_each_part_counts(monkeypatch):
         found.norm_values = 0
         return found
 
-    inputs = sources.Source.layer_inputs
+    inputs = stored.StoredModel.layer_inputs
     for place, what, wrong in (
-        (sources, "lender_of", lambda config, number: {3: 3, 4: 3}.get(number, 0)),  # layer 0 lends to layer 3
+        (stored, "lender_of", lambda config, number: {3: 3, 4: 3}.get(number, 0)),  # layer 0 lends to layer 3
         (sources, "SCALAR", "no weight"),
         *((sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
-        (sources.Source, "facts", unnormed),
-        (sources.Source, "layer_inputs", lambda self, facts: inputs(self, facts)._replace(scale=0.0)),
+        (stored.StoredModel, "facts", unnormed),
+        (stored.StoredModel, "layer_inputs", lambda self, facts: inputs(self, facts)._replace(scale=0.0)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, what, wrong)

@@ -17,20 +17,11 @@ from draftwood.runners.native.stored import StoredModel
 from tests.differences import difference
 from tests.faults.folders import tiny_tokenizer
 from tests.native.test_codes import compare
-from tests.native.test_families import TEXT, native, plain
+from tests.native.test_families import TEXT, model_of, native, plain
 from tests.native.test_stored import check_read, saved
-from tests.runners.zoo import NATIVE, tiny
 
-SIZES = {"hidden_size": 64, "intermediate_size": 96}
+KIND, SIZES = "gpt_oss", {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
-
-
-def model_of(dtype=torch.float32, **settings):
-    model = tiny("gpt_oss", 1, dtype=dtype, **NATIVE["gpt_oss"], **SIZES, **settings)
-    for name, weight in model.named_parameters():
-        if "norm" in name or name.endswith(("bias", "sinks")):
-            torch.nn.init.normal_(weight, 0.5, 0.3)
-    return model
 
 
 def write_in_codes(model, folder):
@@ -51,12 +42,12 @@ def write_in_codes(model, folder):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path, dtype):
-    model = saved(model_of(dtype), tmp_path)
+    model = saved(model_of(KIND, dtype, **SIZES), tmp_path)
     assert torch.equal(check_read(tmp_path, model)(TEXT).logits, model(TEXT).logits)
 
 
 def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):
-    write_in_codes(model_of(), tmp_path)
+    write_in_codes(model_of(KIND, torch.float32, **SIZES), tmp_path)
     numbers = Mxfp4Config(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, quantization_config=numbers).eval()
     assert isinstance(model, GptOssForCausalLM)
@@ -71,7 +62,7 @@ def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):
 def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path):
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    write_in_codes(model_of(torch.bfloat16, vocab_size=len(tokenizer)), tmp_path)
+    write_in_codes(model_of(KIND, torch.bfloat16, **SIZES, vocab_size=len(tokenizer)), tmp_path)
     pair = draftwood.load(tmp_path, tmp_path, options={"backend": "native", "activations": 16})
     assert isinstance(pair.model, StoredModel)
     assert (pair.model.coded, pair.model.dtype) == (True, torch.bfloat16)
@@ -82,7 +73,7 @@ def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path):
 
 
 def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch):
-    model = model_of()
+    model = model_of(KIND, torch.float32, **SIZES)
     NativeRunner(model)
 
     def without_biases(*given):

@@ -47,7 +47,7 @@ def drafter_engine(
     config, family, weights = drafter.config, FAMILIES[drafter.family], drafter.weights()
     whole = source_of(target)
     head: Any = whole.head if drafter.whole_head else drafter.head(target)
-    integers = whole.activations == 8 and drafter.dtype == torch.bfloat16 and not family.experts  # whose choices flip
+    integers = whole.integers and drafter.dtype == torch.bfloat16 and not family.experts  # whose choices flip
     if integers:
         weights = {name: _coded(weight) if name.startswith("layers.") else weight for name, weight in weights.items()}
         head = _coded(head)

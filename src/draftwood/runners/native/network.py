@@ -20,7 +20,8 @@ from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.family import EMBEDDING
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.sources import Held, LayerInputs, Part, Source
+from draftwood.runners.native.sources import Held, LayerInputs, Part
+from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import sized
 
 _POSITIONS = 1024  # the first table of rotations
@@ -219,7 +220,7 @@ class NativeNetwork(nn.Module):
         return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
 
 
-def causal_network(source: Source, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
+def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
     """The network of a causal model, which returns the hidden states of these layers; ``longest`` and errors as for
     :class:`Engine`."""
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))

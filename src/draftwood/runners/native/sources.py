@@ -1,21 +1,16 @@
-"""A configuration and weights by name, as the native engine takes them."""
+"""Weights by name, as the native engine takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from draftwood.native.library import Facts, LayerSource, Matrix
-from draftwood.runners.context import SLIDING
 from draftwood.runners.native.experts import expert_sources
-from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
-from draftwood.runners.native.families import FAMILIES
-from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, Family, StateLayer
-from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE, kinds_of, lender_of, of_layer
-from draftwood.runners.native.rotary import Rotary
+from draftwood.runners.native.family import ROUTER, SCALAR, SINKS, Family, StateLayer
 from draftwood.runners.native.states import state_source
 from draftwood.runners.native.weights import Weight, sized, turned
 
@@ -30,84 +25,6 @@ class LayerInputs(NamedTuple):
     projection: Part
     norm: Part
     scale: float
-
-
-class Source(NamedTuple):
-    """A causal model of a type in :data:`FAMILIES`.
-
-    Attributes:
-        config: its configuration.
-        weights: by the names of ``transformers``; of a live model the buffers too.
-        dtype: float32 or bfloat16: the format that it computes in.
-        coded: codes stay codes in memory.
-        activations: bits of the inputs of products with them, 8 or 16.
-    """
-
-    config: Any
-    weights: Mapping[str, Any]
-    dtype: torch.dtype
-    coded: bool = False
-    activations: int = 16
-
-    @property
-    def head(self) -> Any:
-        """The output weights, which may be those of the embedding."""
-        return self.weights.get(HEAD, self.weights[EMBEDDING])
-
-    def facts(self, taps: int = 0) -> Facts:
-        """The facts of the model, of which forwards return ``taps`` hidden states."""
-        return facts_of(
-            self.config,
-            bfloat16=self.dtype == torch.bfloat16,
-            taps=taps,
-            activations=self.activations,
-            vocab=self.head.shape[0],
-            tokens=self.weights[EMBEDDING].shape[0],
-            **({"embedding_scale": scale} if (scale := self.embedding_scale()) else {}),
-        )
-
-    def embedding_scale(self) -> float:
-        """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
-        return self._rounded_scale(EMBEDDING, embedding_scale(self.config))
-
-    def _rounded_scale(self, table: str, scale: float) -> float:
-        return float(self.weights.get(f"{table[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
-
-    def layer_inputs(self, facts: Facts) -> LayerInputs | None:
-        """What each layer has of a token of its own; None if layers have nothing."""
-        if not (size := facts.layer_inputs):
-            return None
-        width, table = facts.layers * size, self.weights[LAYER_TABLE]
-        return LayerInputs(
-            sized(LAYER_TABLE, table, max(facts.tokens, table.shape[0]), width),
-            sized(LAYER_PROJECTION, self.weights[LAYER_PROJECTION], width, facts.width),
-            sized(LAYER_NORM, self.weights[LAYER_NORM], size),
-            self._rounded_scale(LAYER_TABLE, size**0.5),
-        )
-
-    def rotary(self) -> Rotary:
-        """The rotations."""
-        return Rotary(self.config, self.weights)
-
-    def norm(self) -> Any:
-        """What the norm before the head multiplies by."""
-        own = FAMILIES[self.config.model_type]
-        return factor(self.weights[own.last_norm()], own, self.dtype)
-
-    def layers(self, facts: Facts) -> Iterator[LayerSource]:
-        """The weights of the layers; the memory of one lives until the next one is taken."""
-        config, own = self.config, FAMILIES[self.config.model_type]
-        window, tables = window_of(config), self.rotary().layer_types
-        for number, kind in enumerate(kinds_of(config)):
-            slides = window is not None and (window.everywhere or kind == SLIDING)
-            held = Held(self.dtype, coded=self.coded)
-            yield layer_source(
-                self.weights, f"model.layers.{number}.", held, of_layer(config, number, facts), own,
-                window=window.size if window is not None and slides else 0,
-                states=own.states.get(kind),
-                lender=lender_of(config, number),
-                rotary=-1 if not rotates(config, number) else tables.index(kind) if kind in tables else 0,
-            )  # fmt: skip
 
 
 @final

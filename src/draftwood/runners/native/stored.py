@@ -1,4 +1,4 @@
-"""A causal model that is read from its files: the model of ``transformers`` is built only if somebody asks for it."""
+"""A causal model by its weights, as the native engine takes it: those of files, or of a live model."""
 
 from __future__ import annotations
 
@@ -10,27 +10,38 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.native.library import Facts, LayerSource
+from draftwood.runners.context import SLIDING
 from draftwood.runners.native.experts import outputs_first
+from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.family import EMBEDDING, HEAD
-from draftwood.runners.native.layers import LAYER_TABLE, input_size
+from draftwood.runners.native.layers import (
+    LAYER_NORM,
+    LAYER_PROJECTION,
+    LAYER_TABLE,
+    input_size,
+    kinds_of,
+    lender_of,
+    of_layer,
+)
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
-from draftwood.runners.native.sources import Source
-from draftwood.runners.native.weights import Weight, rounded
+from draftwood.runners.native.sources import Held, LayerInputs, factor, layer_source
+from draftwood.runners.native.weights import Weight, rounded, sized
 from draftwood.runners.plain_config import PlainConfig
 
 
 @final
 class StoredModel:
-    """What a model of ``transformers`` says of itself, and its weights as they lie in files.
+    """What a model of ``transformers`` says of itself, and its weights as they lie in files, or in a live model.
 
-    Anything else, such as a call or ``generate``, is that of :attr:`module`. Raises a KeyError or a TypeError for
-    settings of the rotary embedding that ``transformers`` would complete.
+    Anything else, such as a call or ``generate``, is that of :attr:`module`, which is built only if somebody asks for it.
+    Raises a KeyError or a TypeError for settings of the rotary embedding that ``transformers`` would complete.
 
     Args:
         config, generation_config: its configurations.
-        weights: by name; no head if it is tied to the embedding.
+        weights: by name; no head if it is tied to the embedding. Of a live model the buffers too.
         dtype: float32 or bfloat16: the format that it computes in.
         coded: codes stay codes in memory. ``activations`` are the bits of the inputs of products with them, 8 or 16.
 
@@ -41,7 +52,7 @@ class StoredModel:
     device, training = torch.device("cpu"), False
 
     def __init__(
-        self, config: Any, generation_config: Any, weights: Mapping[str, Weight], dtype: torch.dtype, *, coded: bool = False
+        self, config: Any, generation_config: Any, weights: Mapping[str, Any], dtype: torch.dtype, *, coded: bool = False
     ) -> None:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
         self.rounded, self.activations = "", 16
@@ -111,9 +122,64 @@ class StoredModel:
         return self.weights[EMBEDDING].shape[0], self.head.shape[0]
 
     @property
-    def head(self) -> Weight:
+    def head(self) -> Any:
         """The output weights, which may be those of the embedding."""
         return self.weights.get(HEAD, self.weights[EMBEDDING])
+
+    def facts(self, taps: int = 0) -> Facts:
+        """The facts of the model, of which forwards return ``taps`` hidden states."""
+        return facts_of(
+            self.config,
+            bfloat16=self.dtype == torch.bfloat16,
+            taps=taps,
+            activations=8 if self.integers else 16,
+            vocab=self.head.shape[0],
+            tokens=self.weights[EMBEDDING].shape[0],
+            **({"embedding_scale": scale} if (scale := self.embedding_scale()) else {}),
+        )
+
+    def embedding_scale(self) -> float:
+        """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
+        return self._rounded_scale(EMBEDDING, embedding_scale(self.config))
+
+    def _rounded_scale(self, table: str, scale: float) -> float:
+        return float(self.weights.get(f"{table[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
+
+    def layer_inputs(self, facts: Facts) -> LayerInputs | None:
+        """What each layer has of a token of its own; None if layers have nothing."""
+        if not (size := facts.layer_inputs):
+            return None
+        width, table = facts.layers * size, self.weights[LAYER_TABLE]
+        return LayerInputs(
+            sized(LAYER_TABLE, table, max(facts.tokens, table.shape[0]), width),
+            sized(LAYER_PROJECTION, self.weights[LAYER_PROJECTION], width, facts.width),
+            sized(LAYER_NORM, self.weights[LAYER_NORM], size),
+            self._rounded_scale(LAYER_TABLE, size**0.5),
+        )
+
+    def rotary(self) -> Rotary:
+        """The rotations."""
+        return Rotary(self.config, self.weights)
+
+    def norm(self) -> Any:
+        """What the norm before the head multiplies by."""
+        own = FAMILIES[self.config.model_type]
+        return factor(self.weights[own.last_norm()], own, self.dtype)
+
+    def layers(self, facts: Facts) -> Iterator[LayerSource]:
+        """The weights of the layers; the memory of one lives until the next one is taken."""
+        config, own = self.config, FAMILIES[self.config.model_type]
+        window, tables = window_of(config), self.rotary().layer_types
+        for number, kind in enumerate(kinds_of(config)):
+            slides = window is not None and (window.everywhere or kind == SLIDING)
+            held = Held(self.dtype, coded=self.coded)
+            yield layer_source(
+                self.weights, f"model.layers.{number}.", held, of_layer(config, number, facts), own,
+                window=window.size if window is not None and slides else 0,
+                states=own.states.get(kind),
+                lender=lender_of(config, number),
+                rotary=-1 if not rotates(config, number) else tables.index(kind) if kind in tables else 0,
+            )  # fmt: skip
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Numbers of each weight, and their bytes in memory."""
@@ -150,12 +216,12 @@ class StoredModel:
         self.coded, self.rounded = True, f"int{bits}"
 
 
-def source_of(model: Any) -> Source:
+def source_of(model: Any) -> StoredModel:
     """A causal model for the engine: one of ``transformers`` that :func:`why_not` does not refuse, or a stored one."""
     if isinstance(model, StoredModel):
-        return Source(model.config, model.weights, model.dtype, model.coded, 8 if model.integers else 16)
-    weights = {**dict(model.named_buffers()), **model.state_dict()}
-    return Source(model.config, outputs_first(FAMILIES[model.config.model_type], weights), model.dtype)
+        return model
+    weights = outputs_first(FAMILIES[model.config.model_type], {**dict(model.named_buffers()), **model.state_dict()})
+    return StoredModel(model.config, None, weights, model.dtype)
 
 
 def embedded(model: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
@@ -164,7 +230,7 @@ def embedded(model: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token
         found: Tensor = model.get_input_embeddings()(tokens)
         return found
     rows = model.weights[EMBEDDING].rows(tokens.flatten().tolist()).tensor(model.dtype).view(*tokens.shape, -1)
-    scale = source_of(model).embedding_scale()
+    scale = model.embedding_scale()
     return rows * torch.tensor(scale, dtype=model.dtype) if scale else rows
 
 
