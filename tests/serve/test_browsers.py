@@ -40,7 +40,7 @@ def test_pages_of_named_origins_reach_the_server_and_no_others(served):
         async def broken(*_):
             raise RuntimeError("of the test")
 
-        service.scored = broken
+        service.score = broken
         assert asked(client, OWN) == (500, OWN)
 
 

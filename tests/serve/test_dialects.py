@@ -16,7 +16,9 @@ from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from draftwood.serve.openai.answers import Answer
-from draftwood.serve.openai.reading import Arguments, Part, Thought
+from draftwood.serve.openai.formats import FORMATS
+from draftwood.serve.openai.message import AnswerReader
+from draftwood.serve.openai.reading import Arguments, Part, Reading, Thought
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 
@@ -216,6 +218,11 @@ def test_log_probabilities_of_calls_and_reasoning_make_no_text():
     for part in (Part(kind="call", name="f"), Arguments("{}"), Thought("a"), "a"):
         list(made.take(part, logprobs))
     assert [(part.kind, len(part.logprobs)) for part in made.parts] == [("call", 0), ("reasoning", 0), ("text", 1)]
+    made._reader = reader = AnswerReader(Reading(form=FORMATS["hermes"], names=frozenset("f")))
+    for text in ('<tool_call>{"name": "f", "arguments": {"a": "', "", '"}}</tool_call>'):
+        for new in [*reader.read(text)] or [""]:
+            list(made.take(new, logprobs))
+    assert [(part.kind, part.text) for part in made.parts] == [("call", '{"a": ""}')]
 
 
 @pytest.mark.parametrize("parts", PARTS)

@@ -987,7 +987,7 @@ def test_a_continued_message_goes_on_where_it_is(thinking):
 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
-@pytest.mark.parametrize("form", [name for name, form in FORMATS.items() if form.tags is None])
+@pytest.mark.parametrize("form", FORMATS)
 def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
     texts = [
         f"<think> a </think> b {hermes('f', '{}')} c ",
@@ -1000,6 +1000,7 @@ def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
         f"a {SIGNS[0]}{deepseek('f', '{}')}{deepseek('g', '{}')}{SIGNS[4]} b",
         f"{SIGNS[0]}{deepseek('f', '{}', **V3)}\n{deepseek('g', '[]', **V3)}{SIGNS[4]}",
         f"{CHANNEL}<|channel|>commentary<|message|>b<|end|><|start|>assistant{harmony('f', '{}')}<|call|>",
+        "a <|tool_call_start|>[f(a='b\\') c', c=[1, 2])]<|tool_call_end|> y",
         f"{CHANNEL}{harmony('f', '{1')}<|start|>assistant{harmony('g', '{}')}<|call|><|start|>assistant{harmony('h', '{}')}",
     ]
     for text in texts:
@@ -1029,7 +1030,7 @@ def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
 @pytest.mark.parametrize(("form", "around"), [
     ("hermes", ('<tool_call>{"name": "f", "arguments": ', "}</tool_call>")),
     ("hermes", ('<tool_call>{"arguments": ', ', "name": "f"}</tool_call>')),
-    ("lfm2", ("<|tool_call_start|>[f(a='b) c', c=", ")]<|tool_call_end|>")),
+    ("lfm2", ("<|tool_call_start|>[f(b='b) c', c=", ")]<|tool_call_end|>")),
 ])  # fmt: skip
 def test_long_arguments_are_read_once(monkeypatch, form, around, whole_calls):
     """A server reads every piece between two rounds of all its texts."""
@@ -1045,6 +1046,6 @@ def test_long_arguments_are_read_once(monkeypatch, form, around, whole_calls):
     for at in range(0, len(text := written.join(around)), 4):
         reader.push(text[at : at + 4])
     reader.push("", last=True)
-    found = json.loads(reader.message()["tool_calls"][0]["function"]["arguments"])
-    assert found.get("c", found) in (arguments, arguments["c"])
+    wanted = {"b": "b) c", "c": arguments} if form == "lfm2" else arguments
+    assert reader.message()["tool_calls"][0]["function"]["arguments"] == json.dumps(wanted)
     assert len(written) < read[0] < 2.1 * len(written)

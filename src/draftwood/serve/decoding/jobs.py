@@ -115,7 +115,7 @@ Event: TypeAlias = TextDelta | ApiError
 @final
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """One text to write. Only the decoding thread changes it.
+    """One text to write. Once it is submitted, only the decoding thread changes it.
 
     Attributes:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.

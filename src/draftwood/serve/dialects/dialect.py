@@ -115,7 +115,7 @@ class Dialect(Shape, ABC):
 
     def take(self, new: New, logprobs: Sequence[Json] = ()) -> Iterator[Json]:
         """The events of what is new of the answer."""
-        if not new and not logprobs:
+        if not new and (not logprobs or self._reader.in_call):
             return
         for part, text in self._reader.take(new):
             if part is not self._open:

@@ -112,7 +112,8 @@ class Answer:
             entry.counts = self._counts
         for index, job in enumerate(self.jobs):
             job.deliver, job.arrived = partial(_deliver, asyncio.get_running_loop(), self._events, index), perf_counter()
-            job.name = job.name if entry is None else entry.id
+            if entry is not None:
+                job.name = entry.id
             if job.only_scored:
                 logprobs = None if job.request.logprobs is None else ()
                 job.deliver(TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs))

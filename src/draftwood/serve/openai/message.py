@@ -139,7 +139,7 @@ class AnswerReader:
             yield from ["".join(map(str, new))] if kind is str else new
 
     def take(self, new: New) -> Iterator[tuple[Part, str]]:
-        """The part that grows by what is new, and its next piece; before the first piece it comes with an empty one."""
+        """The part that grows by what is new, and its next piece; a part that begins comes with an empty one first."""
         kind = _KINDS.get(type(new), "call")
         if isinstance(new, Part) or not self.parts or self.parts[-1].kind != kind:
             part = new if isinstance(new, Part) else Part(kind=kind)
@@ -150,6 +150,11 @@ class AnswerReader:
         if not isinstance(new, Part):
             self.parts[-1].pieces.append(new)
             yield self.parts[-1], new
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the arguments of the last call have not ended."""
+        return self._reader is not None and self._reader.open
 
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
         """Read on; returns what is new as OpenAI streams it."""
@@ -164,7 +169,7 @@ class AnswerReader:
 
     def reason(self, end: TextDelta) -> str | None:
         """Why the text ended: to call, where there are calls and all of them have ended."""
-        called = end.finish_reason == "stop" and self._calls and self._reader is not None and not self._reader.open
+        called = end.finish_reason == "stop" and self._calls and not self.in_call
         return "tool_calls" if called else end.finish_reason
 
     def text(self, kind: Kind) -> str:

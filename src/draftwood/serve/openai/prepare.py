@@ -61,7 +61,7 @@ class Preparation:
         """Whether the model has a chat template."""
         return bool(getattr(self._pair.tokenizer, "chat_template", None))
 
-    def chat(self, body: ChatBody, key: str = "", *, whole_calls: bool = False, truncates: bool = False) -> Answer:
+    def chat(self, body: ChatBody, key: str, *, whole_calls: bool = False, truncates: bool = False) -> Answer:
         """The answers that a chat wants.
 
         Args:
@@ -72,7 +72,9 @@ class Preparation:
         Raises:
             ApiError, DraftwoodError: what cannot be honoured.
         """
-        prompt, fitted, gone = self._shortened(body) if truncates else (*self._fitting(body, body.messages), [])
+        prompt, fitted, left_out = (
+            self._without_oldest(body) if truncates else (*self._prompt_and_room(body, body.messages), [])
+        )
         limits = self._limits(body, self._pair.template.ends, [fitted])
         sampling, unheld = self._sampling(body, limits)
         reading = self._chats.reading(body, prompt, held=sampling.grammar is not None, whole=whole_calls)
@@ -81,14 +83,14 @@ class Preparation:
             sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
             remarks += more
         jobs = self._jobs(body, [prompt], [fitted], limits, sampling, key, reading.shown)
-        return Answer(jobs=jobs, choices=len(jobs), warnings=[*remarks, *gone], reading=reading)
+        return Answer(jobs=jobs, choices=len(jobs), warnings=[*remarks, *left_out], reading=reading)
 
-    def _fitting(self, body: ChatBody, messages: Sequence[ChatMessage]) -> tuple[list[int], int]:
+    def _prompt_and_room(self, body: ChatBody, messages: Sequence[ChatMessage]) -> tuple[list[int], int]:
         """The prompt of a chat, and the most tokens of an answer."""
         prompt, own = self.chat_prompt(messages, body), max_new_tokens_of(self._pair.model)
         return prompt, self._fitted(len(prompt), body.longest, NO_LIMIT if own is None else own, "messages")
 
-    def _shortened(self, body: ChatBody) -> tuple[list[int], int, list[str]]:
+    def _without_oldest(self, body: ChatBody) -> tuple[list[int], int, list[str]]:
         """The same without as much of the conversation's beginning as does not fit, and a remark on it. System texts stay,
         and the last turn."""
         left, step = 0, max(1, len(body.messages) // _STEPS)
@@ -96,7 +98,7 @@ class Preparation:
         while True:
             kept = [one for at, one in enumerate(body.messages) if at >= left or one.role in ("system", "developer")]
             try:
-                found = self._fitting(body, kept)
+                found = self._prompt_and_room(body, kept)
             except ApiError as error:
                 if error.code != "context_length_exceeded" or not users or left >= users[-1]:
                     raise
@@ -106,7 +108,7 @@ class Preparation:
                 says = f"the {gone} oldest messages were left out, since they did not fit (truncation auto)"
                 return (*found, [says] if gone else [])
 
-    def completion(self, body: CompletionBody, key: str = "") -> Answer:
+    def completion(self, body: CompletionBody, key: str) -> Answer:
         """The texts that prompts want. ``key`` and errors are as for :meth:`chat`."""
         given = body.prompts
         if (count := len(given) * (body.n or 1)) > self._most:
@@ -118,10 +120,11 @@ class Preparation:
         limits = self._limits(body, self._infill.ends if body.suffix and self._infill else (), fitted)
         sampling, unheld = self._sampling(body, limits)
         jobs, choices = self._jobs(body, prompts, fitted, limits, sampling, key), body.n or 1
+        shown = [self._shown(*one) for one in zip(given, prompts, strict=True)] if body.echo else []
         for number, job in enumerate(jobs):
-            job.only_scored, at = body.max_tokens == 0, number // choices
-            if body.echo:
-                job.echo = TextDelta(tokens=(), text=self._shown(given[at], prompts[at]), finish_reason=None)
+            job.only_scored = body.max_tokens == 0
+            if shown:
+                job.echo = TextDelta(tokens=(), text=shown[number // choices], finish_reason=None)
         return Answer(jobs=jobs, choices=choices, warnings=[*self._remarks(body, fitted), *unheld])
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:

@@ -15,7 +15,6 @@ from draftwood.serve.openai.tagged import Nesting, Tags, is_object
 _OBJECT: Final = re.compile(r"\s*\{")
 _SHOWN: Final = re.compile(r"\S")
 
-
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
 
 
