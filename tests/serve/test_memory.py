@@ -180,7 +180,7 @@ def test_the_memory_of_a_long_prompt_goes_back(tmp_path, backend):
     wanted, most, left = map(int, run.stdout.split())
     assert wanted > 64 << 20
     assert most > 0.9 * wanted  # control: the keys and values were there
-    assert left < 0.2 * most + FREE
+    assert left < 0.2 * most + FREE * (backend == "native")
 
 
 def long_prompts(folder, backend):

@@ -27,6 +27,7 @@ from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_model import stored_file
 from draftwood.loading.models import class_of, load_model, raw_config
 from draftwood.loading.plan import Plan
+from draftwood.runners.context import SLIDING
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.families import FAMILIES, LAYERS, family_named
 from draftwood.runners.native.family import EMBEDDING, HEAD, MTP
@@ -183,8 +184,8 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
     rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta"), **scaling}
     stated = {name: value for name, value in raw.items() if name not in ("rope_theta", *_ROTARY)}
     config = PlainConfig(**{**absent, "rope_parameters": rotary, **stated, "_name_or_path": str(folder)})
-    if family is not None and family.windows == LAYERS:
-        config.sliding_window = None  # which such a class uses only with use_sliding_window
+    if family is not None and family.windows == LAYERS and SLIDING not in raw.get("layer_types", ()):
+        config.sliding_window = None  # which no layer uses
     return config, PlainGeneration(**own)
 
 

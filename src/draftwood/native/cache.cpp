@@ -12,7 +12,7 @@ const size_t SPARE = 32u << 20;  // bytes of free pages that an engine keeps, at
 
 // Memory of its engine, which the rows that hold it keep.
 struct Page {
-    explicit Page(Engine& engine) : engine(engine), buffer(engine.take_page()) {}
+    explicit Page(Engine& of) : engine(of), buffer(of.take_page()) {}
     ~Page() { engine.free_page(std::move(buffer)); }
     Engine& engine;
     std::unique_ptr<Buffer> buffer;
@@ -51,7 +51,11 @@ std::unique_ptr<Buffer> Engine::take_page() {
 void Engine::free_page(std::unique_ptr<Buffer> page) {
     pages_--;
     std::lock_guard<std::mutex> lock(freeing_);
-    if ((free_.size() + 1) * Buffer::whole(page_bytes()) <= SPARE) free_.push_back(std::move(page));
+    if ((free_.size() + 1) * Buffer::whole(page_bytes()) > SPARE) return;
+    try {
+        free_.push_back(std::move(page));
+    } catch (const std::bad_alloc&) {  // it goes back to the system
+    }
 }
 
 std::shared_ptr<char> Row::new_page() const {

@@ -34,6 +34,7 @@ from draftwood.sampling.rows import Row
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
     **dict.fromkeys(("bloom", "mpt"), _ALIBI),
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), "it reads keys and values of its target"),
     "gpt_neo": "its local attention depends on cache slots, not on positions",
     "reformer": "its attention depends on hash buckets of the text",
     "falcon_h1": "each of its layers attends and keeps a running state, and those of the native engine do one of them",
