@@ -78,6 +78,9 @@ CASES = {
         },
         {"attention.sliding_window": 8, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     ),
+    "gemma3, full": ("gemma3_text", {
+        "query_pre_attn_scalar": 16, "final_logit_softcapping": 3.0, "layer_types": [KINDS["F"]] * 2,
+        "rope_parameters": dict.fromkeys(KINDS.values(), THETA)}, {"final_logit_softcapping": 3.0}),
     "gemma4": ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size": 128}, {
         **GEMMA4_SAID, "attention.key_length": None, "attention.head_count_kv": [2, 1, 2, 2, 1]}),
     "gemma4, small": ("gemma4_text", {

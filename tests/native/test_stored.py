@@ -35,27 +35,20 @@ GEMMA = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+PLAIN = "llama mistral ministral3 qwen2 qwen3 smollm3 olmo2 granite phi3 gemma2 gemma3_text exaone4 ernie4_5"
 DENSE = {**NATIVE["granitemoehybrid"], "layer_types": ["full_attention"] * 2, "num_local_experts": 0}
 CASES = {
-    "llama": ("llama", {}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
     "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama 3": ("llama", {"rope_parameters": LLAMA3}),
     "llama, yarn": ("llama", {"rope_parameters": YARN}),
     "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
-    "mistral": ("mistral", {}),
-    "mistral, sliding": ("mistral", {**WINDOWED["mistral"], "sliding_window": 7}),
-    "ministral3": ("ministral3", NATIVE["ministral3"]),
+    "mistral, full": ("mistral", {"sliding_window": None}),
     "granitemoehybrid, dense": ("granitemoehybrid", DENSE),
     "granitemoehybrid, dense, unrotated": ("granitemoehybrid", {**DENSE, "position_embedding_type": None}),
-    "qwen2": ("qwen2", {}),
     "qwen2, sliding": ("qwen2", {**WINDOWED["qwen2"], "sliding_window": 7}),
-    "qwen3": ("qwen3", {"head_dim": 20}),
     "qwen3, biases, tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
-    **{
-        kind: (kind, NATIVE[kind])
-        for kind in ("smollm3", "olmo2", "granite", "phi3", "gemma2", "gemma3_text", "exaone4", "ernie4_5")
-    },
+    **{kind: (kind, NATIVE[kind]) for kind in PLAIN.split()},
     "smollm3, biases": ("smollm3", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "olmo2, biases": ("olmo2", {"attention_bias": True, "head_dim": 20}),
     "granite, biases, tied": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),

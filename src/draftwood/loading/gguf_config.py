@@ -139,6 +139,8 @@ def _windows(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> 
         said = [said if isinstance(said, bool) else said == 0 or number % said != 0 for number in range(1, layers + 1)]
     if len(said) != (layers if window else 0):
         raise keys.refused(PATTERN)
+    if window is None and gguf.apart:
+        window = config["max_position_embeddings"]  # which masks of Gemma 3 need in any case
     return {"sliding_window": window, "layer_types": [SLIDING if slides else FULL for slides in said] or [FULL] * layers}
 
 

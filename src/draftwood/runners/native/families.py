@@ -201,7 +201,7 @@ FAMILIES: Final = {
     "gemma3_text": _GEMMA._replace(
         name="Gemma3ForCausalLM", head_norms="each", factors=_LOGIT_CAP, gguf=Gguf(
             "gemma3", fixed=_TANH, settings={name: (name, None) for name in _LOGIT_CAP.values()},
-            period=6, window=4096, wide=62, apart=True,
+            period=6, wide=62, apart=True,
         ),
     ),
     "gemma4_text": _GEMMA4,
