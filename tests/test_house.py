@@ -53,13 +53,13 @@ BUDGETS = {
     "verify": 651, "loading": 3873, "trace": 2752, "engine": 3546, "hf": 337, "train": 1790, "exactness": 1440, "tune": 363,
     "serve": 6604, "ray": 680, "cli": 3659,
 }  # fmt: skip
-NATIVE = 5_273
+NATIVE = 5_103
 """Lines of C++ of the native engine, at most."""
 TESTS = 35_555
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_051
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 96_960
+ALL_TEXT = 96_755
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

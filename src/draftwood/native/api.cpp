@@ -1,4 +1,4 @@
-// The plain C interface that Python calls. A function that fails returns null or -1, and draftwood_error says why.
+// Functions of the plain C interface for models and rows; the others are in forwards.cpp and sampling.cpp.
 #include <string.h>
 
 #include "api.h"
@@ -6,24 +6,35 @@
 namespace {
 thread_local std::string problem;
 
+// 0, or -1 where it fails.
 template <class F>
-auto guarded(F what, decltype(what()) failed) -> decltype(what()) {
+int done(F what) {
     try {
-        return what();
+        return what(), 0;
+    } catch (...) {
+        return failed();
+    }
+}
+
+// What it makes, or null where it fails.
+template <class F>
+void* made(F what) {
+    void* found = nullptr;
+    done([&] { found = what(); });
+    return found;
+}
+}  // namespace
+
+int failed() {
+    try {
+        throw;
     } catch (const std::bad_alloc&) {
         problem = "there is not enough memory";
     } catch (const std::exception& error) {
         problem = error.what();
     }
-    return failed;
+    return -1;
 }
-
-// 0, or -1 where it fails.
-template <class F>
-int done(F what) { return guarded([&] { return what(), 0; }, -1); }
-
-typedef std::shared_ptr<Engine> Handle;
-}  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -49,9 +60,7 @@ int draftwood_use(const char* name) { return done([&] { use_instruction_set(name
 
 void* draftwood_model(const Facts* facts, const int* taps, const Matrix* embedding, const Matrix* head, const float* norm,
                       int threads) {
-    return guarded([&]() -> void* {
-        return new Handle(std::make_shared<Engine>(*facts, taps, *embedding, *head, norm, threads));
-    }, nullptr);
+    return made([&] { return new Handle(std::make_shared<Engine>(*facts, taps, *embedding, *head, norm, threads)); });
 }
 
 // The next layer of a model, which is used once it has all.
@@ -79,10 +88,10 @@ long draftwood_row_bytes(void* model) { return (*(Handle*)model)->row_bytes(); }
 
 // Bytes of a page for each of its tokens.
 long draftwood_token_bytes(void* model) { return Buffer::whole((*(Handle*)model)->page_bytes()) / PAGE; }
-void* draftwood_row(void* model) { return guarded([&]() -> void* { return new Row(*(Handle*)model); }, nullptr); }
+void* draftwood_row(void* model) { return made([&] { return new Row(*(Handle*)model); }); }
 
 void* draftwood_fork(const void* row, int length) {
-    return guarded([&]() -> void* { return new Row(*(const Row*)row, length); }, nullptr);
+    return made([&] { return new Row(*(const Row*)row, length); });
 }
 
 void draftwood_free_row(void* row) {
@@ -103,11 +112,6 @@ int draftwood_cut(void* row, int length) { return done([&] { ((Row*)row)->cut(le
 
 int draftwood_commit(void* row, const int* nodes, int count) { return done([&] { ((Row*)row)->commit(nodes, count); }); }
 
-int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best,
-                          int threads) {
-    return done([&] { read_tokens(rows, count, logits, hidden, highest, best, threads); });
-}
-
 int draftwood_drafter(void* model, const DrafterSource* source) {
     return done([&] { (*(Handle*)model)->drafter(*source); });
 }
@@ -120,36 +124,8 @@ int draftwood_share_head(void* model, void* lender) {
     return done([&] { (*(Handle*)model)->share_head(*(Handle*)lender); });
 }
 
-int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* shape, float* logits, int threads) {
-    return done([&] { draft_block(rows, count, *shape, logits, threads); });
-}
-
-int draftwood_add_markov(void* model, const int64_t* tokens, const int64_t* depths, int rows, int nodes, const float* scores,
-                         int block, float* logits, int threads) {
-    return done([&] {
-        add_markov(*(Handle*)model, tokens, depths, rows, nodes, scores, block, logits, threads);
-    });
-}
-
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out) {
     kernels().exponentials(keys, count, bases, numbers, out);
-}
-
-int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys,
-                   const int64_t* bases, long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens,
-                   float* likeliest, const double* weights, double* chances) {
-    return done([&] {
-        best(scores, rows, nodes, vocab, cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
-        if (weights) accept(weights, rows * nodes, count, values, tokens, likeliest, chances);
-    });
-}
-
-int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
-                     const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents,
-                     const uint8_t* valid, int64_t* paths, int64_t* next) {
-    return done([&] {
-        follow(scores, rows, nodes, vocab, cuts, keys, depths, bases, bases_count, tokens, parents, valid, paths, next);
-    });
 }
 }
 #pragma GCC visibility pop

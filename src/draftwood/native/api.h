@@ -1,9 +1,15 @@
-// Functions of the library that a driver in C++ calls too, so that one declaration is checked by both.
+// The plain C interface that Python calls, as far as a driver in C++ calls it too, so that one declaration is checked by both. A
+// function that fails returns null or -1, and draftwood_error says why.
 #pragma once
 
 #include "engine.h"
 
 using namespace draftwood;
+
+typedef std::shared_ptr<Engine> Handle;
+
+// -1, in a handler of an exception, which draftwood_error says then.
+int failed();
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -22,14 +28,37 @@ void* draftwood_fork(const void* row, int length);
 int draftwood_cut(void* row, int length);
 int draftwood_reach(const void* row, int length);
 int draftwood_commit(void* row, const int* nodes, int count);
-int draftwood_read_tokens(const NewTokens*, int, float* logits, float* hidden, float* highest, int64_t* best, int threads);
 void draftwood_exponentials(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
-int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts*, const int64_t* keys,
-                   const int64_t* bases, long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens,
-                   float* likeliest, const double* weights, double* chances);
-int draftwood_draft_block(const NewHidden*, int, const BlockShape*, float* logits, int threads);
-int draftwood_add_markov(void*, const int64_t*, const int64_t*, int, int, const float*, int, float* logits, int threads);
 void draftwood_free_row(void* row);
 void draftwood_free_model(void* model);
+
+// Reads them; ``logits`` are [node][vocab]; ``hidden`` is [token][tap][width], of all nodes and then of all text, or null.
+// ``highest`` is the highest score of each node, NaN if a score is, and ``best`` its token, the first one if several have it.
+int draftwood_read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best, int threads);
+
+// Reads hidden states, and scores a block after each root: [row][scored][vocab].
+int draftwood_draft_block(const NewHidden* rows, int count, const BlockShape* shape, float* logits, int threads);
+
+// Scores of nodes from those of their depths: [row][node][vocab]. They are -inf beyond the block.
+int draftwood_add_markov(void* model, const int64_t* tokens, const int64_t* depths, int rows, int nodes, const float* scores,
+                         int block, float* logits, int threads);
+
+// The ``count`` best possible tokens of each line, [row][node], under Gumbel noise: [line][count], in falling order, of equal
+// scores the first token first; -inf and token -1 where there are fewer.
+// ``cuts`` are those of the rows. ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of
+// ``bases_count`` tokens, and ``columns`` the tokens of the scores, or null. Values are log-probabilities with noise, and
+// ``likeliest`` is the highest without, NaN where no token is possible. Null: values are known up to a constant.
+// With ``weights`` the ``chances`` are logarithms of the probabilities that the target chooses each of them, [line][count]: a
+// multinomial logit of four weights over them and none of them, as ``draftwood.draft.adaptive.expand.AcceptanceModel``.
+int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys,
+                   const int64_t* bases, long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens,
+                   float* likeliest, const double* weights, double* chances);
+
+// The longest path from the root of each row's tree on which every token is the best possible one at its parent, and the best
+// token after it. ``keys`` are those of the noise of each depth, [row][depth], or null; a tree is [row][node], and so are the
+// nodes of the paths, which end with zeros.
+int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
+                     const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
+                     int64_t* paths, int64_t* next);
 }
 #pragma GCC visibility pop

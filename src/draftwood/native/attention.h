@@ -6,13 +6,10 @@
 namespace {
 const int CHUNKS = 4;  // of attention, for each thread
 
-template <class N>
+typedef DRAFTWOOD_FORMAT N;
+
 struct Attention : PhasesOf<N> {
-    typedef PhasesOf<N> Base;
-    using typename Base::Input, typename Base::Weight;
-    using Base::Base, Base::STEP, Base::attended, Base::count, Base::dim, Base::facts, Base::head_group, Base::heads_width;
-    using Base::in_chunks, Base::model, Base::multiply, Base::own, Base::qkv, Base::qkv_width, Base::queries, Base::rms_norm;
-    using Base::threads, Base::work;
+    using PhasesOf::PhasesOf;
 
     Weight* keys(int row, int page, int layer, int head) const {
         return (Weight*)work.pages[row][page] + head_at(model.layer[layer], head);
@@ -32,33 +29,24 @@ struct Attention : PhasesOf<N> {
         }
     }
 
-    // Whether the values of a head are numbers in the format in which they are kept.
-    bool is_finite(const float* value) const {
-        Weight kept[LANES];
+    // A head of a token into its page, ``at(number)`` of it; returns whether all are numbers in the format of the page.
+    template <class F>
+    bool store_head(const float* head, Weight* page, F at) const {
+        Weight rounded[LANES];
         Lanes zeros = splat(0.f);
         for (int j = 0; j < dim; j += LANES) {
-            N::store_weight(kept, load(value + j));
-            zeros = fma(N::load_weight(kept), splat(0.f), zeros);
-        }
-        return sum(zeros) == 0;
-    }
-
-    // A head of a token into its page, ``at(number)`` of it.
-    template <class F>
-    void store_head(const float* head, Weight* page, F at) const {
-        Weight rounded[LANES];
-        for (int j = 0; j < dim; j += LANES) {
             N::store_weight(rounded, load(head + j));
+            zeros = fma(N::load_weight(rounded), splat(0.f), zeros);
             for (int m = 0; m < LANES; m++) page[at(j + m)] = rounded[m];
         }
+        return sum(zeros) == 0;
     }
 
     void norm_and_rotate(const Layer& layer, float* row, int h, int position) const {
         float* head = row + h * dim;
         const float* weight = h < facts.heads ? layer.query_norm : layer.key_norm;
         const int heads = !facts.joint_norms ? 1 : h == 0 ? facts.heads : h == facts.heads ? layer.kv_heads : 0;
-        if (weight && heads)
-            rms_norm(head, weight, heads * dim, heads * layer.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
+        if (weight && heads) rms_norm(head, weight, heads * dim, heads * layer.head_dim, into_row(head));
         rotate(head, layer, position);
         if (!model.rotary.queries || h >= facts.heads) return;
         for (int j = 0; j < dim; j += LANES) store(head + j, load(head + j) * splat(model.rotary.queries[position]));
@@ -71,24 +59,22 @@ struct Attention : PhasesOf<N> {
         const Layer& layer = model.layer[l];
         const int page = token.slot / PAGE, slot = token.slot % PAGE, kv_heads = layer.borrows ? 0 : layer.kv_heads;
         float *row = qkv + i * qkv_width, *key = row + facts.heads * dim, *value = key + kv_heads * dim;
-        for (int h = 0; layer.value_norm && h < kv_heads; h++) {
-            float* head = value + h * dim;
-            rms_norm(head, layer.value_norm, dim, layer.head_dim, [&](int j, const Lanes& a) { store(head + j, a); });
-        }
-        for (int h = 0; h < kv_heads; h++)
-            for (int j = h * dim, bad = !is_finite(value + j); bad && j < (h + 1) * dim; j++) {
-                key[j] = NAN;
-                value[j] = 0;
-            }
+        for (int h = 0; layer.value_norm && h < kv_heads; h++)
+            rms_norm(value + h * dim, layer.value_norm, dim, layer.head_dim, into_row(value + h * dim));
         for (int h = work.mode == FEATURES ? facts.heads : 0; h < facts.heads + kv_heads; h++) {
             norm_and_rotate(layer, row, h, token.position);
             if (h >= facts.heads) continue;
             Input* to = queries + ((size_t)(h / head_group * count + i) * head_group + h % head_group) * dim;
             for (int j = 0; j < dim; j += LANES) N::store_input(to + j, load(row + h * dim + j));
         }
-        for (int h = 0; h < kv_heads; h++) {
-            store_head(key + h * dim, keys(token.row, page, l, h), [&](int j) { return key_at(slot, j, dim, N::step); });
-            store_head(value + h * dim, values(token.row, page, l, h), [&](int j) { return value_at(slot, j, dim, N::step); });
+        for (int h = 0; h < kv_heads; h++, key += dim, value += dim) {
+            Weight* page_values = values(token.row, page, l, h);
+            auto at = [&](int j) { return value_at(slot, j, dim, N::step); };
+            if (!store_head(value, page_values, at)) {
+                for (int j = 0; j < dim; j++) key[j] = NAN, value[j] = 0;
+                store_head(value, page_values, at);
+            }
+            store_head(key, keys(token.row, page, l, h), [&](int j) { return key_at(slot, j, dim, N::step); });
         }
     }
 

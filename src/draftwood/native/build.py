@@ -105,7 +105,9 @@ def build(target: Path = LIBRARY, more: Sequence[str] = (), only: Collection[str
         jobs = {path.stem: [str(path), *facts] for path in HERE.glob("*.cpp")}
         forward = jobs.pop("forward")
         for name, flags in isas.items():
-            jobs[f"forward_{name}"] = [*forward, f"-DDRAFTWOOD_KERNELS=kernels_{name}", *flags]
+            for numbers in ("Float32", "Portable", "Bfloat16"):
+                own = [f"-DDRAFTWOOD_KERNELS=kernels_{name}_{numbers}", f"-DDRAFTWOOD_FORMAT={numbers}"]
+                jobs[f"forward_{name}_{numbers}"] = [*forward, *own, *flags]
         objects = [os.path.join(folder, f"{name}.o") for name in jobs]
         commands = [
             [chosen, *_FLAGS, *more, *job, "-c", "-o", name] for job, name in zip(jobs.values(), objects, strict=True)

@@ -5,86 +5,64 @@
 
 #include "engine.h"
 #include "page.h"
+#include "states.h"
 
 namespace draftwood {
 namespace {
 const size_t SPARE = 32u << 20;  // bytes of free pages that an engine keeps, at most
 
-// Memory of its engine, which the rows that hold it keep.
-struct Page {
-    explicit Page(Engine& of) : engine(of), buffer(of.take_page()) {}
-    ~Page() { engine.free_page(std::move(buffer)); }
-    Engine& engine;
-    std::unique_ptr<Buffer> buffer;
-};
-
 // Keys and values of a token, from a slot of a page to one of another.
 template <class W>
-void move_token(const char* from_page, char* to_page, int from, int to, const Model& m, int step) {
-    for (int l = 0; l < m.facts.layers; l++) {
-        const Layer& layer = m.layer[l];
-        const int dim = layer.dim;
-        for (int h = 0; layer.kind == ATTENTION && !layer.borrows && h < layer.kv_heads; h++) {
-            const size_t at = head_at(layer, h);
-            const W* keys = (const W*)from_page + at;
-            W* to_keys = (W*)to_page + at;
-            for (int i = 0; i < dim; i++) {
-                to_keys[key_at(to, i, dim, step)] = keys[key_at(from, i, dim, step)];
-                to_keys[head_size(dim) + value_at(to, i, dim, step)] = keys[head_size(dim) + value_at(from, i, dim, step)];
+void move_token(const W* from_page, W* to_page, int from, int to, const Model& m, int step) {
+    for (const Layer* layer = m.layer; layer < m.layer + m.facts.layers; layer++)
+        for (int h = 0; layer->kind == ATTENTION && !layer->borrows && h < layer->kv_heads; h++)
+            for (int i = 0, dim = layer->dim; i < dim; i++) {
+                const size_t keys = head_at(*layer, h), values = keys + head_size(dim);
+                to_page[keys + key_at(to, i, dim, step)] = from_page[keys + key_at(from, i, dim, step)];
+                to_page[values + value_at(to, i, dim, step)] = from_page[values + value_at(from, i, dim, step)];
             }
-        }
-    }
 }
 }  // namespace
 
-std::unique_ptr<Buffer> Engine::take_page() {
-    std::unique_ptr<Buffer> page = std::make_unique<Buffer>();
+std::shared_ptr<char> Engine::new_page() {
+    std::unique_ptr<Buffer> memory = std::make_unique<Buffer>();
     {
         std::lock_guard<std::mutex> lock(freeing_);
-        if (!free_.empty()) page = std::move(free_.back()), free_.pop_back();
+        if (!free_.empty()) memory = std::move(free_.back()), free_.pop_back();
     }
-    page->reserve(page_bytes());
+    void* page = memset(memory->reserve(page_bytes()), 0, page_bytes());  // what nobody has written is multiplied by 0
     pages_++;
-    return page;
-}
-
-void Engine::free_page(std::unique_ptr<Buffer> page) {
-    pages_--;
-    std::lock_guard<std::mutex> lock(freeing_);
-    if ((free_.size() + 1) * Buffer::whole(page_bytes()) > SPARE) return;
-    try {
-        free_.push_back(std::move(page));
-    } catch (const std::bad_alloc&) {  // it goes back to the system
-    }
-}
-
-std::shared_ptr<char> Row::new_page() const {
-    auto memory = std::make_shared<Page>(*engine_);
-    const size_t bytes = engine_->page_bytes();
-    char* page = (char*)memory->buffer->reserve(bytes);
-    memset(page, 0, bytes);  // what nobody has written is multiplied by 0, and must be a number
-    return {memory, page};
+    return {(char*)page, [this, kept = memory.release()](char*) {
+        std::unique_ptr<Buffer> own(kept);
+        pages_--;
+        std::lock_guard<std::mutex> lock(freeing_);
+        if ((free_.size() + 1) * Buffer::whole(page_bytes()) > SPARE) return;
+        try {
+            free_.push_back(std::move(own));
+        } catch (const std::bad_alloc&) {  // it goes back to the system
+        }
+    }};
 }
 
 Row::Row(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
-    if (engine_->model().block_numbers) states_ = std::make_unique<States>(*engine_);
+    if (engine_->model().block_numbers) states_ = std::make_unique<States>(*engine_, 0);
 }
 
 Row::Row(const Row& other, int length) : engine_(other.engine_) {
     if (length < 0 || length > other.text) throw std::invalid_argument("a fork of more tokens than the row holds");
     text = length = other.reach(length);
     if (length) written_ = other.written();
-    if (other.states_ && length) states_ = std::make_unique<States>(*other.states_, written_, length);
-    else if (other.states_) states_ = std::make_unique<States>(*engine_);
+    const States* from = length ? other.states_.get() : nullptr;
+    if (other.states_) states_ = std::make_unique<States>(*engine_, from ? from->source(written_, length) : 0, from);
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
     if (length % PAGE) own(length / PAGE);
 }
 
-int Row::reach(int length) const { return !states_ || states_->hold(written(), length) ? length : 0; }
+int Row::reach(int length) const { return !states_ || states_->source(written(), length) >= 0 ? length : 0; }
 
 void Row::own(int page) {
     if (pages_[page].use_count() == 1) return;
-    std::shared_ptr<char> copied = new_page();
+    std::shared_ptr<char> copied = engine_->new_page();
     memcpy(copied.get(), pages_[page].get(), engine_->page_bytes());
     pages_[page] = copied;
 }
@@ -97,11 +75,11 @@ void Row::cut(int length) {
     if (text % PAGE) own(text / PAGE);
 }
 
-void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(new_page()); }
+void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(engine_->new_page()); }
 
 void Row::restore(int length) {
     reserve(text = length);
-    if (states_) states_ = std::make_unique<States>(*engine_, length);
+    if (states_) states_ = std::make_unique<States>(*engine_, checkpoint_of(length - 1));
 }
 
 std::pair<void*, long> Row::part(int index) {
@@ -114,8 +92,8 @@ std::pair<void*, long> Row::part(int index) {
 void Row::move(int from, int to) {
     const Model& m = engine_->model();
     char *source = pages_[from / PAGE].get(), *target = pages_[to / PAGE].get();
-    if (m.facts.bfloat16) move_token<uint16_t>(source, target, from % PAGE, to % PAGE, m, 2);
-    else move_token<float>(source, target, from % PAGE, to % PAGE, m, 1);
+    if (m.facts.bfloat16) move_token((uint16_t*)source, (uint16_t*)target, from % PAGE, to % PAGE, m, 2);
+    else move_token((float*)source, (float*)target, from % PAGE, to % PAGE, m, 1);
 }
 
 void Row::commit(const int* kept, int count) {

@@ -78,19 +78,13 @@ inline void advance(const Model& m, const RowStates& row, int checkpoint) {
             });
 }
 
-template <class N>
-struct DeltaRule : ShortConvolution<N> {
-    typedef ShortConvolution<N> Base;
-    using typename Base::Input;
-    using Base::attended, Base::convolve, Base::count, Base::each_token, Base::facts, Base::in_batch, Base::in_chunks, Base::keep;
-    using Base::linear, Base::model, Base::norm_all, Base::normed, Base::own, Base::place, Base::position, Base::qkv;
-    using Base::rms_norm, Base::slot_at, Base::threads, Base::work;
+struct DeltaRule : ShortConvolution {
     const int keys, values, heads, group;  // numbers of a head, padded; heads; those that share queries and keys
     const size_t mixed_width;
     float* mixed;
 
     DeltaRule(const Work& batch, const Worker& worker)
-        : Base(batch, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
+        : ShortConvolution(batch, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
           group(facts.key_heads ? heads / facts.key_heads : 1), mixed_width(model.channels + 2 * padded(heads)),
           mixed(worker.shared->mixed) {}
 
@@ -251,9 +245,8 @@ struct DeltaRule : ShortConvolution<N> {
     // RMSNorm of what all heads of Mamba-2 return, by the heads that share B and C.
     void norm_groups(const Layer& layer, int i) const {
         for (int h = 0; h < heads; h += group) {
-            Input* to = attended + ((size_t)i * heads + h) * values;
             rms_norm(gates(layer, i) + h * values, layer.state_norm + h * values, group * values, group * facts.value_size,
-                     [&](int j, const Lanes& a) { N::store_input(to + j, a); });
+                     into_inputs<N>(attended + ((size_t)i * heads + h) * values));
         }
     }
 
@@ -283,9 +276,7 @@ struct DeltaRule : ShortConvolution<N> {
 
     template <class F>
     void delta_rule(const Layer& layer, F begin) {
-        linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, [&](int s, int r, const float* sums) {
-            memcpy(qkv + (size_t)r * layer.qkv.outputs + s * STRIP, sums, sizeof(float) * STRIP);
-        });
+        linear(layer.qkv, count, normed, layer.norm, into_rows(qkv, layer.qkv.outputs));
         each_token([&](int i) {
             begin(i);
             mix(layer, i);

@@ -12,22 +12,20 @@ namespace {
 Matrix plain(const void* from) { return {from, -1, 0, 0}; }
 
 // Where an output of an interleaved head lies: llama.cpp rotates neighbours, this engine numbers half a head apart.
-int interleaved(int output, int head_dim) {
+size_t interleaved(size_t output, int head_dim) {
     const int half = head_dim / 2;
     return output / (2 * half) * 2 * half + output % half * 2 + output / half % 2;
 }
 
-// Gates and ups take turns, panel by panel: the number of an output, and whether it is a gate.
-int unit_of(int output) { return output / STRIP * LANES + output % LANES; }
-bool is_gate(int output) { return output % STRIP < LANES; }
+// Numbers from one on, or null.
+const float* from_on(const float* numbers, size_t first) { return numbers ? numbers + first : nullptr; }
 }  // namespace
 
 Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, const Matrix& head, const float* norm, int threads)
     : packer_(facts.bfloat16, threads), taps_(taps, taps + facts.taps) {
     take_facts(facts);
-    const int width = model_.padded_width;
-    model_.norm = packer_.copy(norm, facts.width, width);
-    if (head.data) model_.head = packer_.pack(head, facts.vocab, columns_in_parts(1, facts.width, width));
+    model_.norm = packer_.copy(norm, facts.width);
+    if (head.data) model_.head = pack_rows(head, facts.vocab, columns_in_parts(facts.width));
     model_.embedding = take_table(embedding, facts.width);
 }
 
@@ -35,7 +33,7 @@ void Engine::add(const LayerSource& from) {
     const Facts& facts = model_.facts;
     if ((int)layers_.size() == facts.layers) throw std::invalid_argument("more layers than the facts say");
     Layer layer{};
-    layer.kind = from.kind;
+    (LayerFacts&)layer = from;
     place_layer(from, layer);
     if (has_state(layer)) pack_state(from, layer);
     else if (layer.kind == SHORT_CONVOLUTION) pack_short_convolution(from, layer);
@@ -43,9 +41,8 @@ void Engine::add(const LayerSource& from) {
     pack_feed_forward(from, layer);
     pack_norms(from, layer);
     if (from.input_gate.data) pack_layer_input(from, layer);
-    layer.scalar = packer_.copy(from.scalar, 1, 1);
-    layer.window = from.window, layer.rotary = from.rotary;
     layers_.push_back(layer);
+    model_.most_outputs = std::max(model_.most_outputs, layer.qkv.outputs);
     if (!layer.borrows) model_.keeping = layers_.size();
     model_.layer = layers_.data();
 }
@@ -95,8 +92,8 @@ Table Engine::take_table(const Matrix& table, int numbers) {
     return {to, nullptr};
 }
 
-// Outputs of all segments, and their biases if there are any.
-Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns& columns) {
+// Outputs of all segments, and their biases if there are any. Those of the first two segments may take turns, panel by panel.
+Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns& columns, bool take_turns) {
     int outputs = 0;
     bool biased = false;
     Matrices matrices;
@@ -104,85 +101,63 @@ Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns
         outputs += one.parts * one.padded, biased |= one.bias != nullptr;
         matrices.push_back(one.matrix);
     }
-    auto find = [&](int output, int& row) -> const Segment* {  // null for padding
+    const int turns = take_turns ? segments[0].padded : 0;
+    auto find = [&](int output, int& row) -> const Segment* {  // null of padding
+        if (output < 2 * turns) output = output / STRIP * LANES + output % LANES + (output % STRIP < LANES ? 0 : turns);
         for (const Segment& one : segments) {
             const int part = output / one.padded, number = output % one.padded;
             output -= one.parts * one.padded;
             if (output >= 0) continue;
-            row = one.first + part * one.stride + number;
+            row = part * one.stride + number;
             return number < one.size ? &one : nullptr;
         }
         return nullptr;
     };
-    int row;
     outputs = padded_to(outputs, STRIP);
     Linear packed = packer_.pack(outputs, columns, matrices, [&](int output) {
-        int from;
-        const Segment* one = find(output, from);
-        if (one && one->matrix->flags & INTERLEAVED) from = interleaved(from, one->size);  // biases are in order
-        return one ? MatrixRow{one->matrix, (size_t)from} : MatrixRow{};
+        int number;
+        const Segment* one = find(output, number);
+        if (!one || !one->matrix->data) return MatrixRow{};
+        const size_t from = one->first + (size_t)number * one->step;
+        return MatrixRow{one->matrix, one->matrix->flags & INTERLEAVED ? interleaved(from, one->size) : from};  // biases are in order
     });
     if (biased)
         packed.bias = packer_.fill(outputs, [&](int output) {
-            const Segment* one = find(output, row);
-            return one && one->bias ? one->bias[row] : 0.f;
+            int number;
+            const Segment* one = find(output, number);
+            return one && one->bias ? one->bias[number] : 0.f;
         });
     return packed;
+}
+
+// Successive rows of a matrix.
+Linear Engine::pack_rows(const Matrix& from, int rows, const Columns& columns, const float* bias, size_t first) {
+    return pack_segments({{&from, bias, first, 1, rows, rows}}, columns);
 }
 
 // Heads are padded one by one: an output or input of all heads is one of a head, or none.
 void Engine::pack_attention(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int width = model_.padded_width, dim = to.dim, size = to.head_dim, heads = facts.heads;
+    const int dim = to.dim, size = to.head_dim, heads = facts.heads;
     const int inputs = from.hidden_norm ? 2 : 1, stride = facts.gated ? 2 * size : size;
     std::vector<Segment> segments{{&from.query, from.query_bias, 0, heads, size, dim, stride}};
     if (!to.borrows) {
         segments.push_back({&from.key, from.key_bias, 0, to.kv_heads, size, dim, size});
         segments.push_back({&from.value, from.value_bias, 0, to.kv_heads, size, dim, size});
     }
-    if (facts.gated) segments.push_back({&from.query, from.query_bias, size, heads, size, dim, stride});
-    to.qkv = pack_segments(segments, columns_in_parts(inputs, facts.width, width));
-    to.out = packer_.pack(from.out, facts.width, columns_in_parts(heads, size, dim));
-    to.out.bias = packer_.copy(from.out_bias, facts.width, width);
-    to.sinks = packer_.copy(from.sinks, heads, heads);
-}
-
-// Gates and ups are rows from ``gates`` and ``ups`` on, every ``step``th of them.
-Linear Engine::pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner, int step) {
-    const Columns columns = columns_in_parts(1, model_.facts.width, model_.padded_width);
-    return packer_.pack(2 * padded_to(inner, STRIP), columns, {&gate, &up}, [&](int output) {
-        const Matrix* matrix = is_gate(output) ? &gate : &up;
-        return MatrixRow{unit_of(output) < inner ? matrix : nullptr, (is_gate(output) ? gates : ups) + unit_of(output) * step};
-    });
-}
-
-// Biases of gates and ups from ``first`` on; either may be null.
-void Engine::bias_gate_up(Linear& to, const float* gate, const float* up, size_t first, int inner) {
-    if (!gate && !up) return;
-    to.bias = packer_.fill(to.outputs, [&](int output) {
-        const float* part = is_gate(output) ? gate : up;
-        return part && unit_of(output) < inner ? part[first + unit_of(output)] : 0.f;
-    });
-}
-
-Linear Engine::pack_down(const Matrix& down, size_t first, int inner) {
-    const int width = model_.facts.width;
-    return packer_.pack(model_.padded_width, columns_in_parts(1, inner, padded_to(inner, STRIP)), {&down}, [&](int output) {
-        return MatrixRow{output < width ? &down : nullptr, first + output};
-    });
+    if (facts.gated) segments.push_back({&from.query, from_on(from.query_bias, size), (size_t)size, heads, size, dim, stride});
+    to.qkv = pack_segments(segments, columns_in_parts(facts.width, inputs));
+    to.out = pack_rows(from.out, facts.width, columns_in_parts(size, heads), from.out_bias);
 }
 
 void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
-    const Facts& facts = model_.facts;
-    const int inner = from.inner ? from.inner : facts.inner;
-    model_.padded_inner = std::max(model_.padded_inner, padded_to(inner, STRIP));
+    const int inner = from.inner ? from.inner : model_.facts.inner, padded = padded_to(inner, STRIP), width = model_.facts.width;
+    model_.padded_inner = std::max(model_.padded_inner, padded);
     if (from.router.data) pack_experts(from, to);
-    if (!from.router.data || from.gate.data) {
-        to.gate_up = pack_gate_up(from.gate, 0, from.up, 0, inner);
-        to.down = pack_down(from.down, 0, inner);
-    }
-    bias_gate_up(to.gate_up, from.gate_bias, from.up_bias, 0, inner);
-    to.down.bias = packer_.copy(from.down_bias, facts.width, model_.padded_width);
+    if (from.router.data && !from.gate.data) return;
+    const std::vector<Segment> gate_up{{&from.gate, from.gate_bias, 0, 1, inner, padded}, {&from.up, from.up_bias, 0, 1, inner, padded}};
+    to.gate_up = pack_segments(gate_up, columns_in_parts(width), true);
+    to.down = pack_rows(from.down, width, columns_in_parts(inner), from.down_bias);
 }
 
 // The router's last output is the gate of the expert that all tokens have, if there is one; without weights it is open.
@@ -190,59 +165,51 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
     Matrix router = from.router, shared = from.shared_gate;
     router.flags = shared.flags = 0;  // its codes are expanded
-    Matrices rows{&router};
-    if (shared.data) rows.push_back(&shared);
-    const Columns columns = columns_in_parts(1, facts.width, model_.padded_width);
-    to.router = packer_.pack(padded_to(facts.experts + (from.gate.data != nullptr), STRIP), columns, rows, [&](int output) {
-        if (output == facts.experts && shared.data) return MatrixRow{&shared, 0};
-        return MatrixRow{output < facts.experts ? &router : nullptr, (size_t)output};
-    });
-    const bool open = from.gate.data && !shared.data;
-    const float* bias = facts.sigmoid_routing ? nullptr : from.router_bias;
-    if (facts.sigmoid_routing) to.choice_bias = packer_.copy(from.router_bias, facts.experts, facts.experts);
-    if (bias || open)
-        to.router.bias = packer_.fill(to.router.outputs, [&](int output) {
-            if (output >= facts.experts) return open ? 1e9f : 0.f;  // whose sigmoid is 1
-            return bias ? bias[output] : 0.f;
-        });
+    const float *bias = facts.sigmoid_routing ? nullptr : from.router_bias, open = 1e9f;  // whose sigmoid is 1
+    std::vector<Segment> rows{{&router, bias, 0, 1, facts.experts, facts.experts}};
+    if (from.gate.data) rows.push_back({&shared, shared.data ? nullptr : &open, 0, 1, 1, 1});
+    const Columns columns = columns_in_parts(facts.width);
+    to.router = pack_segments(rows, columns);
+    if (facts.sigmoid_routing) to.choice_bias = packer_.copy(from.router_bias, facts.experts);
     Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
     to.experts_up = gate_up, to.experts_down = down;
     const bool joined = !from.experts_up.data, turns = from.experts_gate.flags & ALTERNATING;
-    const size_t inner = facts.expert_inner, width = facts.width;
+    const int inner = facts.expert_inner, width = facts.width;
     for (size_t e = 0; e < (size_t)facts.experts; e++) {
         const size_t gates = e * (joined ? 2 * inner : inner), ups = !joined ? gates : turns ? gates + 1 : gates + inner;
-        gate_up[e] = pack_gate_up(from.experts_gate, gates, joined ? from.experts_gate : from.experts_up, ups, inner, turns ? 2 : 1);
-        bias_gate_up(gate_up[e], from.experts_gate_bias, from.experts_up_bias, e * inner, inner);
-        down[e] = pack_down(from.experts_down, e * width, inner);
-        if (from.experts_down_bias) down[e].bias = packer_.copy(from.experts_down_bias + e * width, width, model_.padded_width);
+        auto rows_of = [&](const Matrix& matrix, const float* biases, size_t first) {
+            return Segment{&matrix, from_on(biases, e * inner), first, 1, inner, padded_to(inner, STRIP), 0, turns ? 2 : 1};
+        };
+        gate_up[e] = pack_segments({rows_of(from.experts_gate, from.experts_gate_bias, gates),
+                                    rows_of(joined ? from.experts_gate : from.experts_up, from.experts_up_bias, ups)}, columns, true);
+        down[e] = pack_rows(from.experts_down, width, columns_in_parts(inner), from_on(from.experts_down_bias, e * width), e * width);
     }
 }
 
 void Engine::pack_layer_input(const LayerSource& from, Layer& to) {
     const int size = model_.facts.layer_inputs, width = model_.facts.width;
-    to.input_gate = packer_.pack(from.input_gate, size, columns_in_parts(1, width, model_.padded_width));
-    to.input_projection = packer_.pack(from.input_projection, width, columns_in_parts(1, size, padded_to(size, STRIP)));
-    to.input_norm = packer_.copy(from.input_norm, width, model_.padded_width);
+    to.input_gate = pack_rows(from.input_gate, size, columns_in_parts(width));
+    to.input_projection = pack_rows(from.input_projection, width, columns_in_parts(size));
 }
 
 void Engine::layer_inputs(const Matrix& table, const Matrix& projection, const float* norm, float scale) {
     const Facts& facts = model_.facts;
-    const int size = facts.layer_inputs, padded = padded_to(size, STRIP);
+    const int size = facts.layer_inputs;
     model_.layer_embedding = take_table(table, facts.layers * size), model_.layer_scale = scale;
-    const std::vector<Segment> segments{{&projection, nullptr, 0, facts.layers, size, padded, size}};
-    model_.layer_projection = pack_segments(segments, columns_in_parts(1, facts.width, model_.padded_width));
-    model_.layer_norm = packer_.copy(norm, size, padded);
+    const Segment rows{&projection, nullptr, 0, facts.layers, size, padded_to(size, STRIP), size};
+    model_.layer_projection = pack_segments({rows}, columns_in_parts(facts.width));
+    model_.layer_norm = packer_.copy(norm, size);
 }
 
 void Engine::pack_norms(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int width = model_.padded_width, dim = to.dim;
-    auto copy = [&](const float* norm) { return packer_.copy(norm, facts.width, width); };
-    to.norm = copy(from.norm), to.ffn_norm = copy(from.ffn_norm), to.hidden_norm = copy(from.hidden_norm);
-    to.out_norm = copy(from.out_norm), to.down_norm = copy(from.down_norm);
-    to.dense_norm = copy(from.dense_norm), to.mixture_norm = copy(from.mixture_norm);
-    to.experts_norm = copy(from.experts_norm), to.router_norm = copy(from.router_norm);
-    to.expert_scales = packer_.copy(from.expert_scales, facts.experts, facts.experts);
+    const int dim = to.dim;
+    for (const float** norm : {&to.norm, &to.ffn_norm, &to.out_norm, &to.down_norm, &to.hidden_norm, &to.input_norm, &to.dense_norm,
+                               &to.mixture_norm, &to.experts_norm, &to.router_norm})
+        *norm = packer_.copy(*norm, facts.width);
+    to.sinks = packer_.copy(to.sinks, facts.heads);
+    to.scalar = packer_.copy(to.scalar, 1);
+    to.expert_scales = packer_.copy(to.expert_scales, facts.experts);
     auto head_norm = [&](const float* norm, int heads) -> float* {
         if (!norm) return nullptr;
         return packer_.fill((facts.joint_norms ? heads : 1) * dim, [&](int i) {
@@ -260,16 +227,12 @@ void Engine::drafter(const DrafterSource& source) {
     Model& m = model_;
     if (source.embeds && source.source_width != m.facts.width) throw std::invalid_argument("embeddings of another width");
     const int numbers = source.sources * source.source_width;
-    m.sources = source.sources, m.source_width = source.source_width, m.norm_sources = source.norm_sources;
-    m.norm_residual = source.norm_residual, m.embeds = source.embeds, m.source_epsilon = source.source_epsilon, m.rank = source.rank;
-    auto pack = [&](const void* from, int outputs, int inputs) {
-        return packer_.pack(plain(from), outputs, columns_in_parts(1, inputs, padded_to(inputs, STRIP)));
-    };
-    m.features = pack(source.features, m.facts.width, numbers);
-    m.source_norm = packer_.copy(source.source_norm, numbers, numbers);
-    m.feature_norm = packer_.copy(source.feature_norm, m.facts.width, m.padded_width);
+    (DrafterFacts&)m = source;
+    m.features = pack_rows(plain(source.features), m.facts.width, columns_in_parts(numbers));
+    m.source_norm = packer_.copy(source.source_norm, numbers);
+    m.feature_norm = packer_.copy(source.feature_norm, m.facts.width);
     m.markov_embedding = source.markov_in;
-    if (source.rank) m.markov = pack(source.markov_out, m.facts.vocab, source.rank);
+    if (source.rank) m.markov = pack_rows(plain(source.markov_out), m.facts.vocab, columns_in_parts(source.rank));
 }
 
 void Engine::share_head(const std::shared_ptr<Engine>& lender) {

@@ -8,49 +8,41 @@
 
 namespace draftwood {
 // Weights of a layer as they come. Biases and norms are float32, or null.
-struct LayerSource {
+struct LayerSource : LayerFacts {
     Matrix query, key, value, out, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *out_bias, *gate_bias, *up_bias, *down_bias;
-    const float *norm, *ffn_norm, *out_norm, *down_norm, *query_norm, *key_norm, *hidden_norm, *sinks;
-    int window, rotary;
+    const float *query_norm, *key_norm;
     // Of a mixture: [expert][width]; gates and ups, [expert][inner][width], or without ``experts_up`` both, [expert][gates, ups][width];
     // [expert][width][inner]. The matrices above, if there are any, are those of an expert that all tokens have, with ``shared_gate``,
     // [1][width], or without.
     Matrix router, experts_gate, experts_up, experts_down, shared_gate;
     const float *router_bias, *experts_gate_bias, *experts_up_bias, *experts_down_bias;  // [expert], [expert][output]
-    // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
-    // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of. Of Mamba-2 ``mixed``
-    // has gates, x, B, C and dt.
-    int kind;
     // Of attention: heads of keys and values and numbers of a head, and of any layer the feed-forward network's, where they are not
     // those of the facts, else 0; how many layers before is the one whose keys and values it reads, 0 for its own.
     int kv_heads, head_dim, inner, lender;
-    // What it adds of a token's further inputs: gates [input][width], [width][input], and its norm; all without data, or null. And
-    // what the residual stream is multiplied by at last, or null.
+    // What it adds of a token's further inputs: gates [input][width], and [width][input]; or without data.
     Matrix input_gate, input_projection;
-    const float *input_norm, *scalar;
-    // Norms of a mixture next to the network above: of what that and the mixture make, of inputs of experts and of the router; and
-    // what weights of experts are multiplied by, [expert]; or null.
-    const float *dense_norm, *mixture_norm, *experts_norm, *router_norm, *expert_scales;
+    // Of a layer of another kind than attention, with ``out``: queries, keys and values, or the inputs, factors of the outputs and
+    // factors of the inputs of a short convolution; gates of the outputs; what shares and decays are made of. Of Mamba-2 ``mixed``
+    // has gates, x, B, C and dt.
     Matrix mixed, mixed_gate, share, decay;
     // [channel][tap]; [channel] or null; [head], below 0; [head]; [value], or of Mamba-2 [head][value]; [head] of Mamba-2.
     const float *convolution, *convolution_bias, *decay_rate, *decay_bias, *state_norm, *skip;
 };
 
 // What a drafter of hidden states has in addition to its layers.
-struct DrafterSource {
-    int sources, source_width, norm_sources, norm_residual, embeds, rank;  // at most LANES sources; rank 0: no Markov head
-    float source_epsilon;
+struct DrafterSource : DrafterFacts {
     const void* features;
     const float *source_norm, *feature_norm;
     const void *markov_in, *markov_out;
 };
 
-// Outputs of a matrix: parts of ``size`` rows, each ``stride`` rows behind the one before, and padded.
+// Outputs of a matrix: parts of ``size`` rows, each ``stride`` rows behind the one before, and padded; every ``step``th row.
 struct Segment {
-    const Matrix* matrix;
-    const float* bias;
-    int first, parts, size, padded, stride;
+    const Matrix* matrix;  // without data: of zeros
+    const float* bias;     // from the first row on, without a step; or null
+    size_t first;
+    int parts, size, padded, stride = 0, step = 1;
 };
 
 // A model whose weights are packed in the order in which they are read.
@@ -68,9 +60,8 @@ class Engine {
     void share_head(const std::shared_ptr<Engine>& lender);
     void rotate(const float* cos, const float* sin, const float* queries, int tables, int positions);
     size_t page_bytes() const { return model_.page_numbers * number_bytes(); }
-    // Memory for a page, of a free one if there is any: the system takes long to map new memory.
-    std::unique_ptr<Buffer> take_page();
-    void free_page(std::unique_ptr<Buffer> page);
+    // A page of zeros, in the memory of a free one if there is any: the system takes long to map new memory.
+    std::shared_ptr<char> new_page();
     // Of all rows: pages, of which those that rows share count once, and what layers with a running state keep.
     long memory_bytes() const { return pages_.load() * (long)Buffer::whole(page_bytes()) + state_bytes.load(); }
     // Of a row, whatever the length of its text: its states, and entries of text and of ROUND nodes.
@@ -89,13 +80,11 @@ class Engine {
     void pack_attention(const LayerSource& from, Layer& to);
     void pack_state(const LayerSource& from, Layer& to);
     void pack_short_convolution(const LayerSource& from, Layer& to);
-    Linear pack_segments(const std::vector<Segment>& segments, const Columns& columns);
+    Linear pack_segments(const std::vector<Segment>& segments, const Columns& columns, bool take_turns = false);
+    Linear pack_rows(const Matrix& from, int rows, const Columns& columns, const float* bias = nullptr, size_t first = 0);
     void pack_feed_forward(const LayerSource& from, Layer& to);
     void pack_experts(const LayerSource& from, Layer& to);
     void pack_norms(const LayerSource& from, Layer& to);
-    Linear pack_gate_up(const Matrix& gate, size_t gates, const Matrix& up, size_t ups, int inner, int step = 1);
-    void bias_gate_up(Linear& to, const float* gate, const float* up, size_t first, int inner);
-    Linear pack_down(const Matrix& down, size_t first, int inner);
     void pack_layer_input(const LayerSource& from, Layer& to);
     size_t number_bytes() const { return model_.facts.bfloat16 ? 2 : 4; }
 
@@ -115,10 +104,8 @@ typedef std::vector<std::shared_ptr<char>> Pages;
 // What a row keeps for layers with a running state (states.h).
 class States {
   public:
-    // Of so many tokens, which are written next; none need no writing.
-    explicit States(Engine& engine, int text = 0);
-    // What the next token of the first ``length`` of ``text`` tokens needs.
-    States(const States& other, int text, int length);
+    // With the state of one checkpoint, of others or of zeros.
+    States(Engine& engine, int checkpoint, const States* other = nullptr);
     ~States() { engine_.state_bytes -= taken_; }
     // Bytes of the states of a checkpoint, and of a block of entries.
     static long bytes(const Model& model), block_bytes(const Model& model);
@@ -127,16 +114,15 @@ class States {
     RowStates reserve(int nodes);
     // Nodes of a round behind ``text`` tokens become text.
     void commit(int text, const int* nodes, int count);
-    // Whether the next token of the first ``length`` of ``text`` tokens can be read.
-    bool hold(int text, int length) const { return source(text, length) >= 0; }
+    // The checkpoint from which the next token of the first ``length`` of ``text`` tokens can be read, if possible the last of them
+    // too; -1 if none is kept.
+    int source(int text, int length) const;
     // The parts of its memory that ``text`` tokens need to go on behind the last one, or in place of it, and their bytes: the
     // state of a checkpoint, two blocks of entries.
     static const int PARTS = 3;
     std::pair<void*, long> part(int text, int index);
 
   private:
-    States(Engine& engine, int checkpoint, const States* other);
-    int source(int text, int length) const;
     float* reserve(long bytes, const float* from);
     void add_block(const float* from) { blocks_.push_back(reserve(block_bytes(engine_.model()), from)); }
 
@@ -174,7 +160,6 @@ class Row {
   private:
     // Tokens whose entries may have been written, some of them cut since.
     int written() const { return std::max(text, written_); }
-    std::shared_ptr<char> new_page() const;
     void own(int page);
     void move(int from, int to);
 
@@ -197,10 +182,6 @@ struct NewTokens {
     const float *sources, *features;  // [token][source][source_width]; [token][width]
 };
 
-// Reads them; ``logits`` are [node][vocab]; ``hidden`` is [token][tap][width], of all nodes and then of all text, or null.
-// ``highest`` is the highest score of each node, NaN if a score is, and ``best`` its token, the first one if several have it.
-void read_tokens(const NewTokens* rows, int count, float* logits, float* hidden, float* highest, int64_t* best, int threads);
-
 // Hidden states of a row's next tokens, and its root; the first token of its memory is at position ``start`` of the text.
 struct NewHidden {
     Row* row;
@@ -214,43 +195,15 @@ struct BlockShape {
     const float* mask;          // [width]
 };
 
-// Reads hidden states, and scores a block after each root: [row][scored][vocab].
-void draft_block(const NewHidden* rows, int count, const BlockShape& shape, float* logits, int threads);
-
-// Scores of nodes from those of their depths: [row][node][vocab]. They are -inf beyond the block.
-void add_markov(const std::shared_ptr<Engine>& engine, const int64_t* tokens, const int64_t* depths, int rows, int nodes,
-                const float* scores, int block, float* logits, int threads);
-
 // Instruction sets that this processor has, the best one last, separated by spaces.
 std::string instruction_sets();
 // Compute with this one; throws std::invalid_argument.
 void use_instruction_set(const std::string& name);
-const Kernels& kernels();  // its code
+const Kernels& kernels(const Facts* facts = nullptr);  // its code, for a model of these facts or for what has no model
 
 // What of a distribution stays possible; 0, 1 and 0 for everything.
 struct Cuts {
     int top_k;
     double top_p, min_p;
 };
-
-// The ``count`` best possible tokens of each line, [row][node], under Gumbel noise: [line][count], in falling order, of equal
-// scores the first token first; -inf and token -1 where there are fewer.
-// ``cuts`` are those of the rows. ``keys`` are those of the lines' noise, 0 for none, or null; ``bases`` are those of
-// ``bases_count`` tokens, and ``columns`` the tokens of the scores, or null. Values are log-probabilities with noise, and
-// ``likeliest`` is the highest without, NaN where no token is possible. Null: values are known up to a constant.
-void best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
-          long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest);
-
-// Logarithms of the probabilities that the target chooses each of the best tokens of a line, [line][count]: a multinomial logit of
-// four weights over them and none of them, as ``draftwood.draft.adaptive.expand.AcceptanceModel``.
-void accept(const double* weights, long lines, long count, const float* values, const int64_t* tokens, const float* likeliest,
-            double* chances);
-
-// The longest path from the root of each row's tree on which every token is the best possible one at its parent, and the best
-// token after it. ``keys`` are those of the noise of each depth, [row][depth], or null; a tree is [row][node], and so are the
-// nodes of the paths, which end with zeros.
-void follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
-            const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
-            int64_t* paths, int64_t* next);
-
 }  // namespace draftwood

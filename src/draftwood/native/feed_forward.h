@@ -3,18 +3,12 @@
 #include "attention.h"
 
 namespace {
-template <class N>
-struct FeedForward : Attention<N> {
-    typedef Attention<N> Base;
-    using typename Base::Input;
-    using Base::activated_inputs, Base::add_to_residual, Base::attended, Base::count, Base::each_token, Base::facts;
-    using Base::in_chunks, Base::linear, Base::norm_all, Base::normed, Base::own, Base::product, Base::qkv, Base::residual;
-    using Base::rms_norm, Base::width;
+struct FeedForward : Attention {
     int* chosen;     // experts: [token][choice]
     float* weights;  // of them
 
     FeedForward(const Work& batch, const Worker& worker)
-        : Base(batch, worker), chosen(worker.shared->experts), weights(worker.shared->expert_weights) {}
+        : Attention(batch, worker), chosen(worker.shared->experts), weights(worker.shared->expert_weights) {}
 
     // SwiGLU: gates through SiLU (or GELU) times ups; or gates, up to a limit, times sigmoids of them times ups within it, plus one.
     void activate(Input* to, const float* sums) const {
@@ -26,7 +20,7 @@ struct FeedForward : Attention<N> {
 
     // One phase, or two: products that are added to the residual stream, normed before if there is such a norm.
     void linear_added(const Linear& a, const Input* in, const float* norm, const float* scalar = nullptr) {
-        linear(a, count, in, 0, [] {}, [&](int s, int r, const float* sums) {
+        linear(a, count, in, nullptr, [&](int s, int r, const float* sums) {
             const size_t at = r * width + (size_t)s * STRIP;
             if (norm) memcpy(qkv + at, sums, sizeof(float) * STRIP);
             else for (int i = 0; i < STRIP; i += LANES) add_to_residual(residual + at + i, load(sums + i), scalar);
@@ -38,12 +32,16 @@ struct FeedForward : Attention<N> {
         });
     }
 
-    void feed_forward(const Layer& layer) {
-        if (layer.experts_up) return mixture(layer);
-        auto norm = [&] { norm_all(layer.ffn_norm); };
-        linear(layer.gate_up, count, normed, 0, norm, [&](int s, int r, const float* sums) {
+    // One phase: gates and ups of all tokens.
+    void gate_up(const Layer& layer, const Input* in) {
+        linear(layer.gate_up, count, in, layer.ffn_norm, [&](int s, int r, const float* sums) {
             activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
         });
+    }
+
+    void feed_forward(const Layer& layer) {
+        if (layer.experts_up) return mixture(layer);
+        gate_up(layer, normed);
         linear_added(layer.down, activated_inputs, layer.down_norm, layer.input_gate.outputs ? nullptr : layer.scalar);
     }
 
@@ -51,7 +49,7 @@ struct FeedForward : Attention<N> {
     // in ``attended``.
     void route(const Layer& layer, int i) {
         Input* row = attended + i * width;
-        auto take = [&](int j, const Lanes& a) { N::store_input(row + j, a); };
+        auto take = into_inputs<N>(row);
         rms_norm(residual + i * width, layer.router_norm ? layer.router_norm : layer.ffn_norm, width, facts.width, take);
         float scores[EXPERTS + STRIP], top = -INFINITY, all = 0, of_chosen = 0;
         for (int s = 0; s < layer.router.outputs / STRIP; s++) product(layer.router, s, 1, row, scores + s * STRIP);
@@ -108,7 +106,7 @@ struct FeedForward : Attention<N> {
                         memcpy(gathered + (size_t)rows * of->inputs, in(i), of->inputs * sizeof(Input));
                         choice[rows++] = i;
                     }
-                this->quantise_rows(of[least(e, facts.experts - 1)], rows, gathered);
+                quantise_rows(of[least(e, facts.experts - 1)], rows, gathered);
             }
             if (!rows) return;
             product(of[e], chunk % strips, rows, gathered, sums);
@@ -122,10 +120,7 @@ struct FeedForward : Attention<N> {
         experts(layer.experts_up, [&](int i) { return attended + i / choices * width; }, [&](int s, int i, const float* sums) {
             activate(activated_inputs + i * inner + (size_t)s * LANES, sums);
         });
-        auto input = [&](int i) { return activated_inputs + i * inner; };
-        experts(layer.experts_down, input, [&](int s, int i, const float* sums) {
-            memcpy(qkv + i * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
-        });
+        experts(layer.experts_down, [&](int i) { return activated_inputs + i * inner; }, into_rows(qkv, width));
         each_token([&](int i) {
             float* first = qkv + i * choices * width;
             for (size_t j = 0; j < width; j += LANES) {
@@ -135,8 +130,7 @@ struct FeedForward : Attention<N> {
                 if (layer.mixture_norm) store(first + j, sum);
                 else add_to_residual(residual + i * width + j, sum);
             }
-            if (layer.mixture_norm)
-                rms_norm(first, layer.mixture_norm, width, facts.width, [&](int j, const Lanes& a) { store(first + j, a); });
+            if (layer.mixture_norm) rms_norm(first, layer.mixture_norm, width, facts.width, into_row(first));
         });
         if (layer.mixture_norm) network_beside(layer, qkv + count * choices * width);
         else if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
@@ -145,12 +139,8 @@ struct FeedForward : Attention<N> {
     // The network of all tokens next to a mixture, whose sums are where the first of a token's choices was: each is normed, and both
     // together.
     void network_beside(const Layer& layer, float* made) {
-        linear(layer.gate_up, count, normed, 0, [&] { norm_all(layer.ffn_norm); }, [&](int s, int r, const float* sums) {
-            activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
-        });
-        linear(layer.down, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
-            memcpy(made + r * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
-        });
+        gate_up(layer, normed);
+        linear(layer.down, count, activated_inputs, nullptr, into_rows(made, width));
         each_token([&](int i) {
             float* row = made + i * width;
             const float* mixed = qkv + (size_t)i * facts.experts_per_token * width;
@@ -163,10 +153,8 @@ struct FeedForward : Attention<N> {
 
     // The expert that all tokens have, times their shares of it.
     void shared_expert(const Layer& layer, const float* shares) {
-        linear(layer.gate_up, count, attended, 0, [] {}, [&](int s, int r, const float* sums) {
-            activate(activated_inputs + (size_t)r * layer.down.inputs + (size_t)s * LANES, sums);
-        });
-        linear(layer.down, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
+        gate_up(layer, attended);
+        linear(layer.down, count, activated_inputs, nullptr, [&](int s, int r, const float* sums) {
             float* to = residual + r * width + (size_t)s * STRIP;
             for (int i = 0; i < STRIP; i += LANES) add_to_residual(to + i, load(sums + i) * splat(shares[r]));
         });

@@ -1,23 +1,16 @@
 // The forward of a batch of tokens through all layers, as each thread runs it: embedding, layers, head.
 //
-// This file is compiled once for each instruction set, so it must not instantiate templates of the standard library: the
+// This file is compiled once for each instruction set and format, so it must not instantiate templates of the standard library: the
 // linker would keep one of several copies, with instructions that another processor lacks.
 #include "delta_rule.h"
 #include "sampling.h"
 
 namespace {
-template <class N>
-struct Forward : DeltaRule<N> {
-    typedef DeltaRule<N> Base;
-    using typename Base::Input, typename Base::Weight;
-    using Base::activated_inputs, Base::attended, Base::attention, Base::count, Base::delta_rule, Base::each_token;
-    using Base::facts, Base::feed_forward, Base::heads_width, Base::linear, Base::linear_added, Base::model, Base::norm_all;
-    using Base::normed, Base::own, Base::qkv, Base::qkv_width, Base::residual, Base::rms_norm, Base::short_convolution;
-    using Base::store_queries_keys_values, Base::width, Base::work;
+struct Forward : DeltaRule {
     bool ends = false;  // hidden states after the last layer that keeps something are wanted
     float* const layer_inputs;
 
-    Forward(const Work& batch, const Worker& worker) : Base(batch, worker), layer_inputs(worker.shared->layer_inputs) {
+    Forward(const Work& batch, const Worker& worker) : DeltaRule(batch, worker), layer_inputs(worker.shared->layer_inputs) {
         for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= model.keeping;
         if (reads_features() || model.embeds) ends &= work.scored > 0;
     }
@@ -51,9 +44,7 @@ struct Forward : DeltaRule<N> {
     void make_layer_inputs() {
         const Linear& projection = model.layer_projection;
         const int size = facts.layer_inputs, padded = projection.outputs / facts.layers;
-        linear(projection, count, normed, 0, [&] { norm_all(nullptr); }, [&](int s, int r, const float* sums) {
-            memcpy(layer_inputs + (size_t)r * projection.outputs + s * STRIP, sums, sizeof(float) * STRIP);
-        });
+        linear(projection, count, normed, nullptr, into_rows(layer_inputs, projection.outputs));
         const Lanes divisor = splat(sqrtf(facts.width)), half = splat(sqrtf(0.5f));
         each_token([&](int i) {
             float *row = layer_inputs + (size_t)i * projection.outputs, *own_row = (float*)own.normed, some[LANES];
@@ -72,7 +63,7 @@ struct Forward : DeltaRule<N> {
     void add_layer_input(int l) {
         const Layer& here = model.layer[l];
         const size_t size = here.input_gate.outputs, stride = model.layer_projection.outputs;
-        linear(here.input_gate, count, normed, 0, [&] { norm_all(nullptr); }, [&](int s, int r, const float* sums) {
+        linear(here.input_gate, count, normed, nullptr, [&](int s, int r, const float* sums) {
             for (int i = 0; i < STRIP; i += LANES) {
                 const Lanes input = load(layer_inputs + r * stride + l * size + s * STRIP + i);
                 N::store_input(activated_inputs + r * size + s * STRIP + i, activated(load(sums + i), facts.gelu) * input);
@@ -100,7 +91,7 @@ struct Forward : DeltaRule<N> {
             for (size_t j = facts.width; j < width; j++) feature[j] = 0;
         }
         embed(i, embedding);
-        rms_norm(embedding, first.norm, width, facts.width, [&](int j, const Lanes& a) { N::store_input(to + j, a); });
+        rms_norm(embedding, first.norm, width, facts.width, into_inputs<N>(to));
         rms_norm(feature, first.hidden_norm, width, facts.width, [&](int j, const Lanes& a) {
             N::store_input(to + width + j, a);
             if (model.norm_residual) store(feature + j, a);
@@ -110,14 +101,10 @@ struct Forward : DeltaRule<N> {
     // Attention of a layer, or only the keys and values of its tokens.
     void attend(int l, bool only_keys) {
         const Layer& here = model.layer[l];
-        this->enter(here);
-        auto to_qkv = [&](int s, int r, const float* sums) {
-            memcpy(qkv + r * qkv_width + s * STRIP, sums, sizeof(float) * STRIP);
-        };
-        const bool joined = here.hidden_norm, features = work.mode == FEATURES;
-        linear(here.qkv, count, joined && !features ? activated_inputs : normed, features ? heads_width / STRIP : 0, [&] {
-            if (features || !joined) norm_all(features ? model.feature_norm : here.norm);
-        }, to_qkv);
+        enter(here);
+        const bool features = work.mode == FEATURES;
+        linear(here.qkv, count, here.hidden_norm && !features ? activated_inputs : normed, features ? model.feature_norm : here.norm,
+               into_rows(qkv, qkv_width), features ? heads_width / STRIP : 0);
         each_token([&](int i) {
             copy_taps(i, l);
             store_queries_keys_values(i, l);
@@ -184,9 +171,7 @@ struct Forward : DeltaRule<N> {
 
     void features() {
         each_token([&](int i) { take_sources(i); });
-        linear(model.features, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
-            memcpy(residual + r * width + (size_t)s * STRIP, sums, sizeof(float) * STRIP);
-        });
+        linear(model.features, count, activated_inputs, nullptr, into_rows(residual, width));
     }
 
     // All layers, or those until the last one that keeps something of a token.
@@ -206,7 +191,7 @@ struct Forward : DeltaRule<N> {
 
     void head() {
         const bool changes = facts.logit_divisor != 1 || facts.logit_cap;
-        linear(model.head, work.scored, attended, 0, [] {}, [&](int s, int r, float* sums) {
+        linear(model.head, work.scored, attended, nullptr, [&](int s, int r, float* sums) {
             const int size = least(STRIP, facts.vocab - s * STRIP);
             for (int i = 0; i < STRIP && changes; i += LANES) {
                 const Lanes a = load(sums + i) / splat(facts.logit_divisor);
@@ -236,7 +221,7 @@ struct Forward : DeltaRule<N> {
             const Weight* from = (const Weight*)model.markov_embedding + (size_t)work.tokens[i].token * model.rank;
             take_inputs(activated_inputs + (size_t)i * rank, model.rank, rank, [&](int j) { return to_float(from[j]); });
         });
-        linear(model.markov, count, activated_inputs, 0, [] {}, [&](int s, int r, const float* sums) {
+        linear(model.markov, count, activated_inputs, nullptr, [&](int s, int r, const float* sums) {
             const Token& node = work.tokens[r];
             const size_t at = (size_t)s * STRIP, size = least(STRIP, facts.vocab - s * STRIP);
             const float* of_depth = work.depths + ((size_t)node.row * work.block + node.position) * facts.vocab + at;
@@ -253,12 +238,7 @@ struct Forward : DeltaRule<N> {
 };
 
 void forward(const Work* work, const Worker& worker) {
-    for (; work; work = work->next) {
-        const Facts& facts = work->model->facts;
-        if (facts.activations == 8) Forward<Portable>(*work, worker).run();
-        else if (facts.bfloat16) Forward<Bfloat16>(*work, worker).run();
-        else Forward<Float32>(*work, worker).run();
-    }
+    for (; work; work = work->next) Forward(*work, worker).run();
 }
 }  // namespace
 

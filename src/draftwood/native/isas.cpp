@@ -17,16 +17,11 @@
 
 namespace draftwood {
 // DRAFTWOOD_ISAS is ISA(name) for each one that was compiled, the best one last.
-#define ISA(name) extern const Kernels kernels_##name;
+#define ISA(name) extern const Kernels kernels_##name##_Float32, kernels_##name##_Portable, kernels_##name##_Bfloat16;
 DRAFTWOOD_ISAS
 #undef ISA
 
 namespace {
-struct Isa {
-    std::string name;
-    const Kernels* kernels;
-};
-
 bool may_use_tiles() {
 #if defined(DRAFTWOOD_EMULATED_TILES)
     return true;
@@ -85,35 +80,28 @@ bool is_here(const std::string& name) {
     return name == "generic";
 }
 
-const std::vector<Isa>& isas() {
-    static const std::vector<Isa> present = [] {
-        std::vector<Isa> all;
-#define ISA(name) \
-    if (is_here(#name)) all.push_back({#name, &kernels_##name});
-        DRAFTWOOD_ISAS
-#undef ISA
-        return all;
-    }();
-    return present;
-}
-
-std::atomic<const Kernels*> in_use{nullptr};
+std::atomic<const Kernels* const*> in_use{nullptr};  // of the formats
 }  // namespace
 
 std::string instruction_sets() {
     std::string names;
-    for (const Isa& isa : isas()) names += (names.empty() ? "" : " ") + isa.name;
+#define ISA(name) \
+    if (is_here(#name)) names += names.empty() ? #name : " " #name;
+    DRAFTWOOD_ISAS
+#undef ISA
     return names;
 }
 
-void use_instruction_set(const std::string& name) {
-    for (const Isa& isa : isas())
-        if (isa.name == name) {
-            in_use = isa.kernels;
-            return;
-        }
+void use_instruction_set(const std::string& wanted) {
+#define ISA(name) \
+    static const Kernels* const name[] = {&kernels_##name##_Float32, &kernels_##name##_Portable, &kernels_##name##_Bfloat16}; \
+    if (wanted == #name && is_here(#name)) return (void)(in_use = name);
+    DRAFTWOOD_ISAS
+#undef ISA
     throw std::invalid_argument("this processor does not have it");
 }
 
-const Kernels& kernels() { return *in_use.load(); }
+const Kernels& kernels(const Facts* facts) {
+    return *in_use.load()[!facts || !facts->bfloat16 ? 0 : facts->activations == 8 ? 1 : 2];
+}
 }  // namespace draftwood

@@ -44,20 +44,21 @@ class LayerSource(Structure):
     """``draftwood::LayerSource``."""
 
     WEIGHTS = ("query", "key", "value", "out", "gate", "up", "down")
-    NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "query_norm", "key_norm", "hidden_norm")
+    NORMS = ("norm", "ffn_norm", "out_norm", "down_norm", "hidden_norm")
     MIXED = ("mixed", "mixed_gate", "share", "decay")
     STATE = ("convolution", "convolution_bias", "decay_rate", "decay_bias", "state_norm", "skip")
     ATTENTION, DELTA_RULE, SHORT_CONVOLUTION, MAMBA = range(4)
-    _fields_ = [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
-    _fields_ += [*((name, c_void_p) for name in (*NORMS, "sinks")), ("window", c_int), ("rotary", c_int)]
     EXPERTS = ("router", "experts_gate", "experts_up", "experts_down", "shared_gate")
     EXPERT_BIASES = ("router_bias", "experts_gate_bias", "experts_up_bias", "experts_down_bias")
     SIZES = ("kv_heads", "head_dim", "inner")
     INPUTS = ("input_gate", "input_projection")
     PARALLEL = ("dense_norm", "mixture_norm", "experts_norm", "router_norm", "expert_scales")
+    _fields_ = [(name, c_int) for name in ("kind", "window", "rotary")]
+    _fields_ += [(name, c_void_p) for name in (*NORMS, "sinks", "input_norm", "scalar", *PARALLEL)]
+    _fields_ += [*((name, Matrix) for name in WEIGHTS), *((f"{name}_bias", c_void_p) for name in WEIGHTS)]
+    _fields_ += [(name, c_void_p) for name in ("query_norm", "key_norm")]
     _fields_ += [*((name, Matrix) for name in EXPERTS), *((name, c_void_p) for name in EXPERT_BIASES)]
-    _fields_ += [*((name, c_int) for name in ("kind", *SIZES, "lender")), *((name, Matrix) for name in INPUTS)]
-    _fields_ += [(name, c_void_p) for name in ("input_norm", "scalar", *PARALLEL)]
+    _fields_ += [*((name, c_int) for name in (*SIZES, "lender")), *((name, Matrix) for name in INPUTS)]
     _fields_ += [*((name, Matrix) for name in MIXED), *((name, c_void_p) for name in STATE)]
 
     @classmethod
@@ -130,13 +131,11 @@ class Cuts(Structure):
 
 
 _SIGNATURES = {
-    "version": (c_char_p, []),
-    "error": (c_char_p, []),
-    "instruction_sets": (c_char_p, []),
+    **dict.fromkeys(("version", "error", "instruction_sets"), (c_char_p, [])),
     "size_of": (c_size_t, [c_char_p]),
     "use": (c_int, [c_char_p]),
     "model": (c_void_p, [POINTER(Facts), c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_int]),
-    "layer": (c_int, [c_void_p, c_void_p]),
+    **dict.fromkeys(("layer", "share_head"), (c_int, [c_void_p, c_void_p])),
     "expand": (c_int, [POINTER(Matrix), c_long, c_int, c_int, c_void_p]),
     "free_model": (None, [c_void_p]),
     "rotate": (c_int, [*[c_void_p] * 4, c_int, c_int]),
@@ -152,7 +151,6 @@ _SIGNATURES = {
     "read_tokens": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "drafter": (c_int, [c_void_p, POINTER(DrafterSource)]),
     "layer_inputs": (c_int, [c_void_p, POINTER(Matrix), POINTER(Matrix), c_void_p, c_float]),
-    "share_head": (c_int, [c_void_p, c_void_p]),
     "draft_block": (c_int, [c_void_p, c_int, POINTER(BlockShape), c_void_p, c_int]),
     "add_markov": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_int]),
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),

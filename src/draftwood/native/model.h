@@ -61,27 +61,30 @@ struct Table {
     const struct CodeKind* codes; // their type, or null for numbers in the model's format
 };
 
-struct Layer {
+// What a layer is, and vectors that are packed as they come; each may be null.
+struct LayerFacts {
+    int kind;            // of LayerKind; for others than attention ``qkv`` makes all that the layer reads of a token
+    int window, rotary;  // tokens that a token sees at most, 0 for all; its table of rotations, below 0 none
+    // Norms: of the inputs of attention and of the feed-forward network, of what both add to the residual stream, and of the first
+    // layer of a drafter that reads [token's embedding; feature].
+    const float *norm, *ffn_norm, *out_norm, *down_norm, *hidden_norm;
+    const float* sinks;                // of each head, a score that takes its share of the softmax and has no value
+    const float *input_norm, *scalar;  // of a token's further inputs; what the residual stream is multiplied by at last
+    // Of a mixture next to a network of all tokens: norms of what either makes, and of inputs of experts and of the router; and
+    // what weights of experts are multiplied by, [expert].
+    const float *dense_norm, *mixture_norm, *experts_norm, *router_norm, *expert_scales;
+};
+
+struct Layer : LayerFacts {
     Linear qkv, out, gate_up, down;  // gate_up: a strip is a panel of gates and that of the same ups
-    float *norm, *ffn_norm;          // of the inputs of attention and of the feed-forward network, or null
-    float *out_norm, *down_norm;     // of what attention and that network add to the residual stream, or null
     float *query_norm, *key_norm;    // of each head, or of all heads together, or null
     float* value_norm;               // ones, if values are normed, or null
-    float* sinks;                    // of each head, a score that takes its share of the softmax and has no value; or null
-    float* hidden_norm;              // of the first layer of a drafter that reads [token's embedding; feature], or null
-    int window;                      // tokens that a token sees at most; 0 for all
-    int rotary;                      // its table of rotations; below 0: none
-    int kind;                        // of LayerKind; for the others ``qkv`` makes all that the layer reads of a token
     int head_dim, dim, kv_heads;     // numbers of a head, and padded ones; heads of keys and values
     size_t keys;                     // place of those in a page
     bool borrows;                    // they are an earlier layer's
     int number;                      // among the layers with a state
     size_t entries;                  // place in a block of entries
     Linear input_gate, input_projection;  // of what the layer adds of a token alone, without weights if it adds nothing
-    float *input_norm, *scalar;      // of that; what the residual stream is multiplied by at last, or null
-    // Of a mixture next to a network of all tokens, or null: norms of what either makes, and of inputs of experts and of the router.
-    float *dense_norm, *mixture_norm, *experts_norm, *router_norm;
-    float* expert_scales;            // what weights of experts are multiplied by, or null
     // [tap][channel]; [channel] or null; [head], below 0; [head]; of a head's output, or of all of Mamba-2; [head] of Mamba-2.
     float *convolution, *convolution_bias, *decay, *decay_bias, *state_norm, *skip;
     // Of a mixture of experts, each with matrices of its own, or null; gate_up and down are those of an expert that all tokens have,
@@ -128,11 +131,22 @@ struct RowStates {
     float* const* blocks;
 };
 
-struct Model {
+// Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds to the
+// scores of the next one is a product of low rank.
+struct DrafterFacts {
+    int sources, source_width, norm_sources;  // hidden states of a token, at most LANES; whether each is normed first
+    int norm_residual;                        // the first layer adds to the normed feature
+    int embeds;  // 1: the first source is the embedding of a token, and the first layer reads features and nothing else
+    int rank;    // 0: no Markov head
+    float source_epsilon;
+};
+
+struct Model : DrafterFacts {
     Facts facts;
     int padded_width, padded_dim, padded_inner;  // padded numbers are zero; inner: of all experts of a token
     int padded_key, padded_value;                // of a head of a state
     int channels, stateful;          // inputs of a convolution; layers with a state
+    int most_outputs;                // of ``qkv`` of a layer
     int keeping;                     // layers until the last one that keeps something of a token
     size_t block_numbers;            // of a block of entries of all layers; 0: no layer has a running state
     Layer* layer;
@@ -146,16 +160,9 @@ struct Model {
     // one before its norm.
     const int* tap;
     size_t page_numbers;  // numbers of a page: [layer with keys of its own][kv head][keys, values][PAGE * dim]
-    // Of a drafter of hidden states: keys and values of the text are made of the target's hidden states, and what a token adds
-    // to the scores of the next one is a product of low rank.
-    int sources, source_width, norm_sources;  // hidden states of a token; whether each is normed first
-    int norm_residual;                        // the first layer adds to the normed feature
-    int embeds;  // 1: the first source is the embedding of a token, and the first layer reads features and nothing else
-    float source_epsilon;
-    Linear features, markov;
+    Linear features, markov;         // of a drafter of hidden states
     float *source_norm, *feature_norm;  // the first of all sources, or null
     const void* markov_embedding;  // [tokens][rank], as it came
-    int rank;
 };
 
 // Numbers of hidden states that come with a token.

@@ -74,7 +74,8 @@ void in_parallel(int threads, int count, const std::function<void(int)>& one) {
     for (auto& thread : others) thread.join();
 }
 
-Columns columns_in_parts(int parts, int numbers, int padded) {
+Columns columns_in_parts(int numbers, int parts) {
+    const int padded = padded_to(numbers, STRIP);
     Columns columns(parts * padded);
     for (int k = 0; k < parts * padded; k++) columns[k] = place_in_parts(k, numbers, padded);
     return columns;
@@ -123,12 +124,6 @@ void Packer::pack_strip(int s, const Columns& columns, int count, const RowOf& r
         if (bfloat16_) pack_row((uint16_t*)to, output, columns, 2, (const uint16_t*)all);
         else pack_row((float*)to, output, columns, 1, (const float*)all);
     }
-}
-
-Linear Packer::pack(const Matrix& matrix, int outputs, const Columns& columns) {
-    return pack(padded_to(outputs, STRIP), columns, {&matrix}, [&](int output) {
-        return MatrixRow{output < outputs ? &matrix : nullptr, (size_t)output};
-    });
 }
 
 // Whether codes stay codes: some do, and no strip has rows of numbers too.
@@ -183,9 +178,9 @@ void Packer::in_pieces(int count, const Matrices& parts, const std::function<voi
     }
 }
 
-float* Packer::copy(const float* from, int size, int padded) {
+float* Packer::copy(const float* from, int size) {
     if (!from) return nullptr;
-    return fill(padded, [&](int i) { return i < size ? from[i] : 0.f; });
+    return fill(padded_to(size, STRIP), [&](int i) { return i < size ? from[i] : 0.f; });
 }
 
 float* Packer::fill(int size, const std::function<float(int)>& number) {

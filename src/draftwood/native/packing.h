@@ -35,11 +35,11 @@ inline int place_in_parts(int input, int numbers, int padded) {
     return input % padded < numbers ? input / padded * numbers + input % padded : -1;
 }
 
-// The column of each padded input of a matrix, or -1.
-typedef std::vector<int> Columns;
-Columns columns_in_parts(int parts, int numbers, int padded);
-
 inline int padded_to(int number, int unit) { return (number + unit - 1) / unit * unit; }
+
+// The column of each input of a matrix, or -1 of padding: parts of ``numbers`` are padded to whole strips.
+typedef std::vector<int> Columns;
+Columns columns_in_parts(int numbers, int parts = 1);
 
 typedef std::vector<const Matrix*> Matrices;
 
@@ -50,9 +50,7 @@ class Packer {
     Packer(bool bfloat16, int threads) : bfloat16_(bfloat16), threads_(threads) {}
     // A matrix whose outputs are rows of ``parts``.
     Linear pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row);
-    // A whole matrix, with its outputs padded.
-    Linear pack(const Matrix& matrix, int outputs, const Columns& columns);
-    float* copy(const float* from, int size, int padded);  // null of null
+    float* copy(const float* from, int size);  // padded to whole strips; null of null
     float* fill(int size, const std::function<float(int)>& number);
     void* reserve(size_t bytes);
 

@@ -11,6 +11,18 @@ const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, 
 
 inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }
 
+// These take numbers of a row; or sums of strips, as rows that are ``stride`` apart.
+inline auto into_row(float* to) {
+    return [=](int i, const Lanes& a) { store(to + i, a); };
+}
+template <class N>
+auto into_inputs(typename N::Input* to) {
+    return [=](int i, const Lanes& a) { N::store_input(to + i, a); };
+}
+inline auto into_rows(float* to, size_t stride) {
+    return [=](int s, int r, const float* sums) { memcpy(to + r * stride + (size_t)s * STRIP, sums, sizeof(float) * STRIP); };
+}
+
 // A batch of tokens in the format N, as one thread sees it.
 template <class N>
 struct PhasesOf {
@@ -113,13 +125,15 @@ struct PhasesOf {
         }
     }
 
-    // One phase: products of rows with a matrix from a strip on; ``out(strip, row, sums)`` takes those of a strip.
-    template <class P, class F>
-    void linear(const Linear& a, int rows, const Input* in, int from, P prepare, F out) {
+    // One phase: products of rows with a matrix from a strip on; ``out(strip, row, sums)`` takes those of a strip. The inputs
+    // ``normed`` are made of the residual stream, by ``norm`` or null.
+    template <class F>
+    void linear(const Linear& a, int rows, const Input* in, const float* norm, F out, int from = 0) {
         bool ready = false;
         float sums[BATCH * STRIP];
         in_chunks(a.outputs / STRIP - from, 1, [&](int s) {
-            if (!ready) prepare(), quantise_rows(a, rows, in), ready = true;
+            if (!ready && in == normed) norm_all(norm);
+            if (!ready) quantise_rows(a, rows, in), ready = true;
             product(a, s + from, rows, in, sums);
             for (int r = 0; r < rows; r++) out(s + from, r, sums + r * STRIP);
         });
@@ -142,7 +156,7 @@ struct PhasesOf {
     void norm_all(const float* weight) {
         for (int r = 0; r < count; r++) {
             const float* row = residual + r * width;
-            auto take = [&](int i, const Lanes& a) { N::store_input(normed + r * width + i, a); };
+            auto take = into_inputs<N>(normed + r * width);
             if (weight) rms_norm(row, weight, width, facts.width, take);
             else for (size_t i = 0; i < width; i += LANES) take(i, load(row + i));
         }

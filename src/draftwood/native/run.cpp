@@ -32,17 +32,11 @@ class Parts {
     size_t numbers_ = 0;
 };
 
-size_t most_outputs(const Model& m) {
-    int most = 0;
-    for (int l = 0; l < m.facts.layers; l++) most = std::max(most, m.layer[l].qkv.outputs);
-    return most;
-}
-
 // Numbers of inputs and outputs of a token's products, at most.
 struct Widths {
     explicit Widths(const Model& m)
         : residual(m.padded_width), heads((size_t)m.facts.heads * m.padded_dim),
-          qkv(most_outputs(m)), mixed(m.channels + 2 * padded_to(m.facts.value_heads, LANES)),
+          qkv(m.most_outputs), mixed(m.channels + 2 * padded_to(m.facts.value_heads, LANES)),
           attended(std::max({heads, residual, (size_t)m.facts.value_heads * m.padded_value})),
           inner(std::max({m.padded_inner, m.features.inputs, m.markov.inputs, m.layer->qkv.inputs, m.layer->input_gate.outputs})),
           choices(m.facts.experts_per_token), layer_inputs(m.layer_projection.outputs) {}
@@ -96,7 +90,7 @@ void reserve(Job& job, const Model& m, const Sizes& sizes) {
 
 void part(Job& job, int thread) {
     job.scratch[thread].tile_rows = 0;
-    kernels().forward(job.works.data(), {&job.phases, &job.shared, &job.scratch[thread], thread, job.threads});
+    kernels(&job.works[0].model->facts).forward(job.works.data(), {&job.phases, &job.shared, &job.scratch[thread], thread, job.threads});
 }
 
 // The highest score of a token, over all threads, NaN if a score is; and its token.

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "engine.h"
+#include "api.h"
 
-namespace draftwood {
 namespace {
 struct Candidate {
     float score;
@@ -162,7 +161,6 @@ void write_best(Candidates& candidates, size_t count, const int64_t* columns, fl
         tokens[i] = !possible ? -1 : columns ? columns[candidates[i].token] : candidates[i].token;
     }
 }
-}  // namespace
 
 void best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, const int64_t* bases,
           long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens, float* likeliest) {
@@ -215,8 +213,6 @@ void accept(const double* weights, long lines, long count, const float* values, 
     }
 }
 
-namespace {
-
 // The tree of one row, whose nodes are compared with the choices at their parents.
 struct Walker {
     const float* scores;
@@ -227,41 +223,40 @@ struct Walker {
     const int64_t *tokens, *parents;
     const uint8_t* valid;
 
-    // Appends the longest matching path below a node of this depth, and returns the choice at its end.
+    // Appends the longest matching path below a node of this depth, and returns the choice at its end. Several children match where
+    // siblings were drawn independently.
     int64_t walk(long node, long depth, std::vector<int64_t>& path) const {
-        for (;; depth++) {
-            float value;
-            int64_t choice;
-            const int64_t* key = keys ? keys + depth : nullptr;
-            best(scores + node * vocab, 1, 1, vocab, &cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
-            std::vector<long> matching;  // several, where siblings were drawn independently
-            for (long child = node + 1; child < nodes; child++)
-                if (valid[child] && parents[child] == node && tokens[child] == choice) matching.push_back(child);
-            if (matching.empty()) return choice;
-            if (matching.size() > 1) return longest(matching, depth + 1, path);
-            node = matching[0];
-            path.push_back(node);
-        }
-    }
-
-    int64_t longest(const std::vector<long>& siblings, long depth, std::vector<int64_t>& path) const {
+        float value;
+        int64_t choice;
+        const int64_t* key = keys ? keys + depth : nullptr;
+        best(scores + node * vocab, 1, 1, vocab, &cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
         std::vector<int64_t> deepest;
-        int64_t choice = -1;
-        for (long node : siblings) {
-            std::vector<int64_t> own{node};
-            const int64_t last = walk(node, depth, own);
-            if (own.size() > deepest.size()) deepest = own, choice = last;
+        int64_t last = choice;
+        for (long child = node + 1; child < nodes; child++) {
+            if (!valid[child] || parents[child] != node || tokens[child] != choice) continue;
+            std::vector<int64_t> own{child};
+            const int64_t end = walk(child, depth + 1, own);
+            if (own.size() > deepest.size()) deepest = own, last = end;
         }
         path.insert(path.end(), deepest.begin(), deepest.end());
-        return choice;
+        return last;
     }
 };
-
 }  // namespace
 
-void follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
-            const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
-            int64_t* paths, int64_t* next) {
+int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys,
+                   const int64_t* bases, long bases_count, const int64_t* columns, long count, float* values, int64_t* tokens,
+                   float* likeliest, const double* weights, double* chances) try {
+    best(scores, rows, nodes, vocab, cuts, keys, bases, bases_count, columns, count, values, tokens, likeliest);
+    if (weights) accept(weights, rows * nodes, count, values, tokens, likeliest, chances);
+    return 0;
+} catch (...) {
+    return failed();
+}
+
+int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
+                     const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
+                     int64_t* paths, int64_t* next) try {
     for (long row = 0; row < rows; row++) {
         const long first = row * nodes;
         const Walker walker{scores + first * vocab, nodes, vocab, cuts[row], keys ? keys + row * depths : nullptr, bases, bases_count,
@@ -271,6 +266,7 @@ void follow(const float* scores, long rows, long nodes, long vocab, const Cuts* 
         path.resize(nodes);
         std::copy(path.begin(), path.end(), paths + first);
     }
+    return 0;
+} catch (...) {
+    return failed();
 }
-
-}  // namespace draftwood

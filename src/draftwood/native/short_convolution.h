@@ -4,12 +4,8 @@
 #include "states.h"
 
 namespace {
-template <class N>
-struct ShortConvolution : FeedForward<N> {
-    typedef FeedForward<N> Base;
-    using Base::attended, Base::count, Base::each_token, Base::facts, Base::linear, Base::model, Base::norm_all, Base::normed;
-    using Base::qkv, Base::work;
-    using Base::Base;
+struct ShortConvolution : FeedForward {
+    using FeedForward::FeedForward;
 
     static int position(const Token& token) { return token.text + token.seen - 1; }
 
@@ -64,7 +60,7 @@ struct ShortConvolution : FeedForward<N> {
     void short_convolution(const Layer& layer, F begin) {
         const int size = model.channels;
         const size_t stride = layer.qkv.outputs;
-        linear(layer.qkv, count, normed, 0, [&] { norm_all(layer.norm); }, [&](int s, int r, const float* sums) {
+        linear(layer.qkv, count, normed, layer.norm, [&](int s, int r, const float* sums) {
             float* row = qkv + r * stride;
             if (s < size / LANES) store(row + s * LANES, load(sums) * load(sums + LANES));
             else memcpy(row + s * STRIP - size, sums, sizeof(float) * STRIP);

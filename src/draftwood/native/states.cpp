@@ -38,23 +38,23 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
     const bool mamba = to.kind == MAMBA;
     const Matrix *mixed = &from.mixed, *gate = mamba ? mixed : &from.mixed_gate;
     const int first = mamba ? values : 0;  // row of the convolution's first channel
-    auto of_keys = [&](int row) { return Segment{mixed, nullptr, row, f.key_heads, f.key_size, key, f.key_size}; };
-    auto of_values = [&](const Matrix* matrix, int row) {
+    auto of_keys = [&](size_t row) { return Segment{mixed, nullptr, row, f.key_heads, f.key_size, key, f.key_size}; };
+    auto of_values = [&](const Matrix* matrix, size_t row) {
         return Segment{matrix, nullptr, row, f.value_heads, f.value_size, value, f.value_size};
     };
     const std::vector<Segment> channels = mamba ? std::vector<Segment>{of_keys(2 * values + keys), of_keys(2 * values), of_values(mixed, values)}
                                                 : std::vector<Segment>{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
     std::vector<Segment> all = channels;
     all.push_back(of_values(gate, 0));
-    auto of_heads = [&](const Matrix* matrix, int row) { all.push_back({matrix, nullptr, row, 1, f.value_heads, heads, 0}); };
+    auto of_heads = [&](const Matrix* matrix, size_t row) { all.push_back({matrix, nullptr, row, 1, f.value_heads, heads}); };
     if (mamba) of_heads(mixed, 2 * values + 2 * keys);
     else of_heads(&from.share, 0), of_heads(&from.decay, 0);
-    to.qkv = pack_segments(all, columns_in_parts(1, f.width, model_.padded_width));
-    to.out = packer_.pack(from.out, f.width, columns_in_parts(f.value_heads, f.value_size, value));
+    to.qkv = pack_segments(all, columns_in_parts(f.width));
+    to.out = pack_rows(from.out, f.width, columns_in_parts(f.value_size, f.value_heads));
     auto channel_of = [&](int channel) {  // as the convolution numbers it; below 0 for padding
         for (const Segment& one : channels) {
             const int at = channel < one.parts * one.padded ? place_in_parts(channel, one.size, one.padded) : -1;
-            if (channel < one.parts * one.padded) return at < 0 ? -1 : one.first - first + at;
+            if (channel < one.parts * one.padded) return at < 0 ? -1 : (int)one.first - first + at;
             channel -= one.parts * one.padded;
         }
         return -1;
@@ -66,9 +66,9 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
     if (from.convolution_bias) to.convolution_bias = packer_.fill(model_.channels, [&](int i) {
         return channel_of(i) < 0 ? 0.f : from.convolution_bias[channel_of(i)];
     });
-    to.decay = packer_.copy(from.decay_rate, f.value_heads, heads);
-    to.decay_bias = packer_.copy(from.decay_bias, f.value_heads, heads);
-    to.skip = packer_.copy(from.skip, f.value_heads, heads);
+    to.decay = packer_.copy(from.decay_rate, f.value_heads);
+    to.decay_bias = packer_.copy(from.decay_bias, f.value_heads);
+    to.skip = packer_.copy(from.skip, f.value_heads);
     to.state_norm = packer_.fill((mamba ? f.value_heads : 1) * value, [&](int i) {
         const int at = place_in_parts(i, f.value_size, value);
         return at < 0 ? 0.f : from.state_norm[at];
@@ -78,21 +78,13 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
 // Inputs of the convolution and what they are multiplied by take turns, panel by panel; factors of the outputs follow.
 void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
     const int width = model_.facts.width, size = model_.channels, taps = model_.facts.taps_of_convolution;
-    const Columns columns = columns_in_parts(1, width, model_.padded_width);
-    to.qkv = packer_.pack(3 * size, columns, {&from.mixed}, [&](int output) {
-        const int unit = output < 2 * size ? output / STRIP * LANES + output % LANES : output - 2 * size;
-        const int part = output >= 2 * size ? 1 : output % STRIP < LANES ? 0 : 2;
-        return unit < width ? MatrixRow{&from.mixed, (size_t)(part * width + unit)} : MatrixRow{};
-    });
-    to.out = packer_.pack(from.out, width, columns);
+    auto part = [&](size_t number) { return Segment{&from.mixed, nullptr, number * width, 1, width, size}; };
+    to.qkv = pack_segments({part(0), part(2), part(1)}, columns_in_parts(width), true);
+    to.out = pack_rows(from.out, width, columns_in_parts(width));
     to.convolution = packer_.fill(taps * size, [&](int i) {
         return i % size < width ? from.convolution[i % size * taps + i / size] : 0.f;
     });
 }
-
-States::States(Engine& engine, int text) : States(engine, checkpoint_of(text - 1), nullptr) {}
-
-States::States(const States& other, int text, int length) : States(other.engine_, other.source(text, length), &other) {}
 
 // The state before the first token is zero.
 States::States(Engine& engine, int checkpoint, const States* other) : engine_(engine) {
@@ -157,8 +149,6 @@ std::pair<void*, long> States::part(int text, int index) {
     return {blocks_[index - 1], block_bytes(m)};
 }
 
-// The checkpoint from which the next token of the first ``length`` of ``text`` tokens can be read, if possible the last of them
-// too; -1 if none is kept.
 int States::source(int text, int length) const {
     const int oldest = text - 2 * INTERVAL, wanted = checkpoint_of(length);
     if (checkpoints_.empty()) return std::max(0, length - MAX_TAPS) >= oldest ? wanted : -1;

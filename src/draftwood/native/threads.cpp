@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -104,15 +105,10 @@ void* Buffer::reserve(size_t bytes) {
 }
 
 void Buffer::release() {
-    if (bytes_ < LARGE) {
-        free(start_);
-    } else {
 #if defined(__linux__)
-        munmap(start_, bytes_);
-#else
-        free(start_);
+    if (bytes_ >= LARGE) munmap(std::exchange(start_, nullptr), bytes_);
 #endif
-    }
+    free(start_);
     start_ = nullptr;
     bytes_ = 0;
 }
