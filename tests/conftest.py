@@ -12,6 +12,7 @@ from jaxtyping import install_import_hook
 
 from tests.browser import start
 
+gc.disable()  # until all tests are collected: what is imported stays
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
     rooms += ["draft", "verify", "runners", "tune"]
@@ -22,6 +23,7 @@ def pytest_collection_finish():
     """Libraries and tests stay: the garbage of a test is found without walking a million objects of theirs."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -55,7 +55,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_103
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_555
+TESTS = 35_556
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 7_051
 """Lines of the benchmarks, at most: one whose question no page asks goes."""

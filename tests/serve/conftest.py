@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Method
-from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.serve.app import make_app
 from draftwood.serve.decoding.metrics import render
 from draftwood.serve.http.settings import ServeOptions
@@ -39,9 +39,9 @@ def folders(tmp_path_factory):
     return save_chat(folder / "target", generation=DRAWS), save_chat(folder / "draft", layers=1, seed=1)
 
 
-def loaded(folders):
-    """A pair of its own: a server has its pair for itself."""
-    return draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none"))
+def loaded(folders, backend="native"):
+    """A pair of its own: a server has its pair for itself. The native engine takes half of PyTorch's time."""
+    return draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,7 @@ class Fault:
 def faults(served, monkeypatch):
     """Those of the target and of the draft model."""
     target, draft = Fault(), Fault()
-    extend = TorchRunner.extend
+    extend = NativeRunner.extend
 
     def forward(self, *args):
         fault = target if self is served.target else draft if self is served.draft else Fault()
@@ -117,7 +117,7 @@ def faults(served, monkeypatch):
             scores.logits.fill_(torch.nan)
         return scores
 
-    monkeypatch.setattr(TorchRunner, "extend", forward)
+    monkeypatch.setattr(NativeRunner, "extend", forward)
     yield target, draft
     target.open.set()
 
@@ -125,13 +125,13 @@ def faults(served, monkeypatch):
 @pytest.fixture
 def slow(monkeypatch):
     """A model that does not end before somebody acts."""
-    extend = TorchRunner.extend
+    extend = NativeRunner.extend
 
     def forward(self, *args):
         sleep(0.02)
         return extend(self, *args)
 
-    monkeypatch.setattr(TorchRunner, "extend", forward)
+    monkeypatch.setattr(NativeRunner, "extend", forward)
 
 
 @pytest.fixture

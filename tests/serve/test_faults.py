@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from draftwood import Sampling
 from draftwood.engine.requests import Request
-from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.processors import Stateless
 from draftwood.serve.decoding.jobs import Job, TextDelta
 from draftwood.serve.decoding.scheduler import Scheduler
@@ -67,7 +67,7 @@ def test_a_target_that_cannot_read_prompts_ends_their_texts(served, monkeypatch)
 
     long = completion(n=3, prompt="the fox ran to the hen and the dog ran to the fox " * 3)
     with serving(make_service(served)) as client:
-        monkeypatch.setattr(TorchRunner, "prefill", fails)  # prompts that begin alike are read once
+        monkeypatch.setattr(NativeRunner, "prefill", fails)  # prompts that begin alike are read once
         refused(client, long, 500)
         until(lambda: metric(client, "num_requests_running") == 0)
         monkeypatch.undo()

@@ -2,11 +2,10 @@
 
 import pytest
 
-from draftwood.api import load
-from draftwood.core.settings import LoadOptions, Method
+from draftwood.core.settings import Method
 from draftwood.loading.infill import NAMES, Infill
 from tests.serve.client import COMPLETIONS, answer, chat, choice, completion, refused, text_of
-from tests.serve.conftest import make_service, serving
+from tests.serve.conftest import loaded, make_service, serving
 from tests.tiny_chat import adding, chat_tokenizer, save_chat
 
 QWEN = NAMES[0]
@@ -20,7 +19,7 @@ def client(request, tmp_path_factory):
     tokenizer = chat_tokenizer() if request.param == "no first token" else adding()
     tokenizer.add_tokens([*QWEN, *ENDS], special_tokens=True)
     folder = save_chat(tmp_path_factory.mktemp("infill"), tokenizer=tokenizer)
-    pair = load(folder, None, options=LoadOptions(backend="torch"))
+    pair = loaded([folder])
     with serving(make_service(pair, method=Method(method="lookup"))) as found:
         found.tokenizer = pair.tokenizer
         yield found

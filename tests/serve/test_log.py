@@ -10,7 +10,7 @@ import sys
 import httpx2
 import pytest
 
-from draftwood.serve.http.log import JsonLines
+from draftwood.serve.http.log import REQUESTS, JsonLines, start_log
 from tests.serve.client import COMPLETIONS, answer, completion, raw
 from tests.serve.conftest import make_service, serving, until
 
@@ -101,9 +101,8 @@ def test_a_client_that_goes_is_logged_as_gone(live, target, log):
     assert [line["status"] for line in lines(log)] == [499]
 
 
-@pytest.mark.parametrize("kind", ["json", "text", "off"])
-def test_the_process_logs_as_it_was_started(folders, kind):
-    command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--log", kind,
+def test_the_process_logs_as_it_was_started(folders):
+    command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--log", "json",
                "--name", "tiny", "--backend", "torch"]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -111,12 +110,21 @@ def test_the_process_logs_as_it_was_started(folders, kind):
         url = next(found[0] for line in read if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
         httpx2.post(f"{url}{COMPLETIONS}", json=completion(blue=1), headers={"x-request-id": "mine-3"}, timeout=60)
         process.terminate()
-        rest = [line.rstrip("\n") for line in read]
+        [own] = [line for line in read if "blue" in line]  # once, whatever loaded the models
         assert process.wait(60) == 0
-    own = [line for line in rest if "mine-3" in line]  # once, whatever loaded the models
-    assert [line for line in rest if "blue" in line] == own
-    assert len(own) == (kind != "off")
-    if kind == "json":
-        assert json.loads(own[0]).items() >= {"id": "mine-3", "ignored": ["blue"]}.items()
+    assert json.loads(own).items() >= {"id": "mine-3", "ignored": ["blue"]}.items()
+
+
+@pytest.mark.parametrize("kind", ["text", "off"])
+def test_a_log_of_another_kind(client, capsys, kind):
+    loggers = logging.getLogger("draftwood"), REQUESTS
+    before = [(one.level, one.propagate, [*one.handlers]) for one in loggers]
+    start_log(kind)
+    client.post(COMPLETIONS, json=completion(blue=1), headers={"x-request-id": "mine-3"})
+    logging.getLogger("draftwood.serve").warning("late")
+    for one, (level, one.propagate, one.handlers[:]) in zip(loggers, before, strict=True):
+        one.setLevel(level)
+    *own, warning = capsys.readouterr().err.splitlines()
+    assert "late" in warning
     written = r'INFO .*: id=mine-3 route="POST /v1/completions" status=200 .* seconds=\S+ ignored=\["blue"\]$'
-    assert kind != "text" or re.search(written, own[0])
+    assert len(own) == sum(re.search(written, line) is not None for line in own) == (kind == "text")

@@ -21,7 +21,7 @@ from tests.helpers import hidden_pair, published_pair, tiny_gpt
 from tests.native.test_mtp import checkpoint, random_head
 from tests.native.test_states import random_model
 from tests.serve.client import answer, chat, choice, completion, metric, refused, streamed, text_of, written
-from tests.serve.conftest import make_service, serving, until
+from tests.serve.conftest import loaded, make_service, serving, until
 from tests.tiny_chat import chat_tokenizer, save_chat
 
 
@@ -44,10 +44,10 @@ def watch(service, see):
     return rows
 
 
-def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served):
+def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(folders):
     from transformers import DynamicCache
 
-    kept = 0
+    served, kept = loaded(folders, "torch"), 0
     for runner in (served.target, served.draft):
         assert runner is not None
         memory = DynamicCache()
@@ -78,7 +78,7 @@ def test_a_text_is_cut_to_the_memory_that_there_is(served):
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_texts_without_a_limit_share_the_memory_and_are_the_same(folders, monkeypatch, backend):
     """Each could fill it alone. They begin together, the last pauses when they outgrow it, and no end changes."""
-    pair = draftwood.load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend=backend, profile="none"))
+    pair = loaded(folders, backend)
     monkeypatch.setattr(rows_module, "_JOINS", 16)
     monkeypatch.setattr(rows_module, "_WRITES", 8)
     body = chat(n=4, max_tokens=None, ignore_eos=True)
@@ -234,8 +234,7 @@ PROMPT = "the fox ran over the hill and the dog ran after the fox " * 3
 
 @pytest.fixture(scope="module", params=["native", "torch"])
 def engine(request, folders):
-    options = LoadOptions(dtype="float32", device="cpu", backend=request.param, profile="none")
-    return draftwood.load(*folders, options=options)
+    return loaded(folders, request.param)
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 import pytest
 
-import draftwood
-from draftwood import LoadOptions
 from draftwood.serve.openai.schemas import ToolCall
 from tests.serve import shapes
 from tests.serve.client import answer, chat, parts_of, refused, text_of
-from tests.serve.conftest import make_service, serving
+from tests.serve.conftest import loaded, make_service, serving
 from tests.tiny_chat import CALLS, TEMPLATE, adding, chat_tokenizer, save_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}
@@ -19,9 +17,8 @@ def able(tmp_path_factory):
     """A model whose template reads tool calls, reasoning and values of its own."""
     template = CALLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
     folder = save_chat(tmp_path_factory.mktemp("able") / "target", tokenizer=chat_tokenizer(template))
-    options = LoadOptions(dtype="float32", device="cpu", backend="torch")
-    with serving(make_service(draftwood.load(folder, options=options), method="ar")) as found:
-        yield found, draftwood.load(folder, options=options)
+    with serving(make_service(loaded([folder]), method="ar")) as found:
+        yield found, loaded([folder])
 
 
 def user(text="the fox ran", **fields):
@@ -199,8 +196,7 @@ def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path, add
     tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
     folder = save_chat(tmp_path / "target", tokenizer=tokenizer, bos_token_id=tokenizer.bos_token_id)
-    pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
-    with serving(make_service(pair, method="ar")) as client:
+    with serving(make_service(loaded([folder]), method="ar")) as client:
         begin, found = tokenizer.bos_token_id, ids(client, [user()])
         wanted = tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False)
         assert found == wanted

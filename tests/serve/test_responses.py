@@ -5,8 +5,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-import draftwood
-from draftwood import Limits, LoadOptions, Method, TokenTexts
+from draftwood import Limits, Method, TokenTexts
 from draftwood.serve.http.errors import ApiError
 from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, choice, completion, metric, refused, streamed, text_of, written
@@ -92,7 +91,7 @@ def test_without_a_temperature_it_is_the_models_own(client):
 
 
 def test_a_model_that_says_nothing_writes_the_likeliest_text(tmp_path):
-    pair = draftwood.load(save_chat(tmp_path), options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    pair = loaded([save_chat(tmp_path)])
     with serving(make_service(pair, method="ar")) as client:
         wanted = pair.chat(MESSAGES, max_new_tokens=16).text
         assert text_of(choice(client, chat(seed=3))) == wanted == text_of(choice(client, chat(temperature=0)))

@@ -10,13 +10,11 @@ from contextlib import contextmanager
 import httpx2 as httpx
 import pytest
 
-import draftwood
-from draftwood import LoadOptions
 from draftwood.core.errors import ConfigError
 from draftwood.native.library import LIBRARY
 from draftwood.serve.http.settings import ServeOptions
 from tests.serve.client import MESSAGES, answer, chat, value_of
-from tests.serve.conftest import make_service, serving
+from tests.serve.conftest import loaded, make_service, serving
 
 TOLD = {"role": "user", "content": "the fox ran over the hill and the dog ran after the fox " * 3}
 
@@ -53,18 +51,18 @@ def test_a_server_that_is_started_anew_reads_only_what_is_new(folders, tmp_path)
         if number == 0:
             length = found["usage"]["prompt_tokens"]
             said = [*said, {"role": "assistant", "content": texts[0]}, *MESSAGES]
-    pair = draftwood.load(*folders, options=LoadOptions(backend="native", profile="none"))
-    with serving(make_service(pair)) as client:  # without the folder
+    with serving(make_service(loaded(folders))) as client:  # without the folder
         assert answer(client, chat(messages=said))["choices"][0]["message"]["content"] == texts[1]
     assert cached[0] == 0
     assert length - 2 <= cached[1] < found["usage"]["prompt_tokens"]
 
 
-def test_a_folder_is_for_the_native_engine_and_can_be_made(served, tmp_path, caplog):
+def test_a_folder_is_for_the_native_engine_and_can_be_made(folders, tmp_path, caplog):
+    other = loaded(folders, "torch")
     with caplog.at_level(logging.WARNING):
-        make_service(served, cache_dir=tmp_path)
+        make_service(other, cache_dir=tmp_path)
     assert "--cache-dir keeps nothing: keys and values of torch are not written to files" in caplog.text
-    assert served.prefixes.folder is None
+    assert other.prefixes.folder is None
     for given, says in (({"no_prefix_cache": True}, "exclude each other"), ({"cache_size": 0.0}, "cache_size is 0.0")):
         with pytest.raises(ConfigError, match=says):
             ServeOptions(cache_dir=tmp_path, **given)

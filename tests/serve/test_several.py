@@ -32,7 +32,7 @@ from tests.serve.client import MESSAGES, chunks, raw, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
 from tests.tiny_chat import save_chat
 
-LOADING = LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none")
+LOADING = LoadOptions(dtype="float32", device="cpu", backend="native", profile="none")
 NAMES = ("first", "second", "third")
 
 
