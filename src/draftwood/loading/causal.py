@@ -173,6 +173,7 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
         and family.stated is not None
         and raw.keys() >= _NEEDED.union(family.stated)
         and not raw.get("use_sliding_window")
+        and SLIDING not in (raw.get("layer_types") or ())
         and ("rope_type" in scaling or not scaling)
         and "type" not in scaling
         and ("rope_theta" in scaling) != ("rope_theta" in raw)
@@ -184,7 +185,7 @@ def _plain(folder: Path, raw: dict[str, Any]) -> tuple[PlainConfig, PlainGenerat
     rotary = {"rope_type": "default", "rope_theta": raw.get("rope_theta"), **scaling}
     stated = {name: value for name, value in raw.items() if name not in ("rope_theta", *_ROTARY)}
     config = PlainConfig(**{**absent, "rope_parameters": rotary, **stated, "_name_or_path": str(folder)})
-    if family is not None and family.windows == LAYERS and SLIDING not in raw.get("layer_types", ()):
+    if family is not None and family.windows == LAYERS:
         config.sliding_window = None  # which no layer uses
     return config, PlainGeneration(**own)
 

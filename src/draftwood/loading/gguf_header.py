@@ -209,8 +209,8 @@ class _Reader:
 
     def tensor(self) -> TensorInfo:
         name, dimensions = self.string(), self.integer("I")
-        if dimensions > _DIMENSIONS:
-            raise ValueError(f"tensor {name!r} has {dimensions} dimensions, at most {_DIMENSIONS} are possible")
+        if not 1 <= dimensions <= _DIMENSIONS:
+            raise ValueError(f"tensor {name!r} has {dimensions} dimensions, 1 to {_DIMENSIONS} are possible")
         sizes = tuple(self.integer() for _ in range(dimensions))
         return TensorInfo(name, sizes, self.integer("I"), self.integer())
 
