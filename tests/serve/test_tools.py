@@ -136,7 +136,7 @@ def writing(folder, monkeypatch, template=TEMPLATE, *, special=None, length=2048
         yield client, script
 
 
-def told(client, script, text, **fields):
+def reply(client, script, text, **fields):
     """The choice of an answer in which the model writes a text: whole, and the same from a stream, drafted and not."""
     script.text = text
     body = {"tools": TOOLS, "max_tokens": 800, **fields}
@@ -234,7 +234,7 @@ def prompt_of(client, script, **fields):
     (hermes("get_time", "{}") + " and on", "and on", [("get_time", "{}")]),
 ])  # fmt: skip
 def test_calls_are_read_whole_and_from_streams(plain, text, content, calls):
-    found = told(*plain, text)
+    found = reply(*plain, text)
     assert (found["message"]["content"] or "").strip() == (content or "")
     assert found["message"]["content"] != ""
     assert calls_of(found) == calls
@@ -288,13 +288,13 @@ def test_log_probabilities_and_ids_come_with_calls(plain):
 
 def test_one_call_may_be_all(plain):
     text = hermes("get_time", "{}") + hermes("get_weather", CITY)
-    assert calls_of(told(*plain, text, parallel_tool_calls=False)) == [("get_time", "{}")]
+    assert calls_of(reply(*plain, text, parallel_tool_calls=False)) == [("get_time", "{}")]
 
 
 @pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": None}, {"tools": []}])
 def test_a_text_without_tools_is_content(plain, fields):
     text = hermes("get_time", "{}")
-    assert told(*plain, text, **fields)["message"]["content"] == text
+    assert reply(*plain, text, **fields)["message"]["content"] == text
     assert prompt_of(*plain, tools=TOOLS, **fields) == prompt_of(*plain) if "tools" not in fields else True
 
 
@@ -360,7 +360,7 @@ def test_formats_are_those_of_the_template(tmp_path, monkeypatch, special, templ
     with writing(tmp_path, monkeypatch, template, special=special) as (client, script):
         for text, calls in [case for own, *case in WRITTEN if own == template]:
             script.text = text
-            found = told(client, script, text, trace=True) if special else from_stream(client, tools=TOOLS, max_tokens=800)
+            found = reply(client, script, text, trace=True) if special else from_stream(client, tools=TOOLS, max_tokens=800)
             assert calls_of(found) == calls
             assert (found["message"]["content"] or None) == (None if calls else text)
             if "[TOOL_CALLS]" in template and calls:
@@ -471,7 +471,7 @@ def test_a_template_whose_calls_nobody_knows_is_refused(tmp_path, monkeypatch):
         with writing(tmp_path / name, monkeypatch, template) as (client, _):
             assert "--tool-parser" in refused(client, chat(tools=TOOLS))["message"]
     with writing(tmp_path / "b", monkeypatch, NATIVE + CALLS, tool_parser="hermes") as (client, script):
-        assert calls_of(told(client, script, hermes("get_time", "{}"))) == [("get_time", "{}")]
+        assert calls_of(reply(client, script, hermes("get_time", "{}"))) == [("get_time", "{}")]
 
 
 def test_arguments_in_tags_have_the_types_of_the_schema():
@@ -601,7 +601,7 @@ def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain, path):
 
 
 def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain):
-    found = told(*plain, hermes("get_weather", CITY), stop=["days"])
+    found = reply(*plain, hermes("get_weather", CITY), stop=["days"])
     assert (calls_of(found), found["finish_reason"]) == ([("get_weather", '{"city": "Bern", "')], "stop")
 
 
@@ -650,7 +650,7 @@ def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain):
         if not valid(choice):
             assert set(json.loads(choice["message"]["content"])) == {"a"}
     assert found
-    assert calls_of(told(client, script, hermes("get_weather", CITY))) == [("get_weather", CITY)]
+    assert calls_of(reply(client, script, hermes("get_weather", CITY))) == [("get_weather", CITY)]
 
 
 # ---- what the model reads ----
@@ -761,7 +761,7 @@ def test_a_server_may_have_no_tools(tmp_path, monkeypatch):
         error = refused(client, chat(tools=TOOLS))
         assert (error["param"], "--no-tools" in error["message"]) == ("tools", True)
         assert "writes no tool calls" in refused(client, chat(messages=[{"role": "tool", "content": "a"}]))["message"]
-        assert told(client, script, "the fox", tool_choice="none")["message"]["content"] == "the fox"
+        assert reply(client, script, "the fox", tool_choice="none")["message"]["content"] == "the fox"
 
 
 # ---- a real client ----
@@ -817,7 +817,7 @@ def thinking(tmp_path_factory):
     ("off", "<think>the hen</think> the fox", None, "<think>the hen</think> the fox"),
 ])  # fmt: skip
 def test_reasoning_is_split_off(thinking, model, text, thought, content):
-    message = told(*thinking[model], text, tools=None)["message"]
+    message = reply(*thinking[model], text, tools=None)["message"]
     assert message.get("reasoning_content") == thought
     assert message["content"] == content
     client, script = thinking[model]
@@ -853,7 +853,7 @@ def test_a_thought_is_closed_at_its_budget_where_the_server_says_so(thinking, tm
 
 
 def test_calls_come_after_reasoning(thinking):
-    found = told(*thinking["opens"], f"<tool_call> it is</think>\n{hermes('get_time', '{}')}")
+    found = reply(*thinking["opens"], f"<tool_call> it is</think>\n{hermes('get_time', '{}')}")
     assert found["message"]["reasoning_content"] == "<tool_call> it is"
     assert calls_of(found) == [("get_time", "{}")]
 
@@ -873,7 +873,7 @@ CHANNEL = "<|channel|>analysis<|message|>the hen<|end|><|start|>assistant"
 ])  # fmt: skip
 def test_thoughts_answers_and_calls_have_channels(thinking, text, message):
     client, script = thinking["channels"]
-    found = told(client, script, text)
+    found = reply(client, script, text)
     calls = {"tool_calls": calls_of(found)} if calls_of(found) else {}
     got = {name: found["message"][name] for name in ("content", "reasoning_content") if name in found["message"]}
     assert got | calls == message
@@ -904,7 +904,7 @@ def test_channels_are_written_as_their_templates_read_them(tmp_path, monkeypatch
         assert answer(client, body)["choices"][0]["message"]["content"] == "the fox"
     with writing(tmp_path / "b", monkeypatch, HARMONY, reasoning_parser="none") as (client, script):
         text = CHANNEL + "<|channel|>final<|message|>the fox"
-        assert told(client, script, text)["message"]["content"] == "the henthe fox"
+        assert reply(client, script, text)["message"]["content"] == "the henthe fox"
 
 
 GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the message of their calls
@@ -920,7 +920,7 @@ GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the 
 
 def test_thoughts_of_mistral_have_marks_of_their_own(tmp_path, monkeypatch):
     with writing(tmp_path, monkeypatch, MISTRAL + "{# [THINK] #}", special=["[THINK]", "[/THINK]"]) as (client, script):
-        message = told(client, script, "[THINK]the hen[/THINK]the fox")["message"]
+        message = reply(client, script, "[THINK]the hen[/THINK]the fox")["message"]
         assert (message["reasoning_content"], message["content"]) == ("the hen", "the fox")
 
 
@@ -942,7 +942,7 @@ def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path, monk
         calls = '<|tool_call>call:get_time{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Bern<|"|>}<tool_call|>'
         for begin, hard in (("<|channel>thought\n", False), ("", True)):
             text = f"{begin}the hen\n<channel|>It is {calls}<|tool_response>"
-            found = told(client, script, text, chat_template_kwargs={"hard": hard})
+            found = reply(client, script, text, chat_template_kwargs={"hard": hard})
             assert calls_of(found) == [("get_time", "{}"), ("get_weather", '{"city": "Bern"}')]
             assert (found["message"]["reasoning_content"], found["message"]["content"]) == ("the hen", "It is")
 
@@ -953,13 +953,13 @@ def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(tmp_p
         client,
         script,
     ):
-        assert told(client, script, CHANNEL + "<|channel|>final<|message|>the fox")["message"]["content"] == "the fox"
-        assert calls_of(told(client, script, harmony("get_time", "{}") + "<|call|>")) == [("get_time", "{}")]
+        assert reply(client, script, CHANNEL + "<|channel|>final<|message|>the fox")["message"]["content"] == "the fox"
+        assert calls_of(reply(client, script, harmony("get_time", "{}") + "<|call|>")) == [("get_time", "{}")]
         for text in (harmony("get_weather", CITY), "<|channel|>final<|message|>the fox ran to the hen"):
             for budget in range(1, 12):  # nothing thinks, so nothing is closed
-                found = told(client, script, text, thinking_token_budget=budget)
+                found = reply(client, script, text, thinking_token_budget=budget)
                 assert calls_of(found) or found["message"]["content"] == "the fox ran to the hen", budget
-        message = told(client, script, CHANNEL[:30] + "a" * 30, thinking_token_budget=2)["message"]
+        message = reply(client, script, CHANNEL[:30] + "a" * 30, thinking_token_budget=2)["message"]
         assert (message["reasoning_content"], set(message["content"])) == ("aa", {"a"})
         script.text = None
         for seed in range(3):
@@ -981,7 +981,7 @@ def test_a_continued_message_goes_on_where_it_is(thinking):
     ):  # fmt: skip
         messages = [*MESSAGES, {"role": "assistant", "content": begun}]
         fields = {"messages": messages, "continue_final_message": True, "tools": None}
-        message = told(*thinking["plain"], " ran</think>the fox", **fields)["message"]
+        message = reply(*thinking["plain"], " ran</think>the fox", **fields)["message"]
         assert (message.get("reasoning_content"), message["content"]) == (thought and thought.strip(), content)
 
 

@@ -9,7 +9,7 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header
 from draftwood.loading.gguf_keys import INNER, ORIGINAL, SHARED, TURNED_SIZE, Keys, numbers_of
 from draftwood.runners.context import FULL, SLIDING, rotary_settings
-from draftwood.runners.native.families import FAMILIES, PATTERN, ROTATES, WINDOW
+from draftwood.runners.native.families import COUNTS, FAMILIES, PATTERN, ROTATES, WINDOW
 from draftwood.runners.native.family import Family, Gguf
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.weights import BLOCKS
@@ -19,7 +19,7 @@ TABLE, OUTPUT = "token_embd.weight", "output.weight"
 ROPE: Final = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 and its successors have them
 LONG: Final = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of Phi-3
 _STILL: Final = 1e20  # radians are divided by at least that: such a number of a head does not turn
-_INTERVAL, _RECURRENT, _COUNT = "full_attention_interval", "attention.recurrent_layers", "expert_count"
+_INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _SECTIONS, _LOGARITHM = "rope.dimension_sections", "rope.scaling.yarn_log_multiplier"
 _BETAS: Final = {"beta_slow": 1.0, "beta_fast": 32.0}
 _RULE: Final = {"state_size": "key_size", "group_count": "key_heads", "time_step_rank": "value_heads"}
@@ -34,7 +34,7 @@ def stored_config(header: Header) -> dict[str, Any]:
             the file lacks a number, or has a key that is not read.
     """
     arch, sizes = header.architecture, {tensor.name: tensor.sizes for tensor in header.tensors}
-    if (kind := _model_type(arch, sparse=bool(header.value(f"{arch}.{_COUNT}")))) is None:
+    if (kind := _model_type(arch, sparse=bool(header.value(f"{arch}.{COUNTS[0]}")))) is None:
         raise ModelError(f"{header} has architecture {arch!r}, which is not read from GGUF files: {OTHER_FILES}")
     if (tensor := next((one for one in header.tensors if one.kind not in BLOCKS), None)) is not None:
         raise ModelError(f"{header} holds tensor {tensor.name!r} in type {tensor.kind}, which is not read: {OTHER_FILES}")
@@ -108,13 +108,13 @@ def _said(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dic
         keys.need(name, several=True)
     for name, value in gguf.same.items():
         keys.same(name, value)
-    dense, found = keys.header.architecture == gguf.hybrid and not keys.get(_COUNT, 0), dict(gguf.fixed)
+    dense, found = keys.header.architecture == gguf.hybrid and not keys.get(COUNTS[0], 0), dict(gguf.fixed)
     for setting, said in gguf.settings.items():
-        key, default = (said, None) if isinstance(said, str) else said
+        key = said if isinstance(said, str) else said[0]
         if dense and key.startswith("expert"):
             found[setting] = keys.need(INNER) if setting == own.shared else keys.get(key, 0)
         else:
-            found[setting] = keys.need(key) if key is said else keys.get(key, default)
+            found[setting] = keys.need(said) if isinstance(said, str) else keys.get(*said)
     if gguf.wide:
         wide, heads = config["num_hidden_layers"] == gguf.wide, config["num_attention_heads"]
         found[own.scale[0]] = config["hidden_size"] // heads if wide else config["head_dim"]

@@ -14,13 +14,11 @@ import numpy as np
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import OTHER_FILES, Header, TensorInfo
-from draftwood.runners.native.families import PATTERN, ROTATES, WINDOW
+from draftwood.runners.native.families import COUNTS, PATTERN, ROTATES, SHARED_INNER, WINDOW
 
 INNER, SHARED, TURNED_SIZE = "feed_forward_length", "attention.head_count_kv", "rope.dimension_count"
 ORIGINAL: Final = "rope.scaling.original_context_length"
-_WIDTHS: Final = {
-    INNER: "ffn_down", "expert_feed_forward_length": "ffn_down_exps", "expert_shared_feed_forward_length": "ffn_down_shexp",
-}  # fmt: skip
+_WIDTHS: Final = {INNER: "ffn_down", COUNTS[2]: "ffn_down_exps", SHARED_INNER: "ffn_down_shexp"}
 _TYPE, _FACTOR, _OLD_FACTOR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
 _UNUSED: Final = {  # the tensors show these sizes, or texts do not depend on them
     *_WIDTHS, "block_count", "context_length", "embedding_length", "pooling_type", ROTATES, "vocab_size",

@@ -71,8 +71,8 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
     config = PlainConfig(**values)
     generation = PlainGeneration(**{name: value for name, value in values.items() if name.endswith("_token_id")})
     tensors, weights = {tensor.name: tensor for tensor in header.tensors if tensor.name not in LONG.values()}, {}
-    divisors, own, names = tensors.pop(ROPE, None), FAMILIES[config.model_type], FAMILIES[config.model_type].in_gguf()
-    gguf = own.gguf or Gguf()
+    divisors, own = tensors.pop(ROPE, None), FAMILIES[config.model_type]
+    names, gguf = own.in_gguf(), own.gguf or Gguf()
     for idle in map(partial(_name, names=names), idle_weights(config)):
         tensors.pop(idle, None)
     if own.ungated and not is_sparse(config, 0):  # the network of all tokens is the only one

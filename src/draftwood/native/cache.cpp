@@ -30,7 +30,7 @@ std::shared_ptr<char> Engine::new_page() {
         std::lock_guard<std::mutex> lock(freeing_);
         if (!free_.empty()) memory = std::move(free_.back()), free_.pop_back();
     }
-    void* page = memset(memory->reserve(page_bytes()), 0, page_bytes());  // what nobody has written is multiplied by 0
+    void* page = memset(memory->reserve(page_bytes()), 0, page_bytes());  // unwritten numbers are multiplied by 0
     pages_++;
     return {(char*)page, [this, kept = memory.release()](char*) {
         std::unique_ptr<Buffer> own(kept);

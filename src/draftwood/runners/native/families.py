@@ -60,17 +60,16 @@ _AROUND: Final = {**_AFTER, "norm": "input_layernorm", "ffn_norm": "pre_feedforw
 _ATTENTION: Final = {"self_attn.": "attention_bias"}
 _BOTH: Final = {**_ATTENTION, "mlp.": "mlp_bias"}
 LAYERS: Final = ("sliding_window", "layer_types")
-WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"  # keys of GGUF files, here and below
+WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"  # keys of GGUF files
 ROTATES: Final = "rope.scaling.finetuned"  # as Granite's files mean it
 SWIGLU: Final = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 """Settings of clamped SwiGLU, and their values in versions of ``transformers`` without them."""
 ACTIVATIONS: Final = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}  # ``draftwood::Facts::gelu``
-_TURNED: Final = Gguf(turned=True)
-_COUNTS: Final = ("expert_count", "expert_used_count", "expert_feed_forward_length")
-_IN_LOCAL: Final = dict(zip(("num_local_experts", "num_experts_per_tok"), _COUNTS[:2], strict=True))
-_IN_SPARSE: Final = dict(zip(("num_experts", "num_experts_per_tok", "moe_intermediate_size"), _COUNTS, strict=True))
+COUNTS: Final = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+_IN_LOCAL: Final = dict(zip(("num_local_experts", "num_experts_per_tok"), COUNTS[:2], strict=True))
+_IN_SPARSE: Final = dict(zip(("num_experts", "num_experts_per_tok", "moe_intermediate_size"), COUNTS, strict=True))
 _EVERY: Final = {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1}  # layer is a mixture
-_SHARED: Final = "expert_shared_feed_forward_length"
+SHARED_INNER: Final = "expert_shared_feed_forward_length"
 _LOCAL: Final[dict[str, str | bool]] = {
     "experts": "num_local_experts", "expert_inner": "intermediate_size", "normalise_experts": True,
 }  # fmt: skip
@@ -105,7 +104,7 @@ _GEMMA4: Final = _GEMMA._replace(
     gguf=Gguf(
         "gemma4", "gemma4", ends=("<eos>", "<turn|>", "<|tool_response>"), fixed=_TANH, needs=(WINDOW, PATTERN), period=6,
         settings={
-            **dict(zip(("num_experts", "top_k_experts", "moe_intermediate_size"), _COUNTS, strict=True)),
+            **dict(zip(("num_experts", "top_k_experts", "moe_intermediate_size"), COUNTS, strict=True)),
             "final_logit_softcapping": ("final_logit_softcapping", None),
         },
         rotary={"rope_type": "proportional"}, apart=True,
@@ -126,7 +125,7 @@ _MISTRAL: Final = Family(
 _IN_QWEN35: Final = Gguf("qwen35", stems={"ffn_norm": "post_attention_norm"}, fixed={TILED: True}, interval=4)
 _IN_QWEN35_MOE: Final = _IN_QWEN35._replace(
     architecture="qwen35moe", fixed={**_EVERY, TILED: True},
-    settings={**_IN_SPARSE, "shared_expert_intermediate_size": _SHARED},
+    settings={**_IN_SPARSE, "shared_expert_intermediate_size": SHARED_INNER},
 )  # fmt: skip
 _QWEN35: Final = Family(
     "Qwen3_5ForCausalLM", head_norms="each", plus_one=True, biases=_ATTENTION, windows=("layer_types",), gated=True,
@@ -150,7 +149,7 @@ _LFM2: Final = Family(
     gguf=Gguf(stems={"last_norm": "token_embd_norm"}, fixed=_IN_LFM2),
 )  # fmt: skip
 FAMILIES: Final = {
-    "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), gguf=_TURNED),
+    "llama": Family("LlamaForCausalLM", biases=_BOTH, stated=(), gguf=Gguf(turned=True)),
     "mistral": _MISTRAL,
     "ministral3": _MISTRAL._replace(
         name="Ministral3ForCausalLM", stated=None, tempered=True,
@@ -186,7 +185,7 @@ FAMILIES: Final = {
         },
         gguf=Gguf(
             "granitemoe", "granitehybrid", turned=True,
-            settings={**_IN_GRANITE, **_IN_LOCAL, "shared_intermediate_size": _SHARED},
+            settings={**_IN_GRANITE, **_IN_LOCAL, "shared_intermediate_size": SHARED_INNER},
         ),
     ),
     "bamba": Family(
@@ -224,7 +223,7 @@ FAMILIES: Final = {
         experts=_LOCAL, alternating=True, names={"router": "mlp.router.weight"},
         gguf=Gguf(
             "gpt-oss", stems={"ffn_norm": "post_attention_norm"}, ends=("<|return|>", "<|call|>", "<|endoftext|>"),
-            settings={**_IN_LOCAL, "intermediate_size": _COUNTS[2]}, fixed=SWIGLU, needs=(WINDOW,), period=2, yarn=True,
+            settings={**_IN_LOCAL, "intermediate_size": COUNTS[2]}, fixed=SWIGLU, needs=(WINDOW,), period=2, yarn=True,
             rotary={"truncate": False},  # as it was trained: llama.cpp rounds the ends of the ramp to whole numbers
         ),
     ),
@@ -260,5 +259,5 @@ def family_named(model_type: str | None) -> Family | None:
 def with_head(name: str | None) -> bool:
     """Whether MTP heads of models of a type, or of an architecture of GGUF files, are run."""
     architectures = {own.gguf.architecture: own for own in FAMILIES.values() if own.gguf is not None}
-    own = family_named(name) or architectures.get(name or "no name")
+    own = family_named(name) or architectures.get(name or "")
     return own is not None and MTP in own.others

@@ -90,7 +90,7 @@ class Gguf(NamedTuple):
         needs: keys that must be there, which nothing else needs.
         period: all but the last of each so many layers slide, unless the file says which; 0: all of them; None: none.
         window: tokens that they see, where no key says it.
-        wide: layers of the model whose attention is scaled by the width for each head.
+        wide: the number of layers of the one model whose attention is scaled by the width for each head, not by its size.
         unrotated: each layer of this number does not rotate queries and keys; 0: all of them do.
         rotary: settings of the rotary embedding that no key says.
         yarn: it may be that of YaRN.

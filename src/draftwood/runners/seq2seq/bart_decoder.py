@@ -1,8 +1,8 @@
 """BART's decoder and its layers, computed on their weights: norms are after each part (Marian, BART) or before it (mBART,
-Pegasus, M2M100). On small models and few tokens the calls between the modules of ``transformers``
-take longer than the arithmetic. Through them the bundled translation pair took 1.69 times the processor time for plain
-decoding of single sentences and 1.32 times for blocks, and 1.45 and 1.23 times for eight sentences at a time (medians of
-five, in turn, one thread of an Intel Xeon, ten short German sentences).
+Pegasus, M2M100). On small models and few tokens the calls between the modules of ``transformers`` take longer than the
+arithmetic. Through them the bundled translation pair took 1.69 times the processor time for plain decoding of single
+sentences and 1.32 times for blocks, and 1.45 and 1.23 times for eight sentences at a time (medians of five, in turn, one
+thread of an Intel Xeon, ten short German sentences).
 
 The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source, feed-forward.
 """
