@@ -13,10 +13,8 @@ namespace {
 // Powers of e, and 0 below -60: numbers near the smallest ones make products a hundred times as slow.
 inline void decay(float* to, int size) {
     for (int j = 0; j < size; j += LANES) {
-        float given[LANES];
-        memcpy(given, to + j, sizeof given);
-        store(to + j, exponential(load(to + j)));
-        for (int i = 0; i < LANES; i++) to[j + i] = given[i] < -60 ? 0 : to[j + i];
+        const Lanes a = load(to + j), above = (a + splat(60.f)) * splat(1e7f) + splat(1.f);  // at least 1, or below 0
+        store(to + j, exponential(a) * lesser(splat(1.f), greater(splat(0.f), above)));
     }
 }
 
@@ -79,14 +77,16 @@ inline void advance(const Model& m, const RowStates& row, int checkpoint) {
 }
 
 struct DeltaRule : ShortConvolution {
+    static const int TOGETHER = REGISTERS == 1 ? 8 : 4;  // keys and queries that read a state together
+    static const int STATE_AHEAD = 2048;                 // numbers of a state that are fetched before they are needed
     const int keys, values, heads, group;  // numbers of a head, padded; heads; those that share queries and keys
-    const size_t mixed_width;
+    const size_t mixed_width, head_numbers;  // the latter of a block of entries
     float* mixed;
 
     DeltaRule(const Work& batch, const Worker& worker)
         : ShortConvolution(batch, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
           group(facts.key_heads ? heads / facts.key_heads : 1), mixed_width(model.channels + 2 * padded(heads)),
-          mixed(worker.shared->mixed) {}
+          head_numbers(INTERVAL * entry_numbers(model)), mixed(worker.shared->mixed) {}
 
     static size_t padded(int number) { return ceil_div(number, LANES) * LANES; }
     const float* query(int i, int key_head) const { return mixed + i * mixed_width + key_head * keys; }
@@ -148,27 +148,28 @@ struct DeltaRule : ShortConvolution {
         return from;
     }
 
-    // Products of a state with keys and queries, or queries alone, of successive tokens: [token][key, query][value], ``T`` tokens and
-    // ``V`` vectors of values at a time.
-    template <int T, int P, int V>
+    // Products of a state with keys and queries (P = 2), or queries alone, of successive tokens: [token][key, query][value], ``T``
+    // tokens at a time.
+    template <int T, int P>
     void read_state(const float* state, int start, int end, int key_head, float* out) const {
-        for (int v = 0; v < values; v += V * LANES)
+        for (int v = 0; v < values; v += STRIP)
             for (int i = start; i < end; i += T) {
-                Lanes sums[P * T][V];
-                const float* from[P * T];  // those of the last token are computed again if there are fewer
+                Lanes sums[P * T][2];
+                const float* from[P * T];  // those of the last token are computed again if there are fewer: ``out`` has room
                 for (int t = 0; t < T; t++) {
                     const int token = least(i + t, end - 1);
                     from[P * t] = key(token, key_head), from[P * t + P - 1] = query(token, key_head);
                 }
-                for (auto& some : sums)
-                    for (Lanes& sum : some) sum = splat(0.f);
+                for (int t = 0; t < P * T; t++) sums[t][0] = sums[t][1] = splat(0.f);
                 for (int k = 0; k < keys; k++)
-                    for (int u = 0; u < V; u++) {
-                        const Lanes line = load(state + (size_t)k * values + v + u * LANES);
+                    for (int u = 0; u < 2; u++) {
+                        const float* at = state + (size_t)k * values + v + u * LANES;
+                        const Lanes line = load(at);
+                        __builtin_prefetch(at + STATE_AHEAD);
                         for (int t = 0; t < P * T; t++) sums[t][u] = fma(splat(from[t][k]), line, sums[t][u]);
                     }
-                for (int t = 0; t < P * least(T, end - i); t++)
-                    for (int u = 0; u < V; u++) store(out + (size_t)(P * (i - start) + t) * values + v + u * LANES, sums[t][u]);
+                for (int t = 0; t < P * T; t++)
+                    for (int u = 0; u < 2; u++) store(out + (size_t)(P * (i - start) + t) * values + v + u * LANES, sums[t][u]);
             }
     }
 
@@ -178,59 +179,59 @@ struct DeltaRule : ShortConvolution {
         return sum(sums);
     }
 
-    // Entries of a token's path since its checkpoint, and products of their keys with the token's own and with its query.
+    // Entries of a token's path since its checkpoint, the last one its own: where those of the first value head lie, and products of
+    // their keys with the token's own and with its query.
     struct Seen {
-        int size;
-        Place places[2 * INTERVAL];
-        float by_key[2 * INTERVAL], by_query[2 * INTERVAL], own;
+        int size;  // less its own
+        float *decays[2 * INTERVAL], *updates[2 * INTERVAL], by_key[2 * INTERVAL], by_query[2 * INTERVAL];
     };
 
     void see(const Layer& layer, int i, int key_head, Seen& seen) const {
         const Token& token = work.tokens[i];
-        const int start = checkpoint_of(position(token));
-        const float *mine = key(i, key_head), *q = query(i, key_head);
-        seen.size = position(token) - start, seen.own = dot(mine, q);
-        for (int j = 0; j < seen.size; j++) {
-            const int slot = slot_at(token, start + j);
+        seen.size = position(token) - checkpoint_of(position(token));
+        for (int j = 0; j <= seen.size; j++) {
+            const int slot = slot_at(token, position(token) - seen.size + j);
             const float* other = key_at(layer, i, slot, key_head);
-            seen.places[j] = place(token, slot), seen.by_query[j] = dot(other, q);
-            if (layer.kind == DELTA_RULE) seen.by_key[j] = dot(other, mine);
+            const Place at = place(token, slot);
+            seen.decays[j] = at.decay(model, layer, 0), seen.updates[j] = at.update(model, layer, 0);
+            seen.by_query[j] = dot(other, query(i, key_head));
+            if (layer.kind == DELTA_RULE) seen.by_key[j] = dot(other, key(i, key_head));
         }
     }
 
-    // By how much each entry has decayed, and the state before them.
-    void decay_seen(const Layer& layer, int i, int h, const Seen& seen, float* sums) const {
-        float total = 0;
-        for (int j = 0; j < seen.size; j++) sums[j] = total += *seen.places[j].decay(model, layer, h);
-        total += decays(i)[h], sums[seen.size] = 0;
-        for (int j = 0; j <= seen.size; j += LANES) store(sums + j, splat(total) - load(sums + j));
-        decay(sums, seen.size + 1);
+    // Fetch what a token reads of a head, and its entries from the given one on, while the state is read.
+    void fetch_entries(const Layer& layer, int i, int h, const Seen& seen, int from) const {
+        const size_t head = h * head_numbers;
+        for (int v = 0; v < values; v += LANES) {
+            __builtin_prefetch(value(i, h) + v), __builtin_prefetch(gates(layer, i) + h * values + v);
+            for (int j = from; j <= seen.size; j++)
+                __builtin_prefetch(seen.updates[j] + head + v), __builtin_prefetch(seen.decays[j] + head);
+        }
     }
 
     // A token's entry and output, from what it reads of the state: [key, query][value], or of Mamba-2 [query][value].
     void take(const Layer& layer, int i, int h, const Seen& seen, const float* read) const {
-        float decayed[2 * INTERVAL + LANES] = {0}, of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE];
-        const float* updates[2 * INTERVAL];
-        const Token& token = work.tokens[i];
+        float decayed[2 * INTERVAL] = {0}, of_key[2 * INTERVAL], of_query[2 * INTERVAL], out[MAX_STATE], total = 0;
+        const size_t head = h * head_numbers;
         const bool corrects = layer.kind == DELTA_RULE;
-        decay_seen(layer, i, h, seen, decayed);
-        for (int j = 0; j < seen.size; j++) {
-            updates[j] = seen.places[j].update(model, layer, h), of_query[j] = seen.by_query[j] * decayed[j];
-            if (corrects) of_key[j] = seen.by_key[j] * decayed[j];
-        }
-        const Lanes of_state = splat(decayed[seen.size]), share = splat(shares(i)[h]), of_own = splat(seen.own);
-        const Place to_entry = place(token, token.slot);
-        *to_entry.decay(model, layer, h) = decays(i)[h];
+        seen.decays[seen.size][head] = decays(i)[h];
+        for (int j = 0; j <= seen.size; j++) decayed[j] = total += seen.decays[j][head];
+        decayed[seen.size] = 0;  // of the state before them
+        for (int j = 0; j <= seen.size; j += LANES) store(decayed + j, splat(total) - load(decayed + j));
+        decay(decayed, seen.size + 1);
+        for (int j = 0; j < seen.size; j++) of_query[j] = seen.by_query[j] * decayed[j];
+        for (int j = 0; corrects && j < seen.size; j++) of_key[j] = seen.by_key[j] * decayed[j];
+        const Lanes of_state = splat(decayed[seen.size]), share = splat(shares(i)[h]), of_own = splat(seen.by_query[seen.size]);
         for (int v = 0; v < values; v += LANES) {
             Lanes by_query = load(read + (corrects ? values : 0) + v) * of_state, by_key = corrects ? load(read + v) * of_state : by_query;
             for (int j = 0; j < seen.size; j++) {
-                const Lanes update = load(updates[j] + v);
+                const Lanes update = load(seen.updates[j] + head + v);
                 by_query = fma(splat(of_query[j]), update, by_query);
                 if (corrects) by_key = fma(splat(of_key[j]), update, by_key);
             }
             const Lanes mine = load(value(i, h) + v), update = share * (corrects ? mine - by_key : mine);
             const Lanes found = fma(of_own, update, by_query);
-            store(to_entry.update(model, layer, h) + v, update);
+            store(seen.updates[seen.size] + head + v, update);
             store(out + v, corrects ? found : fma(splat(layer.skip[h]), mine, found));
         }
         float* gate = gates(layer, i) + h * values;
@@ -244,10 +245,9 @@ struct DeltaRule : ShortConvolution {
 
     // RMSNorm of what all heads of Mamba-2 return, by the heads that share B and C.
     void norm_groups(const Layer& layer, int i) const {
-        for (int h = 0; h < heads; h += group) {
+        for (int h = 0; h < heads; h += group)
             rms_norm(gates(layer, i) + h * values, layer.state_norm + h * values, group * values, group * facts.value_size,
                      into_inputs<N>(attended + ((size_t)i * heads + h) * values));
-        }
     }
 
     // Value heads [first, last) of a key head, of successive tokens of a row; those that read the same state read it together.
@@ -262,11 +262,12 @@ struct DeltaRule : ShortConvolution {
             };
             for (next = start + 1; next < end && next - start < INTERVAL && same(work.tokens[next]);) next++;
             const bool corrects = layer.kind == DELTA_RULE, alone = next - start == 1;
-            auto read_with = alone ? corrects ? &DeltaRule::read_state<1, 2, 2> : &DeltaRule::read_state<1, 1, 2>
-                             : corrects ? &DeltaRule::read_state<4, 2, 1> : &DeltaRule::read_state<8, 1, 1>;
+            auto read_with = alone ? corrects ? &DeltaRule::read_state<1, 2> : &DeltaRule::read_state<1, 1>
+                             : corrects ? &DeltaRule::read_state<TOGETHER / 2, 2> : &DeltaRule::read_state<TOGETHER, 1>;
             for (int i = start; i < next; i++) see(layer, i, key_head, seen[i - start]);
             for (int n = first; n < last; n++) {
                 const int h = facts.tiled ? n * facts.key_heads + key_head : key_head * group + n;
+                for (int i = start; i < next; i++) fetch_entries(layer, i, h, seen[i - start], i == start ? 0 : seen[i - start].size);
                 (this->*read_with)(state(layer, start, h), start, next, key_head, read);
                 for (int i = start; i < next; i++)
                     take(layer, i, h, seen[i - start], read + (size_t)(corrects ? 2 : 1) * (i - start) * values);

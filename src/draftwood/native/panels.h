@@ -53,8 +53,8 @@ inline void quantise_row(const float* from, int row, const Inputs& to) {
         store_codes(own, a * factor);
         store_codes(own + LANES, b * factor);
         for (int i = 0; paired && i < QUANT; i += 8) memcpy(codes + 2 * i, own + i, 8);
-        int half = 0, rest = 0;
-        for (int i = 0; i < LANES; i++) half += own[i], rest += own[i + LANES];
+        auto total = [&](const Lanes& some) { return invalid == 0 ? (int)sum(nearest(some)) : 0; };
+        const int half = total(a * factor), rest = total(b * factor);
         const float scale = empty ? invalid : top / 127;
         *group = {scale, (half + rest) * scale, half + rest, half};
     }

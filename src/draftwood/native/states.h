@@ -28,7 +28,6 @@ inline size_t entry_numbers(const Model& m) { return m.padded_value + 1; }
 
 // A token's place in its blocks: text is in slots below ``text``.
 struct Place {
-    Place() = default;
     Place(const RowStates& row, int text, int slot)
         : block(row.blocks[slot < text ? slot / INTERVAL % 2 : 2 + (slot - text) / INTERVAL]),
           token(slot < text ? slot % INTERVAL : (slot - text) % INTERVAL) {}
