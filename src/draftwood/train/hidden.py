@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.hidden.layers import block_input
@@ -40,7 +39,7 @@ def slots_loss(
     target: Float[Tensor, "slot kept"],
     weight: Float[Tensor, "slot"],
 ) -> Float[Tensor, ""]:
-    """The weighted sum of the slots' losses. A part's scores are not kept, but computed again for its gradients.
+    """The weighted sum of the slots' losses. A part's gradients are computed with its scores, which are not kept.
 
     Args:
         head: output weights, which are not trained.
@@ -51,8 +50,12 @@ def slots_loss(
     """
     kind, size = number_format(states.device.type), _SLOTS.get(states.device.type, _SLOTS["cpu"])
     parts = zip(*(values.split(size) for values in (states, markov, tops, target, weight)), strict=True)
-    losses = [checkpoint(_part_loss, head.to(kind), markov_out, *part, use_reentrant=False) for part in parts]
-    return torch.stack(losses).sum()
+    head, loss = head.to(kind), torch.zeros((), device=states.device)
+    for x, y, *rest in parts:
+        part = _part_loss(head, markov_out, x, y, *rest)
+        pairs = zip(inputs := (x, y, markov_out), torch.autograd.grad(part, inputs), strict=True)
+        loss = loss + part.detach() + sum(((v - v.detach()) * g).sum() for v, g in pairs)  # zeros that have the gradients
+    return loss
 
 
 def _part_loss(
@@ -81,8 +84,7 @@ def block_loss(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tens
     states, markov = _states(model, embed, batch).flatten(0, 1), model.markov_in(parents).flatten(0, 2)
     tops, target = batch["tops"].flatten(0, 2), batch["log_probs"].exp().flatten(0, 2)
     loss: Tensor = slots_loss(head, model.markov_out.weight, states, markov, tops, target, weight)
-    loss = loss / weight.sum().clamp(min=1e-6)
-    return loss
+    return loss / weight.sum().clamp(min=1e-6)
 
 
 def _states(model: Any, embed: nn.Module, batch: Batch) -> Tensor:
