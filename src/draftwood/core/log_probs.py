@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -129,7 +130,7 @@ class Pending:
     tokens: Int[Tensor, "scored"] | None = None
     vocab: int
     dead_ends: DeadEnds = field(default_factory=dict)
-    best: Int[Tensor, "row node"] | None = None
+    best: Int[np.ndarray, "row node"] | None = None
     note: Callable[[Float[Tensor, "row node"]], None] | None = None
 
     @property
@@ -199,17 +200,19 @@ class RoundChecks:
         """The draft's highest score of each node; :meth:`check` looks at it. It may be -inf: no token is possible there."""
         self._drafted.append(highest.clamp(min=0.0))
 
-    def check(self, target: Float[Tensor, "row node vocab"], highest: Float[Tensor, "row node"] | None = None) -> DeadEnds:
+    def check(self, target: Float[Tensor, "row node vocab"], known: Float[np.ndarray, "row node"] | None = None) -> DeadEnds:
         """Look at all that was noted, for :attr:`draft_error`, and at the target's scores.
 
         Args:
             target: its scores. A line cannot become a distribution if a score is NaN or infinity, or if none is finite.
-            highest: the highest of each line, or NaN, where it is known.
+            known: the highest of each line, or NaN, where it is known.
 
         Returns:
             The nodes whose scores hold NaN or infinity, or leave no token possible.
         """
-        highest = highest_of(target) if highest is None else highest
+        if known is not None and not self._drafted and math.isfinite(_sum(known)):
+            return {}
+        highest = highest_of(target)
         if _finite([highest, *self._drafted]):
             return {}
         if not _finite(self._drafted):

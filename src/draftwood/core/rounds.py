@@ -56,7 +56,7 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
 
-    @property
+    @cached_property
     def joined(self) -> list[list[int]]:
         """Per row, the nodes whose tokens the text has for good: the root and the accepted ones, as far as the text goes."""
         nodes = [[0, *path] for path in self.paths]
@@ -82,14 +82,14 @@ class Round:
         nodes, read = self.scores.hidden, self.scores.read
         if nodes is None or read is None:
             return None
-        kept = [_lines(states, own) for states, own in zip(nodes, self.joined, strict=True)]
+        kept = [_lines(nodes, row, own) for row, own in enumerate(self.joined)]
         return [torch.cat([before, own]) if len(before) else own for before, own in zip(read, kept, strict=True)]
 
 
-def _lines(states: Float[Tensor, "node width"], nodes: list[int]) -> Float[Tensor, "kept width"]:
+def _lines(states: Float[Tensor, "row node width"], row: int, nodes: list[int]) -> Float[Tensor, "kept width"]:
     if nodes == list(range(len(nodes))):
-        return states[: len(nodes)]
-    return states.index_select(0, torch.tensor(nodes, device=states.device))
+        return states[row] if len(nodes) == states.shape[1] else states[row][: len(nodes)]
+    return states[row, nodes]
 
 
 @final

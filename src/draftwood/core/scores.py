@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch import Tensor
 class Peaks(NamedTuple):
     """The highest score of each node, and its token: the first one if several have it. NaN if a score is."""
 
-    scores: Float[Tensor, "row node"]
-    tokens: Int[Tensor, "row node"]
+    scores: Float[np.ndarray, "row node"]
+    tokens: Int[np.ndarray, "row node"]
 
 
 @final

@@ -82,7 +82,7 @@ class DraftTree:
     @property
     def drafted(self) -> list[int]:
         """Drafted nodes per row: without root and padding."""
-        return [sum(valid) - 1 for valid in self.host.valid]
+        return [sum(valid) - 1 for valid in self.valid.tolist()]
 
     @cached_property
     def children(self) -> list[list[list[int]]]:
@@ -186,10 +186,10 @@ class TreeBuilder:
         for row in rows:
             while len(row.tokens) < size:
                 row.add(-1, 0)
-        tokens, depths = np.array([row.tokens[first:] for row in rows]), np.array([row.depths[first:] for row in rows])
+        tokens, depths = np.array([[row.tokens[first:] for row in rows], [row.depths[first:] for row in rows]])
         sees = bytearray().join([line.ljust(size, b"\0") for row in rows for line in row.sees[first:]])
-        seen = np.frombuffer(sees, np.bool_).reshape(*tokens.shape, size)
-        return Nodes(np.maximum(tokens, 0), depths, seen)
+        seen: Bool[np.ndarray, "row node seen"] = np.ndarray((*tokens.shape, size), np.bool_, sees)
+        return Nodes(np.maximum(tokens, 0) if any(-1 in row.tokens for row in rows) else tokens, depths, seen)
 
     def level(self) -> Nodes:
         """The newest level."""

@@ -182,9 +182,7 @@ class Batch:
 
     def _join(self, clock: Clock) -> None:
         """Give both models the prompts of new rows."""
-        coming = self._waiting.coming()
-        if self._most is not None:
-            coming = coming[: max(0, self._most - len(self._entries))]
+        coming = self._waiting.coming()[: None if self._most is None else max(0, self._most - len(self._entries))]
         if coming and (new := self._prompts.join(coming, self._entries, clock)):
             for entry in new:
                 del self._waiting[entry.row.number]

@@ -113,5 +113,7 @@ class Drafting:
     def commit(self, this_round: Round) -> None:
         """End the round."""
         if self._works:
-            with self.errors_cost_drafts():
+            try:
                 self._drafter.commit(this_round)
+            except Exception as error:
+                self._stop(error)

@@ -53,9 +53,10 @@ class ThreadRule:
     def count(self) -> int:
         """The number of threads at this moment: PyTorch's own where the user has said it, else at most that."""
         own = torch.get_num_threads()
-        if own == self.given or own not in self._defaults or self.said:
+        if own == self.given or own not in self._defaults:
             return own
-        return min(own, self._free.count())
+        free = self._free.count()
+        return own if own <= free or self.said else free
 
 
 RULE: Final = ThreadRule(FREE)
@@ -68,38 +69,33 @@ def set_threads(count: int | None) -> None:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """A context in which PyTorch uses this many threads."""
+def loading_threads(count: int | None) -> Iterator[None]:
+    """A context in which models are loaded, with the given number of threads from now on, or with that of this moment."""
+    if count is not None:
+        set_threads(count)
     before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
-    torch.set_num_threads(count)
+    torch.set_num_threads(RULE.count())
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def loading_threads(count: int | None) -> Iterator[None]:
-    """A context in which models are loaded, with the given number of threads from now on, or with that of this moment."""
-    if count is not None:
-        set_threads(count)
-    with torch_threads(RULE.count()):
-        yield
-
-
-@contextmanager
-def chosen_threads(runner: object) -> Iterator[None]:
+@final
+class chosen_threads:  # noqa: N801  # used as a function; a generator would take longer than the rest of it
     """A context for forwards of this runner's models: PyTorch has the number of threads of this moment.
 
     Next to another engine it is one: once woken, PyTorch's threads keep spinning for a while, and take cores from the
     threads of that engine.
     """
-    RULE.now = RULE.count()
-    try:
-        with torch_threads(RULE.now if getattr(runner, "engine", "torch").startswith("torch") else 1):
-            yield
-    finally:
+
+    def __init__(self, runner: object) -> None:
+        self._one = not getattr(runner, "engine", "torch").startswith("torch")
+
+    def __enter__(self) -> None:
+        self._before, RULE.now = torch.get_num_threads(), RULE.count()
+        torch.set_num_threads(1 if self._one else RULE.now)
+
+    def __exit__(self, *_: object) -> None:
         RULE.now = None
+        torch.set_num_threads(self._before)

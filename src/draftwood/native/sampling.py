@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import Array, c_double
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -59,9 +59,8 @@ def best(
     shape = rows, nodes
     values, tokens = np.empty((*shape, count), np.float32), np.empty((*shape, count), np.int64)
     likeliest, chances = np.empty(shape, np.float32), np.empty((*shape, count)) if weights else None
-    columns = None if columns is None else columns.long().contiguous()
     done = _library().best(
-        address(scores, torch.float32, *shape, vocab), rows, nodes, vocab, cuts_of(cuts, vocab),
+        address(scores, torch.float32, *shape, vocab), rows, nodes, vocab, cuts_of(tuple(cuts), vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, *shape),
         address(bases, torch.long, len(bases)), len(bases),
         None if columns is None else address(columns, torch.long, vocab), count,
@@ -97,7 +96,7 @@ def follow(
     paths, last = np.empty((rows, nodes), np.int64), np.empty(rows, np.int64)
     depths = 0 if keys is None else keys.shape[1]
     done = _library().follow(
-        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, cuts_of(cuts, vocab),
+        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, cuts_of(tuple(cuts), vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, rows, depths), depths,
         address(bases, torch.long, len(bases)), len(bases), array_address(tree.tokens, np.int64, rows, nodes),
         array_address(tree.parents, np.int64, rows, nodes), array_address(tree.valid, np.bool_, rows, nodes),
@@ -108,7 +107,8 @@ def follow(
     return [[node for node in path if node] for path in paths.tolist()], last.tolist()
 
 
-def cuts_of(cuts: Sequence[Any], vocab: int) -> Array[Cuts]:
+@lru_cache
+def cuts_of(cuts: tuple[Any, ...], vocab: int) -> Array[Cuts]:
     """The cut of each row, a :class:`draftwood.sampling.truncation.Truncation` or none, for the library."""
     found = (_EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p) for cut in cuts)
     return (Cuts * len(cuts))(*found)

@@ -55,6 +55,7 @@ class Sampler:
         ]
         cuts = {row: warper.cut for numbers, warper in self._groups for row in numbers}
         self._cuts: list[Cut | None] = [cuts[row] for row in range(len(self.rows))]
+        self._certain = [best_alone if row.sampling.greedy else cut for row, cut in zip(rows, self._cuts, strict=True)]
 
     def for_round(self) -> Sampler:
         """A copy for one round, with checks that the drafter and the target share."""
@@ -138,15 +139,13 @@ class Sampler:
         scores, dead_ends = self._warped(logits, prefixes, drafts=False)
         highest, best, (_, first) = None, None, self._groups[0]
         if peaks is not None and len(self._groups) == 1 and first.only_scales:
-            best, highest = peaks.tokens, peaks.scores / (first.sampling.temperature or 1.0)
+            best, highest = peaks.tokens, peaks.scores if scores is logits else peaks.scores / first.sampling.temperature
         if unusable := (self.checks or RoundChecks()).check(scores, highest):
             dead_ends = unusable | dead_ends
             scores = scores.clone()
             for row, node in unusable:
                 scores[row, node] = 0.0
-        cuts = self._cuts
-        if certain:
-            cuts = [best_alone if row.sampling.greedy else cut for row, cut in zip(self.rows, cuts, strict=True)]
+        cuts = self._certain if certain else self._cuts
         return Pending(scores=scores, cuts=cuts, vocab=self.vocab, dead_ends=dead_ends, best=best)
 
     def _warped(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool) -> tuple[Tensor, DeadEnds]:

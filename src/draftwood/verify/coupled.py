@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -30,10 +31,12 @@ def follow(tree: DraftTree, choose: Choose) -> Verdict:
     return Verdict(paths=[path for path, _ in walks], next_tokens=[token for _, token in walks])
 
 
-def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
+def follow_table(tree: DraftTree, choice: Int[np.ndarray | Tensor, "row node"]) -> Verdict:
     """:func:`follow` with the choices at all nodes given as a table (one host sync)."""
-    picks = choice.tolist()
-    return follow(tree, lambda row, node, _depth: int(picks[row][node]))
+    picks: list[list[int]] = choice.tolist()
+    if tree.size == 1:
+        return Verdict(paths=[[] for _ in picks], next_tokens=[token for [token] in picks])
+    return follow(tree, lambda row, node, _depth: picks[row][node])
 
 
 def _walk(tree: HostTree, row: int, choose: Choose, node: int, depth: int) -> tuple[list[int], int]:

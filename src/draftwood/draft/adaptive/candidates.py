@@ -132,7 +132,7 @@ class CandidateTree:
 
         A parent comes before its children: a child's path probability is never larger, and the order is stable.
         """
-        return sorted(range(len(self.log_probs)), key=lambda candidate: -self.log_probs[candidate])[: nodes + 1]
+        return sorted(range(len(self.log_probs)), key=[-log_prob for log_prob in self.log_probs].__getitem__)[: nodes + 1]
 
 
 def _falling(candidate: tuple[float, int]) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from draftwood.draft.adaptive import constants
 
 def mean_row(rows: Sequence[Sequence[float]]) -> list[float]:
     """The means of some rows' values, place by place; a shorter row has zeros at its end."""
-    return [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
+    return list(rows[0]) if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
 
 
 @final

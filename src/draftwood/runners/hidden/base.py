@@ -154,14 +154,13 @@ class HiddenRunner(SharesBeginnings, ABC):
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
-        with torch.inference_mode():
-            coming = self._begun(row, prefix)
-            if hidden is not None and len(hidden):
-                coming.read(hidden, end)
-                self._passes.table.begin(coming.entries, None)  # if hidden states are missing, it begins again
-                idle = any(sum(map(len, text.waiting)) > _IDLE for text in self._texts)
-                if coming.waiting and not idle:
-                    self._passes.read(coming)
+        coming = self._begun(row, prefix)
+        if hidden is not None and len(hidden):
+            coming.read(hidden, end)
+            self._passes.table.begin(coming.entries, None)  # if hidden states are missing, it begins again
+            idle = any(sum(map(len, text.waiting)) > _IDLE for text in self._texts)
+            if coming.waiting and not idle:
+                self._passes.read(coming)
         self.forward_seconds += perf_counter() - start
 
     def _begun(self, row: Row, prefix: Prefix | None) -> HiddenText:
@@ -181,14 +180,13 @@ class HiddenRunner(SharesBeginnings, ABC):
         start = perf_counter()
         tokens, depths, ancestors = np.asarray(tokens), np.asarray(depths), np.asarray(ancestors)
         ready = [text.ready for text in self._texts]
-        with torch.inference_mode():
-            if any(ready):
-                logits = self._scores(tokens, depths, ancestors)
-                if not all(ready):
-                    logits[[not one for one in ready]] = -torch.inf
-            else:
-                shape = *tokens.shape, len(self.model.draft_tokens)
-                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self._passes.dtype)
+        if any(ready):
+            logits = self._scores(tokens, depths, ancestors)
+            if not all(ready):
+                logits = logits.masked_fill(torch.tensor(ready, device=self.device).logical_not()[:, None, None], -torch.inf)
+        else:
+            shape = *tokens.shape, len(self.model.draft_tokens)
+            logits = torch.full(shape, -torch.inf, device=self.device, dtype=self._passes.dtype)
         self.forward_seconds += perf_counter() - start
         return Scores(logits, tokens=self._tokens)
 

@@ -151,14 +151,9 @@ class NativeEaglePasses(NativePasses):
         self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Any, pending: Any, **inputs: Any
     ) -> NativeOutput:
         """A pass of the network, whose ``inputs`` are either ``sources`` or ``features``."""
-        out: NativeOutput = self.network(
-            input_ids=np.ascontiguousarray(tokens),
-            depths=np.ascontiguousarray(depths),
-            seen=np.ascontiguousarray(seen),
-            memories=memories,
-            pending=pending,
-            **inputs,
-        )
+        tokens, depths, seen = map(np.ascontiguousarray, (tokens, depths, seen))
+        given = {"input_ids": tokens, "depths": depths, "seen": seen, "memories": memories, "pending": pending}
+        out: NativeOutput = self.network(**given, **inputs)
         return out
 
 

@@ -85,7 +85,8 @@ class HiddenText:
             nothing: zeros.
             root: also those of the root's entry, if it has one; ``nothing`` where they are not known.
         """
-        states = torch.cat([nothing[:0], *(part.to(nothing.dtype) for part in self.waiting)])
+        parts = [part if part.dtype == nothing.dtype else part.to(nothing.dtype) for part in self.waiting] or [nothing[:0]]
+        states = parts[0] if len(parts) == 1 else torch.cat(parts)
         if not root:
             return states[: len(states) - self._shift]
         return states if len(states) or not self._shift else nothing
@@ -106,7 +107,7 @@ class HiddenText:
             self.begin(start)
         if end <= self.known:
             return
-        new = hidden[self.known - start :]
+        new = hidden[self.known - start :] if self.known > start else hidden
         self.waiting = [new] if root_kept else [*self.waiting, new]
         self.known = end
         self._set_entries()

@@ -31,6 +31,7 @@ class TorchPasses:
         self.table = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), self.dtype, drafter.device, None)
         self._nothing = torch.zeros(1, drafter.hidden_width, dtype=self.dtype, device=drafter.device)
 
+    @torch.inference_mode()
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
         self._run(self.table.batches_to(text.cached + len(hidden)), self._inputs(hidden.unsqueeze(0)))
@@ -81,6 +82,7 @@ class TorchEaglePasses(TorchPasses):
         features: Tensor = self._drafter.features(hidden)
         return features
 
+    @torch.inference_mode()
     def score(
         self, texts: Sequence[HiddenText], tokens: PerNode, depths: PerNode, ancestors: Seen, features: Tensor | None
     ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
@@ -108,6 +110,7 @@ class TorchBlockPasses(TorchPasses):
         within = torch.ones(slots, slots, dtype=torch.bool, device=device)
         self._within = within.tril() if drafter.causal else within
 
+    @torch.inference_mode()
     def score(self, texts: Sequence[HiddenText], roots: PerNode) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
         rows, slots = len(roots), len(self._depths)
@@ -117,6 +120,7 @@ class TorchBlockPasses(TorchPasses):
         scores: Tensor = self._run_round(texts, batches)
         return scores
 
+    @torch.inference_mode()
     def below(
         self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
     ) -> Float[Tensor, "row node draft_vocab"]:

@@ -162,6 +162,7 @@ class NativeNetwork(nn.Module):
         self.engine = engine
         self.vocab_size = engine.facts.vocab
         self._hidden_width = engine.facts.taps * engine.facts.width
+        self._nothing = [torch.empty(0, self._hidden_width)]
         self._widths = engine.sources_width, engine.facts.width
 
     def read(self) -> None:
@@ -199,10 +200,9 @@ class NativeNetwork(nn.Module):
         given, texts, longest = (NewTokens * rows)(), [], 0
         for row, (memory, waiting) in enumerate(zip(memories, pending, strict=True)):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
-            place = 8 * nodes * row
             given[row] = NewTokens(
-                memory.of(self.engine.handle), len(waiting), nodes, all_nodes, addressof(texts[-1]), tokens + place,
-                at + place, sees + nodes * all_nodes * row,
+                memory.of(self.engine.handle), len(waiting), nodes, all_nodes, addressof(texts[-1]),
+                tokens + 8 * nodes * row, at + 8 * nodes * row, sees + nodes * all_nodes * row,
                 None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self._widths[0]),
                 None if features is None else address(features[row], torch.float32, nodes, self._widths[1]),
             )  # fmt: skip
@@ -210,13 +210,15 @@ class NativeNetwork(nn.Module):
         self.engine.reach(longest + all_nodes)
         new, counts = partial(torch.empty, dtype=torch.float32), list(map(len, texts))
         logits = new(rows, nodes, self.vocab_size)
-        peaks = Peaks(new(rows, nodes), torch.empty(rows, nodes, dtype=torch.long))
+        peaks = Peaks(np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.int64))
         hidden = new(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
-        found = (None if part is None else part.data_ptr() for part in (logits, hidden, *peaks))
-        succeed(library().read_tokens(given, rows, *found, free_threads()))
+        found = (None if part is None else part.data_ptr() for part in (logits, hidden))
+        succeed(library().read_tokens(given, rows, *found, *(part.ctypes.data for part in peaks), free_threads()))
         if hidden is None:
             return NativeOutput(logits, peaks, None)
-        of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts])
+        of_nodes, *read = (
+            hidden.split_with_sizes([rows * nodes, *counts]) if any(counts) else (hidden, *self._nothing * rows)
+        )
         return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
 
 
