@@ -131,7 +131,7 @@ SENSELESS = [
 @pytest.mark.parametrize(("content", "message"), [
     ("", "is not a file that this version writes"),
     ("[1, 2]", "is not a file that this version writes"),
-    ('{"format": 2}', "its format is 2, this version reads 6"),
+    ('{"format": 2, "choices": [{"temperature": 1}]}', "its format is 2, this version reads 6"),
     ('{"format": 6, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
     ('{"format": 6, "learnt": {"adaptive": {}}}', "Knowledge was read from"),
     *((json.dumps({"format": 6, "choices": [entry]}), r"\.json") for entry in SENSELESS),
@@ -145,6 +145,12 @@ def test_a_broken_profile_is_named(folders, tmp_path, content, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load(folders, profile=str(path))
     assert str(path) in str(caught.value)
+
+
+def test_what_texts_taught_another_version_is_learnt_anew(folders, recwarn):
+    write(folders).write_text('{"format": 2, "learnt": {"adaptive": {}}}')
+    assert load(folders).known.learnt == {}
+    assert not recwarn
 
 
 def test_a_named_file_that_chooses_nothing_is_refused(folders, tmp_path):

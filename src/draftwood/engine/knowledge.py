@@ -144,6 +144,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Known]:
     try:
         found = json.loads(path.read_bytes())
         if (written := found["format"]) != FORMAT:
+            if not found.get("choices"):  # another version's lessons are learnt anew
+                return {}, Known(path=path)
             raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
         profile_key = found.get("profile_key")
         if profile_key is not None:
