@@ -1,13 +1,16 @@
 """Every family in a GGUF file, as llama.cpp's converter writes it, is the model of ``transformers`` that was written."""
 
+import math
+
 import gguf
 import numpy as np
 import pytest
 import torch
 
 import draftwood
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import DraftwoodError, ModelError
 from draftwood.loading import names
+from draftwood.loading.gguf_header import read_header
 from draftwood.runners.native import facts, families
 from draftwood.runners.native.family import Family, Gguf
 from draftwood.runners.native.stored import StoredModel
@@ -295,6 +298,20 @@ def test_layers_that_a_file_does_not_describe_are_refused_by_the_key(tmp_path, c
     path, _ = written(tmp_path / "fox.gguf", case, F32, said)
     with pytest.raises(ModelError, match=words):
         draftwood.load(path, options={"backend": "native"})
+
+
+@pytest.mark.parametrize("value", [0, 2**32 - 1, math.nan, "x"], ids=str)
+def test_no_value_of_a_key_is_an_error_of_python_or_a_crash(tmp_path, value):
+    path, _ = written(tmp_path / "fox.gguf", "llama, experts", F32)
+    keys = [key.removeprefix("llama.") for key in read_header(path).metadata if key.startswith("llama.")]
+    refused = 0
+    for key in keys:
+        file, _ = written(tmp_path / "other.gguf", "llama, experts", F32, {key: value})
+        try:
+            draftwood.load(file, options={"backend": "native"}).generate(IDS, max_new_tokens=2)
+        except DraftwoodError:
+            refused += 1
+    assert refused > len(keys) / 3
 
 
 @pytest.mark.parametrize("case", ["gpt-oss", "gemma4"])

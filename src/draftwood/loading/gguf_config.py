@@ -58,10 +58,10 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
     own, keys = FAMILIES[kind], Keys(header)
     gguf = own.gguf or Gguf()
     by_layer = own.varied or (bool(own.states) and not gguf.interval)
-    width, heads = int(keys.need("embedding_length")), int(keys.need("attention.head_count"))
+    width, heads = keys.count("embedding_length", least=1), keys.count("attention.head_count", least=1)
     shared, epsilon = keys.get(SHARED, heads, several=by_layer), float(keys.need("attention.layer_norm_rms_epsilon"))
-    size, length = int(keys.get("attention.key_length", width // heads)), int(keys.get("context_length", 2048))
-    ahead = int(keys.get("nextn_predict_layers", 0)) if gguf.interval else 0
+    size, length = keys.count("attention.key_length", width // heads), keys.count("context_length", 2048)
+    ahead = keys.count("nextn_predict_layers", 0) if gguf.interval else 0
     scaling, base = keys.scaling, float(keys.get("rope.freq_base", 10000.0))
     linear = {"factor": float(scaling[1])} if scaling[0] == "linear" else {}
     found = {
@@ -69,7 +69,7 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
         "architectures": [own.name],
         "vocab_size": sizes[TABLE][-1],
         "hidden_size": width,
-        "num_hidden_layers": int(keys.need("block_count")) - ahead,
+        "num_hidden_layers": keys.count("block_count") - ahead,
         "num_attention_heads": heads,
         "num_key_value_heads": max(shared) if isinstance(shared, list) else int(shared),
         "head_dim": size,
@@ -153,12 +153,12 @@ def _rotary(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
         if LONG["short_factor"] in tensors:
             rotary |= {name: numbers_of(keys.header, tensors[held]).tolist() for name, held in LONG.items()}
             rotary |= {"rope_type": "longrope", "attention_factor": float(keys.get("rope.scaling.attn_factor", 1.0))}
-            rotary["original_max_position_embeddings"] = int(keys.get(ORIGINAL, length))
+            rotary["original_max_position_embeddings"] = keys.count(ORIGINAL, length)
     if own.tempered:
         rotary["original_max_position_embeddings"] = length
     if yarn := gguf.yarn and kind == "yarn":
         rotary |= {"rope_type": kind, "factor": float(factor)}
-        rotary["original_max_position_embeddings"] = int(keys.get(ORIGINAL, length))
+        rotary["original_max_position_embeddings"] = keys.count(ORIGINAL, length)
         rotary |= {name: float(keys.get(f"rope.scaling.yarn_{name}", beta)) for name, beta in _BETAS.items()}
     if own.tempered:
         if yarn:
@@ -192,7 +192,7 @@ def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
     found: dict[str, Any] = {"layer_types": [kind if one else FULL for one in recurrent]}
     if keys.header.architecture == gguf.architecture and gguf.hybrid:  # of models that have none
         return found
-    sizes = {"taps_of_convolution": keys.need(layer.taps)}
+    sizes = {"taps_of_convolution": keys.count(layer.taps)}
     if "value_size" in layer.facts:
         sizes |= _sizes_of_state(keys)
         inner = sizes["value_heads"] * sizes["value_size"]
@@ -205,7 +205,7 @@ def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
 
 def _recurrent(keys: Keys, layers: int, period: int) -> list[bool]:
     """Which layers have running states: those that the file names, or all but the last of each period."""
-    period, said = int(keys.get(_INTERVAL, period)), keys.get(_RECURRENT, several=True)
+    period, said = keys.count(_INTERVAL, period), keys.get(_RECURRENT, several=True)
     found = said if isinstance(said, list) else [said] * layers
     if said is None:
         found = [number % period != 0 for number in range(1, layers + 1)] if period > 0 else []
@@ -216,8 +216,8 @@ def _recurrent(keys: Keys, layers: int, period: int) -> list[bool]:
 
 def _sizes_of_state(keys: Keys) -> dict[str, int]:
     """Sizes of a running state, by the engine's name; raises a ModelError if they do not fit together."""
-    found = {fact: int(keys.need(f"ssm.{name}")) for name, fact in _RULE.items()}
-    inner, heads, groups = int(keys.need("ssm.inner_size")), found["value_heads"], found["key_heads"]
+    found = {fact: keys.count(f"ssm.{name}") for name, fact in _RULE.items()}
+    inner, heads, groups = keys.count("ssm.inner_size"), found["value_heads"], found["key_heads"]
     for name, fits in (
         ("inner_size", heads > 0 and inner % heads == 0),
         ("state_size", found["key_size"] > 0),
@@ -238,7 +238,7 @@ def _all_rotated(sections: Any, pairs: int) -> bool:
 def _varied(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers that are unlike: heads of layers of sliding attention have sizes of their own."""
     layers, kinds, small = config["num_hidden_layers"], config["layer_types"], config["intermediate_size"]
-    wide, near = config["head_dim"], int(keys.need("attention.key_length_swa"))
+    wide, near = config["head_dim"], keys.count("attention.key_length_swa")
     for name, size in {"attention.value_length_swa": near, TURNED_SIZE: wide, "rope.dimension_count_swa": near}.items():
         keys.same(name, size)
     if kinds[-1] != FULL:
@@ -248,7 +248,7 @@ def _varied(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
     heads = {kind: int(count) for kind, count in zip(kinds, each, strict=False)}
     if each != [heads[kind] for kind in kinds]:
         raise keys.refused(SHARED)
-    lent = int(keys.get("attention.shared_kv_layers", 0))
+    lent = keys.count("attention.shared_kv_layers", 0)
     if (twice := isinstance(inner, list)) and inner != [small] * (layers - lent) + [2 * small] * lent:
         raise keys.refused(INNER)
     rotary, held = config["rope_parameters"], {tensor.name for tensor in keys.header.tensors}
@@ -257,7 +257,7 @@ def _varied(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
         "num_key_value_heads": heads.get(SLIDING, heads[FULL]),
         "attention_k_eq_v": f"blk.{kinds.index(FULL)}.attn_v.weight" not in held,
         "num_kv_shared_layers": lent, "use_double_wide_mlp": twice, "enable_moe_block": config["num_experts"] > 0,
-        "hidden_size_per_layer_input": int(keys.need("embedding_length_per_layer_input")),
+        "hidden_size_per_layer_input": keys.count("embedding_length_per_layer_input"),
         "vocab_size_per_layer_input": config["vocab_size"],
         "rope_parameters": {**rotary, FULL: {**rotary[FULL], "partial_rotary_factor": _turned_part(keys.header, wide)}},
     }  # fmt: skip

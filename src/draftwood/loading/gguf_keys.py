@@ -63,11 +63,18 @@ class Keys:
         return name in self._values
 
     def get(self, name: str, default: Any = None, *, several: bool = False) -> Any:
-        """The value of a key, or if there may be ``several``, one for each layer; else raises a ModelError for a list."""
+        """The value of a key, or if there may be ``several``, one for each layer.
+
+        Raises:
+            ModelError: another list, a text unless the default is one, or a number that is not finite.
+        """
         self._read.add(name)
         found = self._values.get(name, default)
         if isinstance(found, list) and not several:
             raise self.refused(name)
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, str) > isinstance(default, str) or (isinstance(one, float) and not math.isfinite(one)):
+                raise self.refused(name)
         return found
 
     def need(self, name: str, *, several: bool = False) -> Any:
@@ -75,6 +82,13 @@ class Keys:
         if name not in self:
             raise ModelError(f"{self.header} does not say {self.header.architecture}.{name}: {OTHER_FILES}")
         return self.get(name, several=several)
+
+    def count(self, name: str, default: int | None = None, *, least: int = 0) -> int:
+        """A whole number of ``least`` to 2 ** 31 - 1, of a key that must be there without a default."""
+        found = self.need(name) if default is None else self.get(name, default)
+        if not isinstance(found, int) or not least <= found < 1 << 31:
+            raise self.refused(name)
+        return found
 
     def same(self, name: str, computed: Any) -> None:
         """Raise a ModelError if a key says something else than what is computed."""

@@ -85,7 +85,7 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
         turned = gguf.turned and names.get(_split(name)[1]) in _TURNED
         weight = _taken(header, tensors, held, shape, config.head_dim if turned else 0)
         weights[name] = _as_in_transformers(name, weight, config)
-    blocks = range(config.num_hidden_layers, int(Keys(header).need("block_count")))
+    blocks = range(config.num_hidden_layers, Keys(header).count("block_count"))
     ahead = {name: tensors.pop(name) for name in list(tensors) if name.startswith(tuple(f"blk.{n}." for n in blocks))}
     if tensors:
         first, *more = tensors

@@ -118,16 +118,19 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     """A model's ``config.json``. Its ``model_type`` is one of ``transformers``, such as ``marian``, or Draftwood's own.
 
     Raises:
-        ModelError: no configuration was found.
+        ModelError: no configuration was found, or its type is no text.
     """
     if (header := header_of(name)) is not None:
         return stored_config(header)
     try:
         if Path(name).is_dir():
-            return dict(json.loads((Path(name) / CONFIG).read_text(encoding="utf-8")))
-        from transformers import PretrainedConfig
+            found = dict(json.loads((Path(name) / CONFIG).read_text(encoding="utf-8")))
+        else:
+            from transformers import PretrainedConfig
 
-        found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
+            found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
+        if not isinstance(kind := found.get("model_type", ""), str):
+            raise TypeError(f"its model_type is {kind!r}")
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
     return dict(found)

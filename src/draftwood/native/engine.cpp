@@ -70,7 +70,7 @@ void Engine::take_facts(const Facts& facts) {
     Model& m = model_;
     if (facts.experts > EXPERTS) throw std::invalid_argument("a mixture of more than 512 experts");
     const bool fit = facts.kv_heads >= 1 && facts.heads % facts.kv_heads == 0 && facts.rotary_dim <= facts.head_dim;
-    if (!fit || facts.experts_per_token > facts.experts)
+    if (!fit || facts.experts_per_token < (facts.experts > 0) || facts.experts_per_token > facts.experts)
         throw std::invalid_argument("numbers of heads, of rotated numbers or of experts that do not fit together");
     m.facts = facts;
     for (float* factor : {&m.facts.embedding_scale, &m.facts.residual_scale, &m.facts.logit_divisor})

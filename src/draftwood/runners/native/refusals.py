@@ -12,7 +12,7 @@ from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
 from draftwood.runners.native.facts import is_sparse, shapes_of
 from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, LAYERS, family_named
-from draftwood.runners.native.family import EMBEDDING, HEAD
+from draftwood.runners.native.family import EMBEDDING, HEAD, Family
 from draftwood.runners.native.layers import borrowers, input_size, kinds_of
 from draftwood.runners.support import attention_problem, model_kind
 
@@ -26,6 +26,13 @@ _ONLY: Final = {
     "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
 }  # fmt: skip
 """Settings of mixtures and of layers with a running state, with the only values that the engine has code for."""
+_LAYERS: Final = "num_hidden_layers"
+_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size")
+"""Settings of sizes that each model has."""
+_HEADS: Final = ("num_key_value_heads", "head_dim")
+"""The same of heads, unless these vary."""
+_MOST_LAYERS, _MOST = 1 << 12, 1 << 24
+"""What no number of layers, and no other size of a model reaches."""
 _FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
@@ -39,6 +46,8 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     own, name = FAMILIES.get(kind), name or (getattr(config, "architectures", None) or [None])[0]
     if own is None or name not in (None, own.name):
         return f"it has no code for model type {kind!r}"
+    if (reason := _why_not_sizes(config, own)) is not None:
+        return reason
     for rotary in rotary_settings(config):
         if (form := rotary.get("rope_type", "default")) not in (_BY_LAYER if own.varied else _ROTARY):
             return f"it has no code for rotary embeddings of type {form!r}"
@@ -68,6 +77,19 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
         return reason
     strange = [*({name for name in LAYERS if getattr(config, name, None)} - set(own.windows)), *unknown_sizes(config)]
     return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config, own.states)
+
+
+def _why_not_sizes(config: Any, own: Family) -> str | None:
+    """The same of sizes that are no numbers of something; what a model need not have may be 0 or None."""
+    states = {setting for layer in own.states.values() for setting in layer.facts.values()}
+    experts = {"num_experts_per_tok", *(setting for setting in own.experts.values() if isinstance(setting, str))}
+    present = (*_SIZES, *(() if own.varied else _HEADS))
+    for setting in (*present, *states, *experts, own.shared or "intermediate_size"):
+        least, most = int(setting in present), _MOST_LAYERS if setting == _LAYERS else _MOST
+        value = getattr(config, setting, None)
+        if value is not None and not (isinstance(value, int) and least <= value < most):
+            return f"its {setting} is {value!r}"
+    return None
 
 
 def _why_not_layers(config: Any) -> str | None:
