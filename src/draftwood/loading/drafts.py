@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from draftwood.core import draft_kind
 from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import DraftwoodError, ModelError
 from draftwood.core.settings import LoadOptions
+from draftwood.core.shapes import MAX_NODES
 from draftwood.loading.causal import load_causal
 from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, refuse_gaps
 from draftwood.loading.models import (
@@ -36,10 +39,13 @@ from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.family import MTP
 from draftwood.runners.native.layers import kinds_of
 from draftwood.runners.native.layouts import parts_of
+from draftwood.runners.native.refusals import why_not_sizes
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
 from draftwood.runners.pairing import vocabulary_digest
+from draftwood.runners.plain_config import PlainConfig
 
+Config = TypeVar("Config", bound=PlainConfig)
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
 _DAMAGED: Final = "the MTP head of {!r} is damaged: {}. Download the model again"
@@ -114,11 +120,35 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
     raw = raw_config(name, LoadOptions())
     if (kind := raw.get("model_type")) != HIDDEN_BLOCK.name:
         raise ModelError(f"{str(name)!r} has model type {kind!r}: give the folder of a drafter of 'draftwood train drafter'")
-    config = HiddenBlockConfig(**raw)
-    with torch.device("meta"):
-        drafter = HiddenBlockDrafter(config)
+    with _describes(name), torch.device("meta"):
+        drafter = HiddenBlockDrafter(_with_sizes(HiddenBlockConfig(**raw)))
     _fill(name, drafter, _tensors_of(name))
     return drafter.eval().to(device=device, dtype=dtype)
+
+
+@contextmanager
+def _describes(name: str | Path) -> Iterator[None]:
+    """A context in which a drafter is made of its configuration; a value that makes none raises a ModelError."""
+    try:
+        yield
+    except DraftwoodError:
+        raise
+    except Exception as error:
+        raise ModelError(cannot_load("drafter", name, error)) from error
+
+
+def _with_sizes(config: Config) -> Config:
+    """A configuration whose sizes and layers are numbers of something; raises a ValueError for another one."""
+    if (reason := why_not_sizes(config, FAMILIES["llama"])) is not None:
+        raise ValueError(reason)
+    block, layers, tokens = getattr(config, "block", 1), config.target_layers, config.draft_vocab_size
+    fit = 1 <= block <= MAX_NODES and 1 <= tokens <= config.vocab_size
+    for number in (config.rms_norm_eps, *config.rope_frequencies):
+        if not isinstance(number, int | float) or not 0 <= number < math.inf:
+            raise ValueError(f"{number!r} came for a number of its norms or of its rotations")
+    if not fit or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
+        raise ValueError(f"its block is {block}, its draft_vocab_size {tokens}, and its target_layers are {layers}")
+    return config
 
 
 def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> PublishedDrafter:
@@ -134,7 +164,8 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     Raises:
         ModelError: a flag or a tensor that is not known, or one that is missing; names it.
     """
-    config = published_config(raw, layer_count(target.config))
+    with _describes(name):
+        config = _with_sizes(published_config(raw, layer_count(target.config)))
     tensors = _tensors_of(name)
     if unused := [tensor for tensor in tensors if tensor.startswith(_UNUSED)]:
         _LOG.warning("the confidence head of %r is not used: trees are sized in other ways", str(name))
@@ -142,7 +173,8 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     draft_tokens = _draft_tokens(name, config, tensors.pop("d2t", None), tensors.pop("t2d", None))
     config.own_embedding = "embed_tokens.weight" in tensors
     config.own_head = config.model_type == EAGLE3.name or "lm_head.weight" in tensors
-    drafter: PublishedDrafter = _NETWORKS[config.model_type](config)
+    with _describes(name), torch.device("meta"):
+        drafter: PublishedDrafter = _NETWORKS[config.model_type](config)
     _fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
     return drafter.eval().to(device=target.device, dtype=target.dtype)
 

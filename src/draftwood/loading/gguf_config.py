@@ -60,7 +60,7 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
     by_layer = own.varied or (bool(own.states) and not gguf.interval)
     width, heads = keys.count("embedding_length", least=1), keys.count("attention.head_count", least=1)
     shared, epsilon = keys.get(SHARED, heads, several=by_layer), float(keys.need("attention.layer_norm_rms_epsilon"))
-    size, length = keys.count("attention.key_length", width // heads), keys.count("context_length", 2048)
+    size, length = keys.count("attention.key_length", width // heads, least=1), keys.count("context_length", 2048)
     ahead = keys.count("nextn_predict_layers", 0) if gguf.interval else 0
     scaling, base = keys.scaling, float(keys.get("rope.freq_base", 10000.0))
     linear = {"factor": float(scaling[1])} if scaling[0] == "linear" else {}
@@ -149,7 +149,7 @@ def _rotary(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
     rotary, (kind, factor), size = dict(config["rope_parameters"]), keys.scaling, config["head_dim"]
     length, tensors = config["max_position_embeddings"], {tensor.name: tensor for tensor in keys.header.tensors}
     if own.partly:
-        rotary["partial_rotary_factor"] = keys.get(TURNED_SIZE, size) / size
+        rotary["partial_rotary_factor"] = keys.count(TURNED_SIZE, size) / size
         if LONG["short_factor"] in tensors:
             rotary |= {name: numbers_of(keys.header, tensors[held]).tolist() for name, held in LONG.items()}
             rotary |= {"rope_type": "longrope", "attention_factor": float(keys.get("rope.scaling.attn_factor", 1.0))}
@@ -180,7 +180,8 @@ def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
     layers, (kind, layer) = config["num_hidden_layers"], [*own.states.items()][-1]
     if gguf.interval:
         recurrent = _recurrent(keys, layers, gguf.interval)
-        turned = keys.get(TURNED_SIZE, config["head_dim"])
+        size = config["head_dim"]
+        turned = min(keys.count(TURNED_SIZE, size), size)
         if _SECTIONS in keys and not _all_rotated(keys.get(_SECTIONS, several=True), turned // 2):
             raise keys.refused(_SECTIONS)
     else:

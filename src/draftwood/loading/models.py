@@ -118,7 +118,7 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     """A model's ``config.json``. Its ``model_type`` is one of ``transformers``, such as ``marian``, or Draftwood's own.
 
     Raises:
-        ModelError: no configuration was found, or its type is no text.
+        ModelError: no configuration was found, or its ``model_type`` is no text.
     """
     if (header := header_of(name)) is not None:
         return stored_config(header)
@@ -129,8 +129,9 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
             from transformers import PretrainedConfig
 
             found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
-        if not isinstance(kind := found.get("model_type", ""), str):
-            raise TypeError(f"its model_type is {kind!r}")
+        for setting, kind in (("model_type", str), ("architectures", list)):
+            if not isinstance(value := found.get(setting), kind | None):
+                raise TypeError(f"its {setting} is {value!r}")
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
     return dict(found)

@@ -16,8 +16,11 @@ from draftwood.core.draft_kind import DFLASH, EAGLE3, DraftKind
 from draftwood.core.errors import ModelError
 from draftwood.runners.hidden.dflash import DFlashConfig
 from draftwood.runners.hidden.eagle import Eagle3Config
+from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.layers import head_size
+from draftwood.runners.native.refusals import why_not_sizes
 from draftwood.runners.native.rotary import rotary_frequencies
+from draftwood.runners.plain_config import PlainConfig
 
 Published: TypeAlias = DFlashConfig | Eagle3Config
 
@@ -102,7 +105,7 @@ def published_format(raw: Mapping[str, Any]) -> _Format | None:
     Raises:
         ModelError: a kind that is not supported.
     """
-    architecture = (raw.get("architectures") or [""])[0]
+    architecture = str((raw.get("architectures") or [""])[0])
     if kind := raw.get("speculators_model_type"):
         if kind in _SPECULATORS:
             return _SPECULATORS[kind]
@@ -183,6 +186,8 @@ def _layers(values: Mapping[str, Any], part: str) -> dict[str, Any]:
     make = getattr(import_module("transformers"), _LAYERS[kind])  # slow to import
     known = set(make().to_dict()) | _SETTINGS_OF_LAYERS
     _refuse_unknown(part + name for name in values.keys() - known if values[name] is not None)
+    if (reason := why_not_sizes(PlainConfig(**values), FAMILIES[kind])) is not None:
+        raise _refused(reason)
     own = make(**{name: value for name, value in values.items() if name != "model_type"})
     if own.hidden_act != "silu":
         raise _refused(f"{part}hidden_act is {own.hidden_act!r}, and only 'silu' can be run")

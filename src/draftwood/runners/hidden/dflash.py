@@ -59,9 +59,9 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
     def check_target(self, target: Any) -> None:
         """As the base class; also if the target does not know the mask token."""
         super().check_target(target)
-        known = self.embedding(target).weight.shape[0]
-        if not 0 <= self.config.mask_token < known:
-            raise PairingError(f"the drafter's mask token is {self.config.mask_token}, but there are embeddings of {known}")
+        known, mask = self.embedding(target).weight.shape[0], self.config.mask_token
+        if type(mask) is not int or not 0 <= mask < known:
+            raise PairingError(f"the drafter's mask token is {mask!r}, but there are embeddings of {known}")
 
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""

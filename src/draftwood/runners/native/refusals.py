@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,11 @@ from draftwood.runners.support import attention_problem, model_kind
 
 _ROTARY: Final = {"default", "linear", "llama3", "yarn", "longrope"}
 """Rotations that depend on the position alone, within the context of :func:`draftwood.runners.context.context`."""
+_ROTARY_NUMBERS: Final = {
+    "rope_theta": (1, math.inf), "factor": (0, math.inf), "partial_rotary_factor": (0, 1),
+    "original_max_position_embeddings": (0, math.inf),
+}  # fmt: skip
+"""What numbers of a rotation exceed, and do not exceed."""
 _BY_LAYER: Final = {"default", "proportional"}
 """The same where heads of layers have several sizes."""
 _TEMPER: Final = {"original_max_position_embeddings", "llama_4_scaling_beta"}
@@ -27,7 +33,7 @@ _ONLY: Final = {
 }  # fmt: skip
 """Settings of mixtures and of layers with a running state, with the only values that the engine has code for."""
 _LAYERS: Final = "num_hidden_layers"
-_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size")
+_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
 """Settings of sizes that each model has."""
 _HEADS: Final = ("num_key_value_heads", "head_dim")
 """The same of heads, unless these vary."""
@@ -46,7 +52,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     own, name = FAMILIES.get(kind), name or (getattr(config, "architectures", None) or [None])[0]
     if own is None or name not in (None, own.name):
         return f"it has no code for model type {kind!r}"
-    if (reason := _why_not_sizes(config, own)) is not None:
+    if (reason := why_not_sizes(config, own)) is not None:
         return reason
     for rotary in rotary_settings(config):
         if (form := rotary.get("rope_type", "default")) not in (_BY_LAYER if own.varied else _ROTARY):
@@ -79,8 +85,8 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     return f"it has no code for {strange[0]} of model type {kind!r}" if strange else attention_problem(config, own.states)
 
 
-def _why_not_sizes(config: Any, own: Family) -> str | None:
-    """The same of sizes that are no numbers of something; what a model need not have may be 0 or None."""
+def why_not_sizes(config: Any, own: Family) -> str | None:
+    """The same of sizes that are no numbers of something, and of rotations; what a model need not have may be 0 or None."""
     states = {setting for layer in own.states.values() for setting in layer.facts.values()}
     experts = {"num_experts_per_tok", *(setting for setting in own.experts.values() if isinstance(setting, str))}
     present = (*_SIZES, *(() if own.varied else _HEADS))
@@ -88,6 +94,10 @@ def _why_not_sizes(config: Any, own: Family) -> str | None:
         least, most = int(setting in present), _MOST_LAYERS if setting == _LAYERS else _MOST
         value = getattr(config, setting, None)
         if value is not None and not (isinstance(value, int) and least <= value < most):
+            return f"its {setting} is {value!r}"
+    for rotary, (setting, (above, top)) in product(rotary_settings(config), _ROTARY_NUMBERS.items()):
+        value = rotary.get(setting)
+        if value is not None and not (isinstance(value, int | float) and above < value <= top):
             return f"its {setting} is {value!r}"
     return None
 
