@@ -20,11 +20,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.core.shapes import MAX_NODES
 from draftwood.loading.causal import load_causal
 from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, refuse_gaps
-from draftwood.loading.models import (
-    class_of,
-    load_model,
-    raw_config,
-)
+from draftwood.loading.models import class_of, load_model, raw_config
 from draftwood.loading.plan import Plan
 from draftwood.loading.published_configs import Published, published_config
 from draftwood.runners.context import FULL, layer_count
