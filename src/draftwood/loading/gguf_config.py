@@ -58,9 +58,9 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
     own, keys = FAMILIES[kind], Keys(header)
     gguf = own.gguf or Gguf()
     by_layer = own.varied or (bool(own.states) and not gguf.interval)
-    width, heads = keys.count("embedding_length", least=1), keys.count("attention.head_count", least=1)
+    width, heads = keys.count("embedding_length", minimum=1), keys.count("attention.head_count", minimum=1)
     shared, epsilon = keys.get(SHARED, heads, several=by_layer), float(keys.need("attention.layer_norm_rms_epsilon"))
-    size, length = keys.count("attention.key_length", width // heads, least=1), keys.count("context_length", 2048)
+    size, length = keys.count("attention.key_length", width // heads, minimum=1), keys.count("context_length", 2048)
     ahead = keys.count("nextn_predict_layers", 0) if gguf.interval else 0
     scaling, base = keys.scaling, float(keys.get("rope.freq_base", 10000.0))
     linear = {"factor": float(scaling[1])} if scaling[0] == "linear" else {}

@@ -83,10 +83,10 @@ class Keys:
             raise ModelError(f"{self.header} does not say {self.header.architecture}.{name}: {OTHER_FILES}")
         return self.get(name, several=several)
 
-    def count(self, name: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number of ``least`` to 2 ** 31 - 1, of a key that must be there without a default."""
+    def count(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
+        """A whole number of ``minimum`` to 2 ** 31 - 1, of a key that must be there without a default."""
         found = self.need(name) if default is None else self.get(name, default)
-        if not isinstance(found, int) or not least <= found < 1 << 31:
+        if not isinstance(found, int) or not minimum <= found < 1 << 31:
             raise self.refused(name)
         return found
 
