@@ -186,23 +186,11 @@ def test_stop_strings_need_a_tokenizer():
 # Characters -------------------------------------------------------------------------------------------------------------
 
 
-def test_long_texts_are_read_in_windows():
-    text, words = "Straße à la 🙂 " * 40, Detokenizer(Bytes())
-    longest = 0
-    decode = words._tokenizer.decode
-
-    def measured(ids, **settings):
-        nonlocal longest
-        longest = max(longest, len(ids))
-        return decode(ids, **settings)
-
-    words._tokenizer.decode = measured
-    assert "".join(words.push([b]) for b in text.encode()) == text
-    assert longest < 80  # and not all 720 bytes again and again
+NO_CHARACTER = st.lists(st.sampled_from([0x80, 0x9F, 0xBD, 0xE4, 0xF0, 0xFF]), max_size=120).map(bytes)
 
 
 @calm
-@given(st.binary(max_size=120), st.integers(1, 5))
+@given(st.binary(max_size=120) | NO_CHARACTER, st.integers(1, 5))
 def test_incremental_text_is_the_whole_text_even_for_broken_bytes(data, size):
     words, text = Detokenizer(Bytes()), ""
     for at in range(0, len(data), size):
@@ -229,6 +217,24 @@ def tokenizer_of_bytes():
 
 
 WITH_SPACES, OF_BYTES = tokenizer_with_spaces(), tokenizer_of_bytes()
+
+
+@pytest.mark.parametrize(("tokenizer", "tokens", "text"), [
+    (Bytes(), list("Straße à la 🙂 ".encode()) * 40, "Straße à la 🙂 " * 40),
+    (Bytes(), [0xFF] * 720, "\ufffd" * 720),
+    (WITH_SPACES, [0] + [5] * 720 + [1], "once upon"),  # special tokens have no text
+])  # fmt: skip
+def test_long_texts_are_read_in_windows(monkeypatch, tokenizer, tokens, text):
+    words, longest, decode = Detokenizer(tokenizer), 0, type(tokenizer).decode
+
+    def measured(self, ids, **settings):
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return decode(self, ids, **settings)
+
+    monkeypatch.setattr(type(tokenizer), "decode", measured)
+    assert "".join([*(words.push([token]) for token in tokens), words.push([], last=True)]) == text
+    assert longest < 80  # and not all 720 again and again
 
 
 @pytest.mark.parametrize("name", ["bytes", "byte-level", "byte-fallback"])

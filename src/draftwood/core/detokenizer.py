@@ -28,9 +28,9 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = (), shown: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
-        special = [token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special] if shown else []
-        self._left_out = frozenset(special) - shown if shown else None  # None leaves it to the tokenizer
-        self._ids = list(before[-_JOIN:])
+        special = [token for token, entry in getattr(tokenizer, "added_tokens_decoder", {}).items() if entry.special]
+        self._left_out, self._shows = frozenset(special) - shown, bool(shown)
+        self._ids = [token for token in before[-_JOIN:] if token not in self._left_out]
         self._done = len(self._ids)  # after these tokens every character is complete
         self._context = 0  # decoding starts here, for correct joins between tokens
         self._before = self._decode(self._ids)  # what is given out of the text of the tokens from the context on
@@ -38,8 +38,9 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int], *, last: bool = False) -> str:
         """The new text; with ``last`` nothing is held back. How calls divide the tokens makes no difference to it."""
+        ids = [token for token in ids if token not in self._left_out]
         now = self._decode([*self._ids[self._context :], *ids])
-        if BROKEN in now[len(self._before) :]:  # a decoder may give up what came before broken bytes too
+        if self._done < len(self._ids) or BROKEN in now[len(self._before) :]:  # a decoder may give up what came before too
             new = "".join(self._add([token], None) for token in ids)
         else:
             new = self._add(ids, now)
@@ -62,19 +63,27 @@ class Detokenizer:
         self._before = now[:certain]
         if not now.endswith(BROKEN):
             self._advance(moves=bool(new))
+        elif len(self._ids) - self._done > _WINDOW:
+            new += self._give_up()
+        return new
+
+    def _give_up(self) -> str:
+        """Many bytes made no character; only the last ones may still begin one. Returns what was held back of the others."""
+        self._context = self._done = len(self._ids) - _BYTES
+        now = self._decode(self._ids[self._context :])
+        certain = max(0, len(self.held) - len(now))
+        new, self.held = self.held[:certain], self.held[certain:]
+        self._before = now[: len(now) - len(self.held)]
         return new
 
     def _advance(self, *, moves: bool) -> None:
-        """All characters are complete. The context moves on, unless tokens have no text, such as special ones."""
+        """All characters are complete. The context moves on, unless tokens have no text."""
         first, self._done = self._done, len(self._ids)
         if moves and self._done - self._context > _WINDOW:
             self._context, self._before = first, self._decode(self._ids[first:])
 
     def _decode(self, ids: list[int]) -> str:
-        plain = self._left_out is None
-        if self._left_out is not None:
-            ids = [token for token in ids if token not in self._left_out]
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not self._shows, clean_up_tokenization_spaces=False)
         return text
 
 
