@@ -108,7 +108,7 @@ def test_messages_that_are_none_are_refused(client, messages):
 @pytest.mark.parametrize("value", [0, 0.0, True])
 def test_what_can_only_be_false_is_no_number_that_equals_it(client, value):
     error = refused(client, completion(stream=True, stream_options={"include_obfuscation": value}))
-    assert error["message"].startswith(f"stream_options is {value}: ")
+    assert error["message"].startswith(f"stream_options.include_obfuscation is {value}: ")
 
 
 def test_settings_that_exclude_each_other_are_refused(client):

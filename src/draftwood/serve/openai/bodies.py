@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ BODY_SECONDS: Final = 30.0  # until a request is complete
 NAMED: Final = 8
 """Ignored parts of a request in its remarks."""
 _LONGEST: Final = 80  # characters of their names in the log
+_TYPES: Final = ("str", "int", "float", "bool", "NamedTool", "Speculative")
 _MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
 _NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
 
@@ -130,16 +131,27 @@ def validated(kind: type[B], data: Mapping[str, Any]) -> B:
 
 
 def _named(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = [part for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
-    field = ".".join(str(part) for part in where[: 3 if len(where) > 1 and isinstance(where[1], int) else 1]) or None
+    """The error of the first field at fault; of its alternatives, of that which was read furthest."""
+    found = [(_places(one["loc"]), one) for one in error.errors(include_url=False, include_context=False)]
+    field = _field(found[0][0])
+    where, first = max((one for one in found if _field(one[0]) == field), key=lambda one: len(one[0]))
+    path = ".".join(where)
     if first["type"] == "missing":
-        return bad(f"{field} is missing: send it", param=field, code="missing_required_parameter")
+        return bad(f"{path} is missing: send it", param=field, code="missing_required_parameter")
     if first["type"] == "extra_forbidden":
         return _no_field(".".join(map(str, first["loc"])))
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").partition(" or instance of")[0].replace("dictionary", "object")
     reason = message[:1].lower() + message[1:]
-    return bad(f"{field} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
+    return bad(f"{path} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
+
+
+def _places(loc: Sequence[int | str]) -> list[str]:
+    """The names and places in an error's path, without the types that pydantic writes for alternatives."""
+    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
+
+
+def _field(where: Sequence[str]) -> str | None:
+    return ".".join(where[: 3 if where[1:] and where[1].isdecimal() else 1]) or None
 
 
 def _no_field(path: str) -> ApiError:
